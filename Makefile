@@ -1,0 +1,89 @@
+# Everything that is done to this project more than once. `make` alone lists it.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+# The first of these that runs and is new enough. Another one: make venv PYTHON=/path/to/python
+PYTHON ?= $(shell for python in python3.11 python3; do \
+	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$python"; break; fi; done)
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+# It is written when everything is installed, and never before: an interrupted `make venv` begins again.
+STAMP := $(VENV)/.installed
+# Of what pip says, one line a package is enough; errors and warnings pass.
+PIP_LINES := awk '!/^(Requirement already satisfied| +(Downloading|Using cached) )/ {print; fflush()}'
+PYTEST := $(BIN)/python -m pytest
+
+# The programs that the Ceph tests start, each with the Debian package that brings it.
+CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
+
+.PHONY: help venv lint test test-fast test-servers test-store bench constraints clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP)  ## .venv with the project and all that its tests need; again only after pyproject.toml or constraints.txt changed
+
+# The `spark` extra (456 MB) is not installed: nothing runs on Spark yet.
+$(STAMP): pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "No Python 3.11 or newer was found: install one, or name it: make venv PYTHON=/path/to/python" >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) does not run, or is older than Python 3.11: name another: make venv PYTHON=/path/to/python" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+		version=$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu: apt-get install python$$version-venv" >&2; exit 1; }
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		echo "== $(VENV): a new virtual environment, with $$("$(PYTHON)" --version)"; "$(PYTHON)" -m venv --clear $(VENV); fi
+	@echo "== $(VENV): installing the project and what its tests need (about 200 packages; a few minutes the first time)"
+	@rm -f $(STAMP)
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[messaging,dev]' | $(PIP_LINES)
+	@touch $(STAMP)
+	@echo "== $(VENV): ready"
+
+lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import-linter
+	@echo "== ruff check";    $(BIN)/ruff check .
+	@echo "== ruff format";   $(BIN)/ruff format --check .
+	@echo "== mypy";          $(BIN)/mypy
+	@echo "== import-linter"; $(BIN)/lint-imports
+
+test: $(STAMP)  ## every test that needs neither Debian packages nor an account
+	@echo "== tests"; $(PYTEST) -m "not ceph and not own_store"
+
+test-fast: $(STAMP)  ## the inner loop: no servers, nothing slow
+	@echo "== fast tests"; $(PYTEST) -m "not servers and not ceph and not own_store and not slow"
+
+test-servers: $(STAMP)  ## the tests on real S3 servers, Ceph too (as root it installs Ceph's Debian packages, and says so)
+	@missing=; for pair in $(CEPH); do \
+		command -v "$${pair%=*}" >/dev/null 2>&1 || missing="$$missing $${pair#*=}"; done; \
+	if [ -n "$$missing" ]; then \
+		install="apt-get install --no-install-recommends$$missing"; \
+		if [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \
+			echo "== the Ceph tests need Debian packages that are not there; running: $$install"; \
+			export DEBIAN_FRONTEND=noninteractive; apt-get update; $$install -y; \
+		else \
+			echo "The Ceph tests need programs that are not there. As root, on Debian: $$install" >&2; \
+			echo "Without Ceph: $(PYTEST) -m servers" >&2; exit 1; \
+		fi; \
+	fi
+	@echo "== tests on real servers"; $(PYTEST) -m "servers or ceph"
+
+test-store: $(STAMP)  ## the conformance suite on your own bucket, named by PAWNQUEUE_S3_* variables
+	@if [ -z "$${PAWNQUEUE_S3_BUCKET_NAME:-}" ]; then \
+		echo "Set PAWNQUEUE_S3_BUCKET_NAME to a bucket of yours, and as it needs them PAWNQUEUE_S3_ENDPOINT_URL," >&2; \
+		echo "PAWNQUEUE_S3_REGION, PAWNQUEUE_S3_ACCESS_KEY and PAWNQUEUE_S3_SECRET_KEY; then: make test-store" >&2; exit 1; fi
+	@echo "== tests on bucket $$PAWNQUEUE_S3_BUCKET_NAME"; $(PYTEST) -m own_store
+
+bench: $(STAMP)  ## the benchmarks, on servers that they start themselves
+	@echo "== benchmarks"; $(BIN)/python -m benchmarks
+
+constraints:  ## constraints.txt anew: the newest versions that go together, from a fresh environment
+	@PYTHON="$(PYTHON)" tools/constraints.sh
+
+clean:  ## remove what the tools left behind, and .venv
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,100 @@
+"""Every error a user of the engine can meet. Each says what happened, to which topic or message, and what to do."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+
+class OriginalError(Exception):
+    """Stands for a cause that could not be pickled: it keeps the type's name and the text."""
+
+
+class PawnQueueError(Exception):
+    """The queue could not do what was asked.
+
+    :param sentence: what happened and what to do; without it, the first line of the class's docstring.
+    :param topic: the topic concerned, if there is one.
+    :param message: the id of the message concerned, if there is one.
+    :param operation: what was being done, as the caller would name it (``open``, ``publish``, ``create_topic``).
+    :param cause: the error of a lower layer that led to this one.
+    """
+
+    def __init__(
+        self,
+        sentence: str | None = None,
+        *,
+        topic: str | None = None,
+        message: str | None = None,
+        operation: str | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        super().__init__(sentence or (type(self).__doc__ or "").partition("\n")[0])
+        self.topic = topic
+        self.message = message
+        self.operation = operation
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders (Airflow's supervisor, Spark's driver); a cause of another library may not.
+        state = dict(self.__dict__)
+        state["cause"] = _picklable(self.cause)
+        return _rebuild, (type(self), self.args, state)
+
+
+def _picklable(cause: BaseException | None) -> BaseException | None:
+    try:
+        pickle.loads(pickle.dumps(cause))  # noqa: S301 - our own bytes, made on the line itself
+    except Exception:  # noqa: BLE001 - whatever a foreign exception's pickling raises, its text is what is kept
+        return OriginalError(f"{type(cause).__name__}: {cause}")
+    return cause
+
+
+def _rebuild(kind: type[PawnQueueError], args: tuple[Any, ...], state: dict[str, Any]) -> PawnQueueError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, *args)
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(PawnQueueError):
+    """A setting is missing, malformed, or contradicts another setting or the bucket."""
+
+
+class CompatibilityError(PawnQueueError):
+    """The bucket, or the store that serves it, cannot be used by this version of the library."""
+
+
+class StoreError(PawnQueueError):
+    """The object store refused a request or could not be reached.
+
+    ``transient`` says whether the same request may succeed a little later.
+    """
+
+    def __init__(self, sentence: str | None = None, *, transient: bool = False, **attributes: Any) -> None:
+        super().__init__(sentence, **attributes)
+        self.transient = transient
+
+
+class RetryBudgetExceededError(StoreError):
+    """The object store kept failing for as long as the retry settings allow."""
+
+
+class InvalidTopicError(PawnQueueError):
+    """A topic name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with a letter or a digit."""
+
+
+class TopicNotFoundError(PawnQueueError):
+    """The topic does not exist: create it first."""
+
+
+class TopicExistsError(PawnQueueError):
+    """The topic exists already, with other settings."""
+
+
+class TopicNotEmptyError(PawnQueueError):
+    """The topic still holds messages, leases or dead letters, so it was not deleted."""
+
+
+class QueueClosedError(PawnQueueError):
+    """The queue was closed: open it again before you use it."""

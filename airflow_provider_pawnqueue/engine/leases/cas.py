@@ -1,0 +1,37 @@
+"""The port of a strategy: compare-and-set of many registers at once.
+
+A register is an object that changes by compare-and-set only. A strategy is a way to carry it:
+:mod:`.conditional_write` for stores whose conditional PUT is atomic; another one must fit without touching anything
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from airflow_provider_pawnqueue.engine.records import Record
+from airflow_provider_pawnqueue.engine.store.port import Expect, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One compare-and-set: write this record where nothing (create) or this version (update) stands."""
+
+    key: str
+    record: Record
+    expect: Literal[Expect.NOTHING] | str = Expect.NOTHING
+
+
+class Registers(Protocol):
+    """A way to carry registers."""
+
+    async def write(self, steps: Sequence[Step]) -> list[Outcome]:
+        """Take all the steps, concurrently; the outcomes are in their order.
+
+        *Done* means that the register was ours to change and was changed, once. *Refused*: it was not in the expected
+        state, and our write will not land any more. *Unknown*: it could not be found out within the retry budget; the
+        write may still land. Each write is given a write id of its own here; whatever ``nonce`` a record brings is
+        replaced.
+        """

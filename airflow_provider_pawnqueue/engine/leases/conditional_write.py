@@ -1,0 +1,103 @@
+"""``conditional_write``: registers on ``If-None-Match: *`` and ``If-Match``, where the probe saw both to be atomic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_pawnqueue.engine.clock import Clock
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.records import Record, UnreadableRecordError
+from airflow_provider_pawnqueue.engine.store.port import (
+    Done,
+    Expect,
+    Expectation,
+    Outcome,
+    Refusal,
+    Refused,
+    Unknown,
+)
+from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+
+
+class ConditionalWrite:
+    """See :class:`~.cas.Registers`.
+
+    :param unquoted: the store wants the ETag of ``If-Match`` without its quotes.
+    :param at_once: how many requests one call may have under way.
+    """
+
+    def __init__(self, store: ResilientStore, clock: Clock, *, unquoted: bool, at_once: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._unquoted = unquoted
+        self._at_once = at_once
+
+    async def write(self, steps: Sequence[Step]) -> list[Outcome]:
+        """See :class:`~.cas.Registers`."""
+        return await each(self._take, steps, at_once=self._at_once)
+
+    async def _take(self, step: Step) -> Outcome:
+        nonce = self._clock.nonce()
+        body = step.record.stamped(nonce).encode()
+        backoff = self._store.backoff()
+        in_doubt = False  # an earlier attempt of ours may stand there, or may still land
+        while True:
+            outcome = await self._store.put(step.key, body, expect=self._sent(step.expect))
+            match outcome:
+                case Done():
+                    return outcome
+                case Refused(Refusal.CONDITION) if not in_doubt:
+                    return outcome
+                case Refused(Refusal.UNSUPPORTED):
+                    raise CompatibilityError(
+                        f"The store does not implement conditional writes any more (at {step.key}), on which this "
+                        "bucket's strategy rests: stop every process that uses the bucket before its store is changed.",
+                        operation="compare-and-set",
+                    )
+                case Unknown() | Refused(Refusal.CONDITION):
+                    # ⚑ §2: a refusal that follows an unknown attempt may be our own write. Unknown is never read as
+                    # done or refused: look for our write id.
+                    in_doubt = True
+                    seen = await self._look(step, nonce)
+                    if seen is not None:
+                        return seen
+                case Refused():  # a conflict: somebody writes at this moment, which says nothing of who will have it
+                    pass
+            if not await backoff.pause():
+                if not in_doubt:
+                    return outcome
+                return outcome if isinstance(outcome, Unknown) else Unknown(_undecided(step))
+
+    async def _look(self, step: Step, nonce: str) -> Outcome | None:
+        """Say what became of our write, or None if it can still be sent again: the expected state is still there."""
+        try:
+            found = await self._store.get(step.key)
+        except StoreError as error:
+            if not error.transient:
+                raise
+            return Unknown(error)
+        if found is None:
+            return None if step.expect is Expect.NOTHING else Refused(Refusal.CONDITION)
+        if _nonce_of(found.body, step.key) == nonce:
+            return Done(found.info.version)
+        # A condition on a version that is gone, or on an absence that has ended, refuses whatever of ours is still
+        # under way.
+        return None if found.info.version == step.expect else Refused(Refusal.CONDITION)
+
+    def _sent(self, expect: Expectation) -> Expectation:
+        return expect.strip('"') if self._unquoted and isinstance(expect, str) else expect
+
+
+def _nonce_of(body: bytes, key: str) -> str | None:
+    try:
+        return Record.decode(body, key).nonce
+    except (UnreadableRecordError, CompatibilityError):
+        return None  # whoever wrote that, it was not us
+
+
+def _undecided(step: Step) -> StoreError:
+    return StoreError(
+        f"Other writes of {step.key} kept getting in the way: try again.", transient=True, operation="compare-and-set"
+    )

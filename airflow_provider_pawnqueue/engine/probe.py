@@ -1,0 +1,219 @@
+"""Which strategy can this bucket carry? Asked once a bucket, and answered by what the store does, not by its name.
+
+A conditional PUT is worth nothing unless it holds under concurrency, so after the four questions in sequence comes a
+race. Answers that say nothing (a 503, a time-out, a lost connection) change no verdict: what they concern is asked
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.records import StrategyName
+from airflow_provider_pawnqueue.engine.server_time import version_body
+from airflow_provider_pawnqueue.engine.store.port import (
+    Done,
+    Expect,
+    Expectation,
+    Outcome,
+    Refusal,
+    Refused,
+    StoredObject,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.clock import Clock
+    from airflow_provider_pawnqueue.engine.store.retry import Backoff, ResilientStore
+
+logger = logging.getLogger(__name__)
+
+ROUNDS = 4  # of creates, and as many of updates; each on a key of its own, all at once
+CONTENDERS = 4  # some stores let losers wait for a second each
+PATIENCE = 5  # races of one round without an answer to any loser, after which silence counts as a refusal
+
+
+class _Race(Protocol):
+    """What was answered to the contenders for a key, and what each of them had written."""
+
+    async def __call__(self, key: str, *, unquoted: bool) -> tuple[Sequence[Outcome], Sequence[bytes]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the probe found, and why."""
+
+    strategy: StrategyName
+    reason: str
+    unquoted_if_match: bool = False
+
+
+async def probe(store: ResilientStore, clock: Clock) -> Finding:
+    """Ask the store. Leaves nothing behind, whatever happens.
+
+    :raises CompatibilityError: the store cannot carry a queue at all.
+    :raises StoreError: the store kept failing, so nothing was found out.
+    """
+    return await _Probe(store, clock).run()
+
+
+class _Probe:
+    def __init__(self, store: ResilientStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._keys: list[str] = []
+
+    async def run(self) -> Finding:
+        try:
+            finding = await self._find()
+        finally:
+            await self._store.delete(self._keys)
+        logger.info("Probe: this bucket carries %s (%s).", finding.strategy, finding.reason)
+        return finding
+
+    async def _find(self) -> Finding:
+        key, version = await self._read_after_write()
+        if not await self._refuses(key, Expect.NOTHING):
+            return Finding("csprng_verify", "a PUT with If-None-Match: * overwrote an object")
+        if not await self._refuses(key, '"0123456789abcdef0123456789abcdef"'):
+            return Finding("csprng_verify", "a PUT with a wrong If-Match overwrote an object")
+        unquoted = False
+        if not await self._updates(key, version):
+            unquoted = True
+            if not await self._updates(key, version.strip('"')):
+                return Finding("csprng_verify", "a PUT with the right If-Match was refused")
+        races = (self._race_to_create, self._race_to_update)
+        lost = await asyncio.gather(
+            *(self._until_judged(race, unquoted=unquoted) for race in races for _ in range(ROUNDS))
+        )
+        if any(lost):
+            return Finding("csprng_verify", next(filter(None, lost)))
+        how = "If-None-Match and If-Match held in sequence and in a race"
+        return Finding("conditional_write", f"{how}; ETags unquoted" if unquoted else how, unquoted)
+
+    async def _read_after_write(self) -> tuple[str, str]:
+        key = self._new_key()
+        version = ""
+        for _ in range(2):  # a new object, then one that is overwritten
+            body = version_body(self._clock)
+            version = await self._store.overwrite(key, body)
+            found = await self._store.get(key)
+            if found is None or found.body != body:
+                raise self._inconsistent("a GET right after a PUT does not show what was written")
+            if found.info.version != version:
+                raise self._inconsistent("GET and PUT report different ETags for one object")
+        listed = {info.key: info.version async for page in self._store.pages(layout.PROBES) for info in page}
+        if listed.get(key) != version:
+            raise self._inconsistent("a LIST right after a PUT does not show the object, or shows another ETag")
+        return key, version
+
+    def _inconsistent(self, what: str) -> CompatibilityError:
+        return CompatibilityError(
+            f"This store cannot carry a queue: {what}. Use a store with read-after-write consistency, and no cache in "
+            "front of it.",
+            operation="probe",
+        )
+
+    async def _refuses(self, key: str, expect: Expectation) -> bool:
+        """Say whether a write that must not happen is refused."""
+        outcome = await self._known(key, expect)
+        return isinstance(outcome, Refused) and outcome.why is Refusal.CONDITION
+
+    async def _updates(self, key: str, version: str) -> bool:
+        return isinstance(await self._known(key, version), Done)
+
+    async def _known(self, key: str, expect: Expectation) -> Outcome:
+        """Write until the answer says something; an attempt whose answer was lost is recognised by its body."""
+        body = version_body(self._clock)
+        backoff = self._store.backoff()
+        while True:
+            outcome = await self._put(key, body, expect)
+            if isinstance(outcome, Refused) and outcome.why is Refusal.CONDITION:
+                found = await self._store.get(key)
+                return Done(found.info.version) if found and found.body == body else outcome
+            if isinstance(outcome, Done) or (isinstance(outcome, Refused) and outcome.why is Refusal.UNSUPPORTED):
+                return outcome
+            await self._again(backoff, outcome)
+
+    async def _until_judged(self, race: _Race, *, unquoted: bool) -> str:
+        backoff = self._store.backoff()
+        while True:
+            key = self._new_key()
+            outcomes, bodies = await race(key, unquoted=unquoted)
+            final = await self._store.get(key)
+            verdict = judge(outcomes, bodies, final, silence_is_refusal=backoff.attempts >= PATIENCE)
+            if verdict is not None:
+                return verdict
+            await self._again(backoff, next((o for o in outcomes if isinstance(o, Unknown)), outcomes[0]))
+
+    async def _race_to_create(self, key: str, *, unquoted: bool) -> tuple[Sequence[Outcome], Sequence[bytes]]:  # noqa: ARG002 - one of two
+        return await self._contend(key, Expect.NOTHING)
+
+    async def _race_to_update(self, key: str, *, unquoted: bool) -> tuple[Sequence[Outcome], Sequence[bytes]]:
+        version = await self._store.overwrite(key, version_body(self._clock))
+        return await self._contend(key, version.strip('"') if unquoted else version)
+
+    async def _contend(self, key: str, expect: Expectation) -> tuple[Sequence[Outcome], Sequence[bytes]]:
+        bodies = [version_body(self._clock) for _ in range(CONTENDERS)]
+        outcomes = await asyncio.gather(*(self._put(key, body, expect) for body in bodies))
+        return outcomes, bodies
+
+    async def _put(self, key: str, body: bytes, expect: Expectation) -> Outcome:
+        try:
+            return await self._store.put(key, body, expect=expect)
+        except StoreError as error:
+            if error.transient:
+                raise
+            # A plain PUT was accepted a moment ago: what the store rejects here is the condition.
+            return Refused(Refusal.UNSUPPORTED)
+
+    def _new_key(self) -> str:
+        self._keys.append(layout.probe(self._clock.uuid()))
+        return self._keys[-1]
+
+    async def _again(self, backoff: Backoff, outcome: Outcome) -> None:
+        if await backoff.pause():
+            return
+        fault = (
+            outcome.fault
+            if isinstance(outcome, Unknown)
+            else StoreError("Conditional writes kept conflicting.", transient=True)
+        )
+        raise StoreError(
+            f"The probe of the bucket could not be finished, and nothing was decided: {fault} "
+            "Open the queue again later.",
+            transient=True,
+            operation="probe",
+            cause=fault,
+        )
+
+
+def judge(
+    outcomes: Sequence[Outcome], bodies: Sequence[bytes], final: StoredObject | None, *, silence_is_refusal: bool
+) -> str | None:
+    """Judge one race by its answers and by what stands there afterwards.
+
+    Returns the violation, ``""`` where exactly one won, and None for a race that says nothing: a contender without an
+    answer is not judged, and a race counts if one won and another was told that it lost.
+
+    Ceph answers 500 to the losers of an update, nearly always, so after some races ``silence_is_refusal`` lets those
+    count as well. That is safe because order is random: where a write that should have been refused was carried out
+    and answered with an error, it came last as often as first, and then it stands there in the winner's place.
+    """
+    winners = [body for outcome, body in zip(outcomes, bodies, strict=True) if isinstance(outcome, Done)]
+    if any(isinstance(outcome, Refused) and outcome.why is Refusal.UNSUPPORTED for outcome in outcomes):
+        return "the store does not implement conditional writes"
+    if len(winners) > 1:
+        return f"{len(winners)} of {len(outcomes)} concurrent conditional writes of one key won"
+    if not winners:
+        return None
+    if final is None or final.body != winners[0]:
+        return "a conditional write that had won was overwritten by one that should have been refused"
+    told = any(isinstance(outcome, Refused) for outcome in outcomes)
+    return "" if told or silence_is_refusal else None

@@ -1,0 +1,52 @@
+"""From settings to a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine.store.boto3_s3 import Boto3S3
+from airflow_provider_pawnqueue.engine.store.credentials import SessionCredentials, session_from
+from airflow_provider_pawnqueue.engine.store.faults import Place
+from airflow_provider_pawnqueue.engine.store.forks import ForkAwareStore
+from airflow_provider_pawnqueue.engine.store.port import Store
+
+if TYPE_CHECKING:
+    import boto3
+
+    from airflow_provider_pawnqueue.engine.settings import S3Settings
+
+
+def connect(settings: S3Settings, session: boto3.Session | None = None) -> Store:
+    """Make the store that the settings describe; no request is made yet. May block: it imports boto3 and reads files.
+
+    :param session: a boto3 session of the caller's, used for its credentials instead of those in the settings.
+    """
+    place = _place(settings, given=session is not None)
+
+    def identity() -> boto3.Session:
+        # A child makes its own: the locks of an inherited one may have been held at the moment of the fork.
+        return session if session is not None else session_from(settings)
+
+    def through_boto3() -> Store:
+        return Boto3S3(settings, place, identity())
+
+    if settings.client == "boto3":
+        return ForkAwareStore(safe=through_boto3, fast=None)
+
+    def through_obstore() -> Store:
+        from airflow_provider_pawnqueue.engine.store.obstore_s3 import ObstoreS3  # noqa: PLC0415 - only where it is used
+
+        return ObstoreS3(settings, place, SessionCredentials(identity()), through_boto3)
+
+    return ForkAwareStore(safe=through_boto3, fast=through_obstore)
+
+
+def _place(settings: S3Settings, *, given: bool) -> Place:
+    style = settings.addressing_style
+    return Place(
+        bucket=settings.bucket_name,
+        region=settings.region_name,
+        url=settings.endpoint_url,
+        virtual_hosted=style == "virtual" or (style == "auto" and settings.endpoint_url is None),
+        access_key=None if given else settings.aws_access_key_id,
+    )

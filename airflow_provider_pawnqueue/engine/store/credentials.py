@@ -1,0 +1,103 @@
+"""Who we are to the store: a boto3 session, asked again before what it gave expires, and never on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_provider_pawnqueue.engine.errors import ConfigError
+from airflow_provider_pawnqueue.engine.store.faults import Fault, Kind
+
+if TYPE_CHECKING:
+    import boto3
+    from obstore.store import S3Credential
+
+    from airflow_provider_pawnqueue.engine.settings import S3Settings
+
+    Session: TypeAlias = boto3.Session
+
+#: How long an answer of the session is used before it is asked again. Asking costs nothing while it need not refresh.
+HOLD = timedelta(seconds=60)
+
+
+class SessionCredentials:
+    """Gives obstore the credentials of a boto3 session, whatever stands behind it: keys, a profile, a role, a chain.
+
+    An answer is used for at most half of the life that it has left, so that credentials that live for a minute are
+    replaced half a minute before their end.
+    """
+
+    #: Read by obstore: ask again only when an answer has expired; the early asking is done by the expiry given here.
+    refresh_threshold = timedelta(0)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def __call__(self) -> S3Credential:
+        """Return the present credentials, as obstore wants them."""
+        return await asyncio.to_thread(self.resolve)
+
+    def resolve(self) -> S3Credential:
+        """Ask the session. May block: it reads files and calls token services."""
+        credentials = self._session.get_credentials()
+        if credentials is None:
+            raise Fault(Kind.NO_CREDENTIALS, "the session has none")
+        frozen = credentials.get_frozen_credentials()
+        now = datetime.now(UTC)
+        # botocore tells the expiry in no public way; without it, HOLD alone decides.
+        expiry: datetime | None = getattr(credentials, "_expiry_time", None)
+        hold = HOLD if expiry is None else min(HOLD, max((expiry - now) / 2, timedelta(seconds=1)))
+        return {
+            "access_key_id": frozen.access_key or "",
+            "secret_access_key": frozen.secret_key or "",
+            "token": frozen.token,
+            "expires_at": now + hold,
+        }
+
+
+def session_from(settings: S3Settings) -> Session:
+    """Make the session of the settings: explicit keys, else a profile, else boto3's own chain; then the role."""
+    import boto3  # noqa: PLC0415 - a quarter of a second, which an import of the engine must not cost
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+
+    secret = settings.aws_secret_access_key
+    token = settings.aws_session_token
+    try:
+        session = boto3.Session(
+            aws_access_key_id=settings.aws_access_key_id,
+            aws_secret_access_key=secret.get_secret_value() if secret else None,
+            aws_session_token=token.get_secret_value() if token else None,
+            region_name=settings.region_name,
+            profile_name=settings.profile_name,
+        )
+    except BotoCoreError as problem:
+        sentence = f"The AWS session could not be made ({problem}): correct s3.profile_name or the AWS configuration."
+        raise ConfigError(sentence, operation="open", cause=problem) from None
+    return _assume_role(session, settings, settings.role_arn) if settings.role_arn else session
+
+
+def _assume_role(base: Session, settings: S3Settings, role_arn: str) -> Session:
+    import boto3  # noqa: PLC0415
+    from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials  # noqa: PLC0415
+    from botocore.session import Session as CoreSession  # noqa: PLC0415
+
+    extra: dict[str, Any] = {"RoleSessionName": settings.role_session_name or "pawnqueue"}
+    if settings.role_external_id:
+        extra["ExternalId"] = settings.role_external_id
+
+    def client(service: str, **arguments: Any) -> Any:  # noqa: ANN401 - botocore's own signature
+        return base._session.create_client(service, region_name=settings.region_name, **arguments)  # noqa: SLF001
+
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=client,
+        source_credentials=base.get_credentials(),
+        role_arn=role_arn,
+        extra_args=extra,
+    )
+    core = CoreSession()
+    # The fetcher asks for a new set each time before the old one ends; the first request is made when one is needed.
+    deferred = DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")
+    # botocore has no public way to hand credentials to a session that refresh themselves.
+    vars(core)["_credentials"] = deferred
+    return boto3.Session(botocore_session=core, region_name=settings.region_name)

@@ -1,0 +1,98 @@
+"""A bucket in memory: a real adapter, for tests and for trying things out. It keeps nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.store.port import (
+    Done,
+    Expect,
+    Expectation,
+    ObjectInfo,
+    Outcome,
+    Refusal,
+    Refused,
+    StoredObject,
+)
+
+PAGE = 1000
+
+
+class MemoryStore:
+    """One bucket of this process. Every call is atomic, as nothing is awaited inside it."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, StoredObject] = {}
+        self._versions = itertools.count(1)
+
+    async def get(self, key: str) -> StoredObject | None:
+        """See :class:`~.port.Store`."""
+        await _yield()
+        return self._objects.get(key)
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """See :class:`~.port.Store`."""
+        await _yield()
+        found = self._objects.get(key)
+        return found.info if found else None
+
+    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """See :class:`~.port.Store`."""
+        while True:
+            await _yield()
+            keys = sorted(key for key in self._objects if key.startswith(folder) and key > start_after)
+            page = [self._objects[key].info for key in keys[:PAGE]]
+            if page:
+                yield page
+            if len(keys) <= PAGE:
+                return
+            start_after = page[-1].key
+
+    async def folders(self, folder: str = "") -> list[str]:
+        """See :class:`~.port.Store`."""
+        await _yield()
+        rests = (key[len(folder) :] for key in self._objects if key.startswith(folder))
+        return sorted({f"{folder}{rest.partition('/')[0]}/" for rest in rests if "/" in rest})
+
+    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
+        """See :class:`~.port.Store`."""
+        await _yield()
+        found = self._objects.get(key)
+        if expect is Expect.NOTHING and found is not None:
+            return Refused(Refusal.CONDITION)
+        if isinstance(expect, str) and (found is None or found.info.version.strip('"') != expect.strip('"')):
+            return Refused(Refusal.CONDITION)
+        return Done(self._write(key, body))
+
+    async def copy(self, source: str, target: str) -> Outcome:
+        """See :class:`~.port.Store`."""
+        await _yield()
+        found = self._objects.get(source)
+        if found is None:
+            return Refused(Refusal.MISSING)
+        return Done(self._write(target, found.body))
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        """See :class:`~.port.Store`."""
+        await _yield()
+        for key in keys:
+            self._objects.pop(key, None)
+        return {}
+
+    async def aclose(self) -> None:
+        """See :class:`~.port.Store`. What is in the bucket stays: a test may open it again."""
+
+    def _write(self, key: str, body: bytes) -> str:
+        version = f'"{next(self._versions):x}"'
+        info = ObjectInfo(key, len(body), version, datetime.now(UTC).replace(microsecond=0))
+        self._objects[key] = StoredObject(info, bytes(body))
+        return version
+
+
+async def _yield() -> None:
+    # A request never completes without others having had a turn: code that relies on it should fail here too.
+    await asyncio.sleep(0)

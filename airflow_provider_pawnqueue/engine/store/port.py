@@ -1,0 +1,127 @@
+"""The port: the eight calls by which the engine knows an object store.
+
+Whoever brings a store of their own (``PawnQueue.open(..., store=mine)``) implements :class:`Store`; the conformance
+suite in ``tests/engine/store/conformance.py`` says in code what each call must do.
+
+Every write has one of three outcomes, and they are decided here, below everything else:
+
+* :class:`Done`: it happened, and this is the object's new version;
+* :class:`Refused`: it did not happen, because the condition did not hold (or the store does not do conditions);
+* :class:`Unknown`: nobody can tell. The request may have happened, may happen later, or never. It is never read as
+  one of the other two: whoever needs to know looks at the object.
+
+A request that the store rejected for good (wrong secret, missing bucket) raises :class:`~..errors.StoreError`, as do
+reads that fail; ``error.transient`` says whether trying again can help. An adapter makes one attempt; trying again is
+the business of :class:`~.retry.ResilientStore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Protocol, TypeAlias
+
+from airflow_provider_pawnqueue.engine.errors import StoreError
+
+
+class Expect(Enum):
+    """What a PUT expects to find at its key, where that is not a version."""
+
+    ANYTHING = "anything"
+    NOTHING = "nothing"
+
+
+#: ``Expect.ANYTHING`` overwrites, ``Expect.NOTHING`` creates (``If-None-Match: *``), a version replaces (``If-Match``).
+Expectation: TypeAlias = Expect | str
+
+
+class Refusal(Enum):
+    """Why a write did not happen."""
+
+    CONDITION = "condition"  # 412: the object is not what the request expected
+    CONFLICT = "conflict"  # 409: another write was under way; says nothing about who has the key
+    UNSUPPORTED = "unsupported"  # 501: this store does not do conditions
+    MISSING = "missing"  # a COPY whose source is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The write happened. ``version`` is the object's ETag, quoted, as PUT, GET, HEAD and LIST all report it."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The write did not happen."""
+
+    why: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The write may or may not have happened, or may still happen."""
+
+    fault: StoreError
+
+
+Outcome: TypeAlias = Done | Refused | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What LIST and HEAD tell of an object."""
+
+    key: str
+    size: int
+    version: str
+    last_modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object with its body."""
+
+    info: ObjectInfo
+    body: bytes
+
+
+def version_of(etag: str | None) -> str:
+    """Write an ETag in its one form, quoted: PUT and LIST of one server may differ in the quotes (rclone's do)."""
+    return f'"{(etag or "").strip(chr(34))}"'
+
+
+class Store(Protocol):
+    """One bucket, below an optional key prefix that its users never see.
+
+    Keys are ``/``-separated, without a leading slash. A *folder* is ``""`` or ends with ``/``.
+    """
+
+    async def get(self, key: str) -> StoredObject | None:
+        """Return the object, or None where there is none."""
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """Return what is known of the object without its body, or None where there is none."""
+
+    def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """List all below ``folder`` in key order, from behind ``start_after``; each page is one request.
+
+        Keys are given as they are, strange ones too: what nobody here wrote must not end a listing.
+        """
+
+    async def folders(self, folder: str = "") -> list[str]:
+        """List the folders directly below ``folder``, by their full names (``a/b/``), without walking them."""
+
+    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
+        """Write the object in a single PUT, never in parts. A version in ``expect`` is sent as it is given."""
+
+    async def copy(self, source: str, target: str) -> Outcome:
+        """Copy inside the bucket, in the store, overwriting ``target``."""
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        """Delete the objects, in bulk. What is returned could not be confirmed as gone; no object counts as gone."""
+
+    async def aclose(self) -> None:
+        """Give back connections and threads. May be called twice."""

@@ -1,0 +1,167 @@
+"""Trying again: a jittered back-off under a budget, for what may be repeated.
+
+Reads, listings, deletes and copies are repeated: doing them twice is doing them once. A conditional write never is, as
+its refusal would then say nothing (it may be our own first attempt that stands there), and neither is a plain PUT,
+except by :meth:`ResilientStore.overwrite`: whoever sends those again has to look first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_provider_pawnqueue.engine.errors import RetryBudgetExceededError, StoreError
+from airflow_provider_pawnqueue.engine.store.port import (
+    Done,
+    Expect,
+    Expectation,
+    ObjectInfo,
+    Outcome,
+    Store,
+    StoredObject,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.clock import Clock
+    from airflow_provider_pawnqueue.engine.settings import RetrySettings
+
+T = TypeVar("T")
+
+
+class Backoff:
+    """The pauses of one operation: random, growing, and ending with the budget.
+
+    Anything that repeats a request asks it for leave, the compare-and-set of a register too: ``if await
+    backoff.pause(): …``.
+    """
+
+    def __init__(self, settings: RetrySettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._started = clock.elapsed()
+        self._ceiling = settings.initial_delay_seconds
+        self.attempts = 1
+
+    async def pause(self) -> bool:
+        """Wait before another attempt and return True; or return False, at once, if there is to be none."""
+        delay = self._clock.uniform(0, self._ceiling)
+        if self._clock.elapsed() - self._started + delay >= self._settings.budget_seconds:
+            return False
+        await self._clock.sleep(delay)
+        self._ceiling = min(self._ceiling * 2, self._settings.max_delay_seconds)
+        self.attempts += 1
+        return True
+
+    def exceeded(self, last: StoreError) -> StoreError:
+        """Return the error to raise when there is to be no other attempt: the last one, with what was tried."""
+        if self._settings.budget_seconds == 0:
+            return last
+        sentence = f"{last} Tried {self.attempts} times within retry.budget_seconds={self._settings.budget_seconds:g}."
+        return RetryBudgetExceededError(
+            sentence, transient=True, operation=last.operation, cause=last, topic=last.topic, message=last.message
+        )
+
+
+class ResilientStore:
+    """A store whose repeatable calls are repeated. It is itself a :class:`~.port.Store`.
+
+    :param owned: whether the store below is closed with this one.
+    """
+
+    def __init__(self, store: Store, settings: RetrySettings, clock: Clock, *, owned: bool = True) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._owned = owned
+
+    def with_budget(self, seconds: float) -> ResilientStore:
+        """Return the same store with at most so much patience."""
+        budget = min(seconds, self._settings.budget_seconds)
+        settings = self._settings.model_copy(update={"budget_seconds": budget})
+        return ResilientStore(self._store, settings, self._clock, owned=False)
+
+    def backoff(self) -> Backoff:
+        """Start the pauses of one operation that its caller repeats."""
+        return Backoff(self._settings, self._clock)
+
+    async def get(self, key: str) -> StoredObject | None:
+        """See :class:`~.port.Store`."""
+        return await self._repeat(lambda: self._store.get(key))
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """See :class:`~.port.Store`."""
+        return await self._repeat(lambda: self._store.head(key))
+
+    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """See :class:`~.port.Store`. A listing that breaks off goes on behind the last key that was given."""
+        backoff = self.backoff()
+        while True:
+            try:
+                async for page in self._store.pages(folder, start_after=start_after):
+                    backoff = self.backoff()  # progress was made: the budget is for standing still
+                    yield page
+                    start_after = page[-1].key
+            except StoreError as error:
+                if not error.transient:
+                    raise
+                if not await backoff.pause():
+                    raise backoff.exceeded(error) from None
+            else:
+                return
+
+    async def folders(self, folder: str = "") -> list[str]:
+        """See :class:`~.port.Store`."""
+        return await self._repeat(lambda: self._store.folders(folder))
+
+    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
+        """See :class:`~.port.Store`. One attempt, always."""
+        return await self._store.put(key, body, expect=expect)
+
+    async def overwrite(self, key: str, body: bytes) -> str:
+        """PUT until it is known to be done, and return the version: for objects of which the last write may win."""
+        backoff = self.backoff()
+        while True:
+            outcome = await self._store.put(key, body)
+            if isinstance(outcome, Done):
+                return outcome.version
+            fault = outcome.fault if isinstance(outcome, Unknown) else StoreError(f"PutObject {key} was refused.")
+            if not await backoff.pause():
+                raise backoff.exceeded(fault) from None
+
+    async def copy(self, source: str, target: str) -> Outcome:
+        """See :class:`~.port.Store`. Repeated while unknown; what is still unknown after that is said."""
+        backoff = self.backoff()
+        while True:
+            outcome = await self._store.copy(source, target)
+            if not isinstance(outcome, Unknown) or not await backoff.pause():
+                return outcome
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        """See :class:`~.port.Store`. What failed is repeated; what is returned failed to the end."""
+        backoff = self.backoff()
+        left = list(keys)
+        hopeless: dict[str, StoreError] = {}
+        while left:
+            failed = await self._store.delete(left)
+            hopeless.update({key: error for key, error in failed.items() if not error.transient})
+            left = [key for key, error in failed.items() if error.transient]
+            if left and not await backoff.pause():
+                return {**hopeless, **{key: backoff.exceeded(failed[key]) for key in left}}
+        return hopeless
+
+    async def aclose(self) -> None:
+        """See :class:`~.port.Store`."""
+        if self._owned:
+            await self._store.aclose()
+
+    async def _repeat(self, call: Callable[[], Awaitable[T]]) -> T:
+        backoff = self.backoff()
+        while True:
+            try:
+                return await call()
+            except StoreError as error:
+                if not error.transient:
+                    raise
+                if not await backoff.pause():
+                    raise backoff.exceeded(error) from None

@@ -1,0 +1,185 @@
+"""Topics: created idempotently, listed without walking the bucket, their settings a register."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.errors import (
+    ConfigError,
+    StoreError,
+    TopicExistsError,
+    TopicNotEmptyError,
+    TopicNotFoundError,
+)
+from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings, UnreadableRecordError
+from airflow_provider_pawnqueue.engine.store.port import Done, Refused, Unknown
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.leases.cas import Registers
+    from airflow_provider_pawnqueue.engine.server_time import ServerTime
+    from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+
+
+class Topics:
+    """The topics of one bucket."""
+
+    def __init__(self, store: ResilientStore, registers: Registers, time: ServerTime, *, at_once: int) -> None:
+        self._store = store
+        self._registers = registers
+        self._time = time
+        self._at_once = at_once
+
+    async def create(self, topic: str, settings: dict[str, Any]) -> TopicRecord:
+        """Create the topic, or find that it exists. Settings that differ from those it has are an error."""
+        layout.checked_topic(topic)
+        wanted = _settings(topic, TopicSettings(), settings)
+        found = await self._find(topic)
+        if found is None:
+            record = TopicRecord(topic=topic, created_at=await self._time.now_iso(), settings=wanted)
+            [outcome] = await self._registers.write([Step(layout.topic_marker(topic), record)])
+            if isinstance(outcome, Done):
+                return record
+            found = await self._find(topic)
+            if found is None:
+                raise _undecided(topic, "create_topic", outcome)
+        existing = found[0]
+        differing = [name for name in settings if getattr(existing.settings, name) != getattr(wanted, name)]
+        if differing:
+            names = ", ".join(f"{name}={getattr(existing.settings, name)!r}" for name in differing)
+            raise TopicExistsError(
+                f"Topic {topic!r} exists already, with {names}: use update_topic to change it.",
+                topic=topic,
+                operation="create_topic",
+            )
+        return existing
+
+    async def update(self, topic: str, settings: dict[str, Any]) -> TopicRecord:
+        """Change settings of the topic, by compare-and-set: changes of other processes at the same moment are kept."""
+        layout.checked_topic(topic)
+        backoff = self._store.backoff()
+        while True:
+            found = await self._find(topic)
+            if found is None:
+                raise _missing(topic, "update_topic")
+            record, version = found
+            changed = record.model_copy(update={"settings": _settings(topic, record.settings, settings)})
+            if changed.settings == record.settings:
+                return record
+            [outcome] = await self._registers.write([Step(layout.topic_marker(topic), changed, version)])
+            if isinstance(outcome, Done):
+                return changed
+            if isinstance(outcome, Unknown) or not await backoff.pause():
+                raise _undecided(topic, "update_topic", outcome)
+
+    async def get(self, topic: str, operation: str = "topic") -> TopicRecord:
+        """Return the topic's record. A marker that pawn-queue wrote is a topic with default settings."""
+        layout.checked_topic(topic)
+        found = await self._find(topic)
+        if found is None:
+            raise _missing(topic, operation)
+        return found[0]
+
+    async def names(self) -> list[str]:
+        """Return the names of all topics: one LIST, and a HEAD for each folder, as a folder alone makes no topic."""
+        names = [name for name in map(layout.topic_of_folder, await self._store.folders()) if name]
+        markers = await each(self._store.head, map(layout.topic_marker, names), at_once=self._at_once)
+        return sorted(name for name, marker in zip(names, markers, strict=True) if marker)
+
+    async def delete(self, topic: str) -> None:
+        """Delete the topic and what is left below it, if it holds no message, lease, open claim or dead letter.
+
+        A message that a publisher sends at the same instant is not lost: it is there again when the topic is created
+        again.
+        """
+        layout.checked_topic(topic)
+        if await self._find(topic) is None:
+            raise _missing(topic, "delete_topic")
+        marker = layout.topic_marker(topic)
+        # ⚑ The marker goes first, so that publishers stop; what came in before that is seen by the second look.
+        await self._refuse_if_used(topic)
+        record = await self._store.get(marker)
+        await self._gone([marker], topic)
+        try:
+            await self._refuse_if_used(topic)
+        except TopicNotEmptyError:
+            if record is not None:
+                await self._store.overwrite(marker, record.body)
+            raise
+        async for page in self._store.pages(layout.topic_folder(topic)):
+            left = [info.key for info in page if not info.key.startswith(_never_deleted(topic))]
+            await self._gone(left, topic)
+
+    async def _refuse_if_used(self, topic: str) -> None:
+        for folder in _never_deleted(topic):
+            async for page in self._store.pages(folder):
+                raise TopicNotEmptyError(
+                    f"Topic {topic!r} was not deleted: {folder} still holds objects, {page[0].key} first. "
+                    "Consume, redrive or purge them before.",
+                    topic=topic,
+                    operation="delete_topic",
+                )
+
+    async def _gone(self, keys: Sequence[str], topic: str) -> None:
+        failed = await self._store.delete(keys) if keys else {}
+        for key, error in failed.items():
+            raise StoreError(
+                f"Topic {topic!r} was deleted in part only: {key} is still there ({error}). Delete it again.",
+                topic=topic,
+                operation="delete_topic",
+                cause=error,
+                transient=error.transient,
+            )
+
+    async def _find(self, topic: str) -> tuple[TopicRecord, str] | None:
+        key = layout.topic_marker(topic)
+        found = await self._store.get(key)
+        if found is None:
+            return None
+        try:
+            return TopicRecord.decode(found.body, key), found.info.version
+        except UnreadableRecordError:
+            # The marker makes the topic, whatever is in it: an empty object made by hand is one too.
+            return TopicRecord(v=0, topic=topic), found.info.version
+
+
+def _never_deleted(topic: str) -> tuple[str, ...]:
+    """Return the folders whose objects stand for messages."""
+    parts = (layout.messages, layout.packs, layout.leases, layout.claims, layout.dead_letters)
+    return tuple(part(topic) for part in parts)
+
+
+def _settings(topic: str, before: TopicSettings, changes: dict[str, Any]) -> TopicSettings:
+    unknown = [name for name in changes if name not in TopicSettings.model_fields]
+    if unknown:
+        known = ", ".join(TopicSettings.model_fields)
+        raise ConfigError(f"Topics have no setting {unknown[0]!r}; there is: {known}.", topic=topic)
+    try:
+        return TopicSettings.model_validate({**before.model_dump(), **changes})
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {first['msg']}.", topic=topic) from None
+
+
+def _missing(topic: str, operation: str) -> TopicNotFoundError:
+    return TopicNotFoundError(
+        f"Topic {topic!r} does not exist: create it with create_topic({topic!r}).", topic=topic, operation=operation
+    )
+
+
+def _undecided(topic: str, operation: str, outcome: Refused | Unknown) -> StoreError:
+    cause = outcome.fault if isinstance(outcome, Unknown) else None
+    told = f" ({cause})" if cause else ""
+    return StoreError(
+        f"It could not be found out whether topic {topic!r} was written{told}: try again.",
+        topic=topic,
+        operation=operation,
+        cause=cause,
+        transient=True,
+    )

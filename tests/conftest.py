@@ -1,0 +1,66 @@
+"""Fixtures of more than one room: the servers, each started once a run and stopped by it, and settings for them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import Settings
+from tests.support import servers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.servers import S3Server
+
+
+@pytest.fixture(scope="session")
+def seaweedfs() -> Iterator[S3Server]:
+    """A SeaweedFS on free ports of loopback."""
+    with servers.seaweedfs() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rclone() -> Iterator[S3Server]:
+    """An ``rclone serve s3``: a real store without conditional writes."""
+    with servers.rclone() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    """A moto server: for requests in sequence only, as it lets two writers through once in hundreds of races."""
+    with servers.moto() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ceph() -> Iterator[S3Server]:
+    """A Ceph RGW from Debian's packages."""
+    with servers.ceph() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def settings_for() -> Callable[..., Settings]:
+    """Settings for a bucket of a server, below a key prefix that no other test has."""
+    buckets: dict[str, str] = {}
+
+    def make(server: S3Server, *, s3: dict[str, Any] | None = None, **sections: Any) -> Settings:
+        if server.endpoint not in buckets:
+            buckets[server.endpoint] = server.make_bucket()
+        chosen = {
+            "endpoint_url": server.endpoint,
+            "bucket_name": buckets[server.endpoint],
+            "aws_access_key_id": server.access_key,
+            "aws_secret_access_key": server.secret_key,
+            "region_name": server.region,
+            "key_prefix": f"t-{uuid.uuid4().hex[:12]}/",
+            **(s3 or {}),
+        }
+        return Settings(s3=chosen, **sections)
+
+    return make

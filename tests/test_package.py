@@ -1,0 +1,150 @@
+"""What is true of the distribution as a whole: what it declares, what it imports, and what it must not contain."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import airflow_provider_pawnqueue
+from airflow_provider_pawnqueue.provider_info import get_provider_info
+
+TOP = Path(__file__).parent.parent
+PACKAGE = airflow_provider_pawnqueue.__name__
+DISTRIBUTION = "airflow-provider-pawnqueue"
+
+# What an executor does not have (Airflow, Spark), and what would cost every start of the engine too much.
+TOO_HEAVY = {"airflow", "boto3", "botocore", "pandas", "pyarrow", "pyspark", "pyspark_pawnqueue", "sqlalchemy"}
+
+
+def _run(program: str, **environment: str) -> str:
+    """Run a program in a fresh interpreter and return what it printed last."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().rpartition("\n")[2]
+
+
+@pytest.mark.parametrize("module", ["engine", "provider_info"])
+def test_import_stays_light(module: str) -> None:
+    """The engine and the provider's declaration import neither Airflow nor Spark, and boto3 only when it is used."""
+    program = f"import json, sys, {PACKAGE}.{module}; print(json.dumps(sorted(sys.modules)))"
+    imported = {name.partition(".")[0] for name in json.loads(_run(program))}
+
+    assert PACKAGE in imported
+    assert not imported & TOO_HEAVY
+
+
+def test_version_is_the_one_installed() -> None:
+    """The package and the installed distribution agree on the version; if not, the editable install is stale."""
+    assert importlib.metadata.version(DISTRIBUTION) == airflow_provider_pawnqueue.__version__
+
+
+def test_entry_point_is_the_provider_info() -> None:
+    """Airflow finds the declaration where it looks for it."""
+    points = importlib.metadata.entry_points(group="apache_airflow_provider", name="provider_info")
+    ours = [point for point in points if point.dist is not None and point.dist.name == DISTRIBUTION]
+
+    assert [point.load() for point in ours] == [get_provider_info]
+
+
+def test_provider_info_fits_airflows_schema() -> None:
+    """The declaration is what Airflow's own schema asks for, and says nothing that the schema does not know."""
+    airflow = importlib.util.find_spec("airflow")  # found, not imported: an import would write into the home folder
+    assert airflow is not None
+    assert airflow.submodule_search_locations is not None
+    schema = json.loads(Path(airflow.submodule_search_locations[0], "provider_info.schema.json").read_text())
+    info = get_provider_info()
+
+    jsonschema.Draft7Validator(schema).validate(info)
+    assert set(info) - {"versions"} <= set(schema["properties"])
+    assert info["versions"] == [airflow_provider_pawnqueue.__version__]
+    assert info["package-name"] == DISTRIBUTION
+
+
+def test_airflow_lists_the_provider(tmp_path: Path) -> None:
+    """A real Airflow, started on an empty home, lists the provider with its version."""
+    program = (
+        "from airflow.providers_manager import ProvidersManager\n"
+        f"print(ProvidersManager().providers[{DISTRIBUTION!r}].version)"
+    )
+
+    assert _run(program, AIRFLOW_HOME=str(tmp_path)) == airflow_provider_pawnqueue.__version__
+
+
+def test_constraints_are_exact_pins() -> None:
+    """constraints.txt holds ``name==version`` and comments, each name once, and no address of any kind."""
+    text = (TOP / "constraints.txt").read_text()
+    pins = [line for line in text.splitlines() if line and not line.startswith("#")]
+    names = [re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins]
+
+    assert pins
+    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._+!]+", pin)] == []
+    assert len(set(names)) == len(names)
+    assert DISTRIBUTION not in names
+    assert "://" not in text
+
+
+def test_constraints_cover_what_the_project_asks_for() -> None:
+    """Whatever pyproject.toml names, core and extras, is pinned."""
+    requirements = importlib.metadata.requires(DISTRIBUTION) or []
+    asked = {re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", each)[0]).lower() for each in requirements}
+    pins = (TOP / "constraints.txt").read_text().splitlines()
+
+    assert asked - {re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins} == set()
+
+
+# Folders of one machine, and the hosts that packages come from: neither is anybody else's. The pattern and the examples
+# below are written so that they pass the test themselves.
+STRANGE = re.compile(
+    r"(?<![\w.-])/(?:work|root|home/\w+|Users/\w+)/"
+    r"|\b(?:pypi\.org|pythonhosted\.org|npmjs\.(?:org|com)|deb\.debian\.org|conda\.anaconda\.org)\b"
+)
+
+
+@pytest.mark.skipif(not (TOP / ".git").exists(), reason="only a git checkout knows which files are the project's")
+def test_no_file_names_a_machine_or_a_package_index() -> None:
+    """Nothing that is, or could be, committed holds a path of somebody's machine or the host of a package index."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    files = [path for name in listed.split("\0") if name and (path := TOP / name).is_file()]
+    found = [
+        f"{path.relative_to(TOP)}:{number}: {line.strip()}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if STRANGE.search(line)
+    ]
+
+    assert files
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line", ["see |work|main", 'open("|root|.config")', "in |home|me|src", "https:||pypi+org|simple"]
+)
+def test_strange_addresses_are_recognised(line: str) -> None:
+    """The pattern of the test above finds what it is meant to find."""
+    assert STRANGE.search(line.replace("|", "/").replace("+", "."))
+
+
+@pytest.mark.parametrize("line", ["queues/work/messages/", "a/root/b", "https://example.org/work/x"])
+def test_ordinary_paths_are_not_strange(line: str) -> None:
+    """A folder inside a bucket or an address may be called anything."""
+    assert not STRANGE.search(line)
