@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, Ty
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails
 
 from airflow_provider_pawnqueue.engine.errors import ConfigError
 from airflow_provider_pawnqueue.engine.settings.kinds import Kind
@@ -56,6 +57,11 @@ class Section(BaseModel):
     def clashes(self) -> Iterator[Clash]:
         """Which settings in here contradict each other."""
         yield from ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse, as pydantic does with frozen models, but without quoting the value."""
+        refusal = InitErrorDetails(type="frozen_instance", loc=(name,), input=None)
+        raise ValidationError.from_exception_data(type(self).__name__, [refusal], hide_input=True)
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:

@@ -35,7 +35,7 @@ def read_yaml(path: str | PathLike[str]) -> Mapping[str, object]:
 
 def _text_of(path: str | PathLike[str]) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         problem = f"cannot be read: {error.strerror or type(error).__name__}"
     except UnicodeDecodeError:

