@@ -1,10 +1,14 @@
 """The queue. It runs in Airflow, on a Spark executor and in a plain script, and imports neither Airflow nor Spark."""
 
+from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Message, Settlement
 from airflow_provider_pawnqueue.engine.errors import (
     CompatibilityError,
     ConfigError,
+    InvalidPayloadError,
     InvalidTopicError,
+    LeaseLostError,
     PawnQueueError,
+    PublishError,
     QueueClosedError,
     RetryBudgetExceededError,
     StoreError,
@@ -15,18 +19,27 @@ from airflow_provider_pawnqueue.engine.errors import (
 from airflow_provider_pawnqueue.engine.queue import PawnQueue
 from airflow_provider_pawnqueue.engine.settings import Settings
 from airflow_provider_pawnqueue.engine.store.memory import MemoryStore
+from airflow_provider_pawnqueue.engine.sync import SyncPawnQueue
 
 __all__ = [
+    "Claim",
+    "ClaimReference",
     "CompatibilityError",
     "ConfigError",
+    "InvalidPayloadError",
     "InvalidTopicError",
+    "LeaseLostError",
     "MemoryStore",
+    "Message",
     "PawnQueue",
     "PawnQueueError",
+    "PublishError",
     "QueueClosedError",
     "RetryBudgetExceededError",
     "Settings",
+    "Settlement",
     "StoreError",
+    "SyncPawnQueue",
     "TopicExistsError",
     "TopicNotEmptyError",
     "TopicNotFoundError",

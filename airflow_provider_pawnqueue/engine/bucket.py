@@ -34,7 +34,7 @@ FIRST_PATIENCE = 4.0
 
 async def agree(store: ResilientStore, clock: Clock, settings: Settings) -> BucketRecord:
     """Return the bucket's record; write it, after a probe, where there is none."""
-    record = await _first_contact(store)
+    record = await _first_contact(store, settings.s3.endpoint_url or f"AWS S3 ({settings.s3.region_name})")
     if record is None:
         record = await _establish(store, clock, settings)
     wanted = settings.concurrency.strategy
@@ -59,13 +59,13 @@ def registers_for(record: BucketRecord, store: ResilientStore, clock: Clock, set
     return ConditionalWrite(store, clock, unquoted=record.unquoted_if_match, at_once=settings.concurrency.max_in_flight)
 
 
-async def _first_contact(store: ResilientStore) -> BucketRecord | None:
+async def _first_contact(store: ResilientStore, endpoint: str) -> BucketRecord | None:
     try:
         async with asyncio.timeout(FIRST_CONTACT):
             return await _read(store.with_budget(FIRST_PATIENCE))
     except TimeoutError:
         raise StoreError(
-            f"The store did not answer within {FIRST_CONTACT:g} seconds: check s3.endpoint_url and the network.",
+            f"{endpoint} did not answer within {FIRST_CONTACT:g} seconds: check s3.endpoint_url and the network.",
             transient=True,
             operation="open",
         ) from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 
@@ -94,6 +96,45 @@ class TopicExistsError(PawnQueueError):
 
 class TopicNotEmptyError(PawnQueueError):
     """The topic still holds messages, leases or dead letters, so it was not deleted."""
+
+
+class InvalidPayloadError(PawnQueueError):
+    """A payload is a JSON object: its sentence names the place in it that is none, and nothing was published."""
+
+
+class PublishError(PawnQueueError):
+    """Some messages were not published, or nobody can tell.
+
+    :param ids: the ids of all messages of the call, in order.
+    :param failed: those that are certainly not in the topic, and why.
+    :param unknown: those that may be, and why it could not be found out. All others are published.
+    """
+
+    def __init__(
+        self,
+        sentence: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        failed: Mapping[str, StoreError] = MappingProxyType({}),
+        unknown: Mapping[str, StoreError] = MappingProxyType({}),
+        **attributes: Any,
+    ) -> None:
+        super().__init__(sentence, **attributes)
+        self.ids = list(ids)
+        self.failed = dict(failed)
+        self.unknown = dict(unknown)
+
+    @property
+    def published(self) -> list[str]:
+        """The ids of the messages that are in the topic."""
+        return [each for each in self.ids if each not in self.failed and each not in self.unknown]
+
+
+class LeaseLostError(PawnQueueError):
+    """The claim is no longer ours: its time was over, somebody fenced it, or another session works for it.
+
+    What was claimed under it may be worked on by others: stop, and claim anew.
+    """
 
 
 class QueueClosedError(PawnQueueError):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-from airflow_provider_pawnqueue.engine.errors import InvalidTopicError
+from airflow_provider_pawnqueue.engine.errors import ConfigError, InvalidTopicError
 
 Role: TypeAlias = Literal["producers", "consumers"]
 
@@ -15,6 +17,11 @@ BUCKET_RECORD = "_registry/bucket.json"
 PROBES = "_probe/"
 
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_CLAIM_ID = re.compile(r"[A-Za-z0-9_:+-](?:[A-Za-z0-9._:+-]{0,126}[A-Za-z0-9_:+-])?")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UUID_GROUPS = 5
+_STAMP = "%Y%m%dT%H%M%S_%f"
+_STAMPED = re.compile(r"\d{8}T\d{6}_\d{6}")
 _SHOWN = 40  # of a bad name, in an error
 
 
@@ -45,6 +52,122 @@ def topic_marker(topic: str) -> str:
 def topic_folder(topic: str) -> str:
     """Return the folder that all of a topic's objects are in."""
     return f"{topic}/"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageKey:
+    """What the key of a message tells."""
+
+    name: str  # the last part of the key, with its lane
+    uuid: str  # under which its lease and its dead letter are kept
+
+
+def parse_message(key: str) -> MessageKey | None:
+    """Read a key below ``messages/``, in any lane, or return None for a stranger's.
+
+    pawn-queue takes the last five groups between dashes as the id, and so do we.
+    """
+    name = key.rpartition("/")[2]
+    groups = name.removesuffix(".json").split("-")
+    uuid_ = "-".join(groups[-5:])
+    if not name.endswith(".json") or len(groups) <= _UUID_GROUPS or not _UUID.fullmatch(uuid_):
+        return None
+    return MessageKey(name, uuid_)
+
+
+def message_name(seconds: float, identifier: str) -> str:
+    """Make the last part of a message's key: LIST gives publish order by it."""
+    return f"{timestamp(seconds)}-{identifier}.json"
+
+
+def timestamp(seconds: float) -> str:
+    """Write a server time as keys have it, to the microsecond."""
+    return datetime.fromtimestamp(seconds, UTC).strftime(_STAMP)
+
+
+def time_of(name: str) -> float | None:
+    """Read the server time out of a message's name, or return None where its lane has none."""
+    match = _STAMPED.search(name)
+    if match is None:
+        return None
+    try:
+        return datetime.strptime(match[0], _STAMP).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def message(topic: str, name: str) -> str:
+    """Return the key of a message."""
+    return f"{topic}/messages/{name}"
+
+
+def lease(topic: str, uuid_: str) -> str:
+    """Return the key of the lease on the message with this uuid in its key."""
+    return f"{topic}/leases/{uuid_}.lease"
+
+
+def parse_lease(key: str) -> str | None:
+    """Read the uuid out of a key below ``leases/``, or return None for a stranger's."""
+    name = key.rpartition("/")[2]
+    uuid_ = name.removesuffix(".lease")
+    return uuid_ if name.endswith(".lease") and _UUID.fullmatch(uuid_) else None
+
+
+def claim(topic: str, stem: str) -> str:
+    """Return the key of a claim record."""
+    return f"{topic}/claims/{stem}.json"
+
+
+def claim_stem(claim_id: str, generation: int) -> str:
+    """Name one generation of a claim, in keys and leases."""
+    return f"{claim_id}.{generation}"
+
+
+def parse_claim(key: str) -> tuple[str, int] | None:
+    """Read claim id and generation out of a key below ``claims/``, or return None for a stranger's."""
+    name = key.rpartition("/")[2]
+    claim_id, dot, generation = name.removesuffix(".json").rpartition(".")
+    if not name.endswith(".json") or not dot or not generation.isascii() or not generation.isdigit():
+        return None
+    return (claim_id, int(generation)) if _CLAIM_ID.fullmatch(claim_id) else None
+
+
+def checked_claim_id(claim_id: object) -> str:
+    """Return the claim's id, or raise before any request is made with it."""
+    if isinstance(claim_id, str) and _CLAIM_ID.fullmatch(claim_id):
+        return claim_id
+    raise ConfigError(
+        f"{str(claim_id)[:_SHOWN]!r} is no claim id: use 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
+        operation="claim",
+    )
+
+
+def dead_letter(topic: str, uuid_: str) -> str:
+    """Return the key of a message that was given up on."""
+    return f"{topic}/dead-letter/{uuid_}.json"
+
+
+def dead_reason(topic: str, uuid_: str) -> str:
+    """Return the key of the record that says why it was given up on."""
+    return f"{topic}/dead-letter/{uuid_}.reason.json"
+
+
+def parse_dead_letter(key: str) -> tuple[str, bool] | None:
+    """Read uuid, and whether it is the reason, out of a key below ``dead-letter/``; None for a stranger's."""
+    name = key.rpartition("/")[2]
+    is_reason = name.endswith(".reason.json")
+    uuid_ = name.removesuffix(".reason.json" if is_reason else ".json")
+    return (uuid_, is_reason) if name.endswith(".json") and _UUID.fullmatch(uuid_) else None
+
+
+def redriven_name(old_name: str, version: str, seconds: float) -> str:
+    """Make the name that a dead letter is redriven to.
+
+    ⚑ §5: derived from what it was and from the ETag of the dead letter, so that two redrivers aim at one key; and never
+    the old uuid, under which late requests of the burial may still arrive.
+    """
+    digest = hashlib.sha256(f"{old_name}\x00{version}".encode()).digest()
+    return message_name(seconds, str(uuid.UUID(bytes=digest[:16], version=4)))
 
 
 def messages(topic: str) -> str:

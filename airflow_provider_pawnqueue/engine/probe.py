@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 ROUNDS = 4  # of creates, and as many of updates; each on a key of its own, all at once
 CONTENDERS = 4  # some stores let losers wait for a second each
+_WRONG = '"0123456789abcdef0123456789abcdef"'  # an ETag that no object of the probe has
 PATIENCE = 5  # races of one round without an answer to any loser, after which silence counts as a refusal
 
 
@@ -78,31 +81,39 @@ class _Probe:
         return finding
 
     async def _find(self) -> Finding:
-        key, version = await self._read_after_write()
-        if not await self._refuses(key, Expect.NOTHING):
-            return Finding("csprng_verify", "a PUT with If-None-Match: * overwrote an object")
-        if not await self._refuses(key, '"0123456789abcdef0123456789abcdef"'):
-            return Finding("csprng_verify", "a PUT with a wrong If-Match overwrote an object")
+        await self._read_after_write()
+        key = self._new_key()
+        created = await self._known(key, Expect.NOTHING)
+        if not isinstance(created, Done):
+            return Finding("csprng_verify", f"a PUT with If-None-Match: * of a new object {_treated(created)}")
+        for header, expect in (("If-None-Match: *", Expect.NOTHING), ("a wrong If-Match", _WRONG)):
+            outcome = await self._known(key, expect)
+            if outcome != Refused(Refusal.CONDITION):
+                return Finding("csprng_verify", f"a PUT with {header} {_treated(outcome)}")
         unquoted = False
-        if not await self._updates(key, version):
+        if not await self._updates(key, created.version):
             unquoted = True
-            if not await self._updates(key, version.strip('"')):
+            if not await self._updates(key, created.version.strip('"')):
                 return Finding("csprng_verify", "a PUT with the right If-Match was refused")
         races = (self._race_to_create, self._race_to_update)
-        lost = await asyncio.gather(
-            *(self._until_judged(race, unquoted=unquoted) for race in races for _ in range(ROUNDS))
-        )
+        lost = await _all(self._until_judged(race, unquoted=unquoted) for race in races for _ in range(ROUNDS))
         if any(lost):
             return Finding("csprng_verify", next(filter(None, lost)))
         how = "If-None-Match and If-Match held in sequence and in a race"
         return Finding("conditional_write", f"{how}; ETags unquoted" if unquoted else how, unquoted)
 
-    async def _read_after_write(self) -> tuple[str, str]:
-        key = self._new_key()
-        version = ""
-        for _ in range(2):  # a new object, then one that is overwritten
+    async def _read_after_write(self) -> None:
+        backoff = self._store.backoff()
+        key, version, written = self._new_key(), "", 0
+        while written < 2:  # noqa: PLR2004 - a new object, then one that is overwritten
             body = version_body(self._clock)
-            version = await self._store.overwrite(key, body)
+            outcome = await self._store.put(key, body)
+            if not isinstance(outcome, Done):
+                # This write may still land, at any time, over whatever stands there then: look at another key.
+                await self._again(backoff, outcome)
+                key, written = self._new_key(), 0
+                continue
+            version, written = outcome.version, written + 1
             found = await self._store.get(key)
             if found is None or found.body != body:
                 raise self._inconsistent("a GET right after a PUT does not show what was written")
@@ -111,7 +122,6 @@ class _Probe:
         listed = {info.key: info.version async for page in self._store.pages(layout.PROBES) for info in page}
         if listed.get(key) != version:
             raise self._inconsistent("a LIST right after a PUT does not show the object, or shows another ETag")
-        return key, version
 
     def _inconsistent(self, what: str) -> CompatibilityError:
         return CompatibilityError(
@@ -120,15 +130,10 @@ class _Probe:
             operation="probe",
         )
 
-    async def _refuses(self, key: str, expect: Expectation) -> bool:
-        """Say whether a write that must not happen is refused."""
-        outcome = await self._known(key, expect)
-        return isinstance(outcome, Refused) and outcome.why is Refusal.CONDITION
-
     async def _updates(self, key: str, version: str) -> bool:
         return isinstance(await self._known(key, version), Done)
 
-    async def _known(self, key: str, expect: Expectation) -> Outcome:
+    async def _known(self, key: str, expect: Expectation) -> Done | Refused:
         """Write until the answer says something; an attempt whose answer was lost is recognised by its body."""
         body = version_body(self._clock)
         backoff = self._store.backoff()
@@ -156,13 +161,15 @@ class _Probe:
         return await self._contend(key, Expect.NOTHING)
 
     async def _race_to_update(self, key: str, *, unquoted: bool) -> tuple[Sequence[Outcome], Sequence[bytes]]:
-        version = await self._store.overwrite(key, version_body(self._clock))
-        return await self._contend(key, version.strip('"') if unquoted else version)
+        # Not a plain PUT: an attempt of it that lands late would put the first version back, for a second winner.
+        created = await self._known(key, Expect.NOTHING)
+        if not isinstance(created, Done):
+            return [created], [b""]
+        return await self._contend(key, created.version.strip('"') if unquoted else created.version)
 
     async def _contend(self, key: str, expect: Expectation) -> tuple[Sequence[Outcome], Sequence[bytes]]:
         bodies = [version_body(self._clock) for _ in range(CONTENDERS)]
-        outcomes = await asyncio.gather(*(self._put(key, body, expect) for body in bodies))
-        return outcomes, bodies
+        return await _all(self._put(key, body, expect) for body in bodies), bodies
 
     async def _put(self, key: str, body: bytes, expect: Expectation) -> Outcome:
         try:
@@ -186,12 +193,30 @@ class _Probe:
             else StoreError("Conditional writes kept conflicting.", transient=True)
         )
         raise StoreError(
-            f"The probe of the bucket could not be finished, and nothing was decided: {fault} "
-            "Open the queue again later.",
+            f"The probe of the bucket could not be finished and nothing was decided, so open the queue again: {fault}",
             transient=True,
             operation="probe",
             cause=fault,
         )
+
+
+def _treated(outcome: Done | Refused) -> str:
+    match outcome:
+        case Done():
+            return "overwrote an object"
+        case Refused(Refusal.UNSUPPORTED):
+            return "is not implemented"
+        case Refused():
+            return "was refused"
+
+
+async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
+    """Wait for all of it, also where a part fails: what goes on after that would leave objects behind."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
 def judge(

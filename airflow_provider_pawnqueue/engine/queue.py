@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_pawnqueue.engine import bucket
+from airflow_provider_pawnqueue.engine import bucket, layout
+from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
+from airflow_provider_pawnqueue.engine.claims.keeping import renew
 from airflow_provider_pawnqueue.engine.clock import Clock, SystemClock
-from airflow_provider_pawnqueue.engine.errors import QueueClosedError
+from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.errors import ConfigError, LeaseLostError, QueueClosedError
+from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats, find, peek, stats
+from airflow_provider_pawnqueue.engine.janitor import Report, sweep, sweep_probes
+from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
 from airflow_provider_pawnqueue.engine.probe import Finding, probe
+from airflow_provider_pawnqueue.engine.publish import Publisher
+from airflow_provider_pawnqueue.engine.records import Decision
+from airflow_provider_pawnqueue.engine.redrive import Redriven, redrive
 from airflow_provider_pawnqueue.engine.registry import Heartbeat, Registry
 from airflow_provider_pawnqueue.engine.server_time import ServerTime
 from airflow_provider_pawnqueue.engine.settings import Settings
@@ -26,6 +35,13 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import Store
 
 
+#: How long a topic's record is relied upon.
+TOPIC_FRESH = 60.0
+#: The first pause of a claim that waits; the following ones double.
+FIRST_PAUSE = 0.25
+MOST_DELAY = 10 * 365 * 86_400.0
+
+
 class PawnQueue:
     """A queue in a bucket. Made by :meth:`open`."""
 
@@ -35,8 +51,13 @@ class PawnQueue:
         time = ServerTime(store, clock)
         self._store = store
         self._clock = clock
+        self._settings = settings
         self._agreed = agreed
+        self._context = Context(store, registers, clock, time, settings)
         self._topics = Topics(store, registers, time, at_once=at_once)
+        self._known_topics: dict[str, tuple[TopicRecord, float]] = {}
+        self._publisher = Publisher(self._context)
+        self._claims = Claims(self._context)
         self._registry = Registry(store, registers, time, at_once=at_once)
         self._heartbeat = Heartbeat(self._registry, clock, settings.registry.heartbeat_interval_seconds)
         self._closed = False
@@ -70,6 +91,11 @@ class PawnQueue:
         return Opening(settings, store, session, clock, explicit)
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    @property
     def strategy(self) -> str:
         """The lease strategy that all processes of this bucket follow."""
         return self._agreed.strategy
@@ -91,6 +117,7 @@ class PawnQueue:
     async def update_topic(self, topic: str, **settings: Any) -> TopicSettings:
         """Change settings of the topic for everyone, and return all of them."""
         self._check_open()
+        self._known_topics.pop(topic, None)
         return (await self._topics.update(topic, settings)).settings
 
     async def topic(self, topic: str) -> TopicRecord:
@@ -112,6 +139,8 @@ class PawnQueue:
         :raises TopicNotEmptyError: there are messages, leases, claims or dead letters.
         """
         self._check_open()
+        self._known_topics.pop(topic, None)
+        self._claims.forget([topic])
         await self._topics.delete(topic)
 
     async def register_producer(self, name: str) -> Registration:
@@ -132,6 +161,188 @@ class PawnQueue:
         self._check_open()
         return await self._registry.everyone("consumers")
 
+    async def publish(
+        self,
+        topic: str,
+        payloads: Iterable[Mapping[str, Any]],
+        *,
+        producer: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        create: bool = False,
+    ) -> list[str]:
+        """Publish messages, and return their ids in order.
+
+        :param payloads: JSON objects, as dicts.
+        :param producer: who publishes, by name; its id is in each message.
+        :param headers: text to text, the same for all of them.
+        :param create: create the topic if it does not exist.
+        :raises TopicNotFoundError: there is no such topic.
+        :raises InvalidPayloadError: one of the payloads is no JSON object; nothing was published.
+        :raises PublishError: some were not published, or nobody can tell; it says which.
+        """
+        self._check_open()
+        layout.checked_topic(topic)
+        limits = self._settings.limits
+        checked = [checked_payload(one, limits, topic, position) for position, one in enumerate(payloads)]
+        own_headers = checked_headers(headers, topic)
+        if create:
+            await self._topics.create(topic, {})
+        await self._topic(topic, "publish")
+        if not checked:
+            return []
+        producer_id = (await self._register("producers", producer)).entity_id if producer else ""
+        return await self._publisher.publish(topic, checked, producer_id=producer_id, headers=own_headers)
+
+    async def claim(  # noqa: PLR0913 - all but the first two have a default
+        self,
+        topic: str,
+        consumer: str,
+        *,
+        max_messages: int | None = None,
+        ttl: float | None = None,
+        claim_id: str | None = None,
+        owner: str | None = None,
+        wait: float = 0.0,
+    ) -> Claim:
+        """Claim messages: nobody else is given them until they are settled, or the claim's time is over.
+
+        :param consumer: who claims, by name.
+        :param max_messages: how many at most; without it, ``polling.max_messages_per_poll``.
+        :param ttl: for how many seconds; without it, ``polling.visibility_timeout_seconds``. Renew it in time.
+        :param claim_id: with it, claiming is idempotent: the same id and owner give the same messages, as far as they
+            are still theirs, and never a second batch.
+        :param owner: on whose behalf, for ``claim_id``; without it, the consumer's name.
+        :param wait: look again for so many seconds while there is nothing.
+        :returns: a claim, which iterates over its messages and is false if there are none.
+        :raises LeaseLostError: the claim id is held by another owner, or was taken over.
+        """
+        self._check_open()
+        layout.checked_topic(topic)
+        if claim_id is not None:
+            layout.checked_claim_id(claim_id)
+        most = self._settings.polling.max_messages_per_poll if max_messages is None else max_messages
+        time = self._checked_ttl(ttl)
+        if most < 1:
+            raise ConfigError(f"max_messages is a number from 1, not {most!r}.", topic=topic, operation="claim")
+        record = await self._topic(topic, "claim")
+        give_up = self._clock.elapsed() + wait
+        pause = FIRST_PAUSE
+        while True:
+            claim = await self._claims.claim(
+                record, claim_id=claim_id, owner=owner or consumer, consumer=consumer, most=most, ttl=time
+            )
+            left = give_up - self._clock.elapsed()
+            if claim or claim.decided or left <= 0:
+                return claim
+            # An idle consumer costs one LIST a look, and looks less often the longer there is nothing.
+            jitter = self._clock.uniform(0, self._settings.polling.jitter_max_ms / 1000)
+            await self._clock.sleep(min(pause + jitter, left))
+            pause = min(pause * 2, max(self._settings.polling.interval_seconds, FIRST_PAUSE))
+            self._check_open()
+
+    async def attach(self, reference: ClaimReference | Mapping[str, Any], *, ttl: float | None = None) -> Claim:
+        """Go on with a claim that another process handed over (``claim.hand_over()``).
+
+        :raises LeaseLostError: it has ended, or others work for it.
+        """
+        self._check_open()
+        given = reference if isinstance(reference, ClaimReference) else ClaimReference.from_dict(reference)
+        layout.checked_claim_id(given.claim_id)
+        return await self._claims.attach(await self._topic(given.topic, "attach"), given, ttl=self._checked_ttl(ttl))
+
+    async def renew(self, claim: Claim, *, ttl: float | None = None) -> None:
+        """Keep the claim for another ``ttl`` seconds from now: one request, whatever its size.
+
+        :raises LeaseLostError: it is no longer ours; stop working on its messages.
+        """
+        self._check_open()
+        await renew(self._context, claim, self._checked_ttl(ttl))
+
+    def keep_alive(
+        self,
+        claim: Claim,
+        *,
+        on_lost: Callable[[LeaseLostError], Awaitable[None] | None] | None = None,
+        ttl: float | None = None,
+        interval: float | None = None,
+    ) -> KeepAlive:
+        """Renew the claim in the background: ``async with queue.keep_alive(claim, on_lost=stop): work()``.
+
+        :param on_lost: called once, with the error, when the claim is lost all the same.
+        :param interval: seconds between renewals; without it, ``polling.lease_refresh_interval_seconds``, and never
+            more than a third of ``ttl``.
+        """
+        self._check_open()
+        time = self._checked_ttl(ttl)
+        pause = interval or min(self._settings.polling.lease_refresh_interval_seconds, time / 3)
+        return KeepAlive(self._context, claim, ttl=time, interval=pause, on_lost=on_lost)
+
+    async def ack(self, claim: Claim, ids: Iterable[str] | None = None) -> Settlement:
+        """Settle messages as done, all of the claim's or those with these ids. They are not delivered again."""
+        return await self._settle(claim, ids, Decision(how="acked"))
+
+    async def nack(  # noqa: PLR0913 - all but the claim have a default
+        self,
+        claim: Claim,
+        ids: Iterable[str] | None = None,
+        *,
+        requeue: bool = False,
+        delay: float = 0.0,
+        reason: str = "nack",
+        error: str = "",
+    ) -> Settlement:
+        """Settle messages as not done: buried in the dead-letter prefix, or with ``requeue`` given back to the queue.
+
+        :param delay: requeue: not to be delivered for so many seconds.
+        :param reason: bury: why, for whoever looks at the dead letter; ``error`` has room for details.
+        """
+        if not requeue:
+            at = await self._context.now() if claim else 0.0
+            return await self._settle(claim, ids, Decision(how="dead", reason=reason, error=error, until=at))
+        if not 0 <= delay < MOST_DELAY:
+            raise ConfigError(
+                f"delay is a number of seconds from 0, not {delay!r}.", topic=claim.topic, operation="nack"
+            )
+        until = await self._context.now() + delay
+        return await self._settle(claim, ids, Decision(how="released", until=until if delay else 0.0))
+
+    async def redrive(
+        self, topic: str, ids: Iterable[str] | None = None, *, max_messages: int | None = None
+    ) -> Redriven:
+        """Give dead letters back to the queue, all or those with these ids, with their count of deliveries at zero."""
+        self._check_open()
+        await self._topic(topic, "redrive")
+        return await redrive(self._context, topic, only=None if ids is None else set(ids), most=max_messages)
+
+    async def sweep(self, topic: str, *, dry_run: bool = False) -> Report:
+        """Let the janitor sweep the topic once: finish what crashed processes left, remove what nobody needs.
+
+        :param dry_run: change nothing; the report says what would be done.
+        """
+        self._check_open()
+        await self._topic(topic, "sweep")
+        report = await sweep(self._context, topic, dry_run=dry_run)
+        report.removed_leftovers += await sweep_probes(self._context, dry_run=dry_run)
+        return report
+
+    async def peek(self, topic: str, max_messages: int = 10) -> list[Message]:
+        """Read messages from the head without claiming them, whether or not others have them."""
+        self._check_open()
+        await self._topic(topic, "peek")
+        return await peek(self._context, topic, max_messages)
+
+    async def find(self, topic: str, message_id: str) -> Found | None:
+        """Say where a message is, by the id under which it is kept, or None if it is nowhere (any more)."""
+        self._check_open()
+        await self._topic(topic, "find")
+        return await find(self._context, topic, message_id)
+
+    async def stats(self, topic: str) -> Stats:
+        """Count the topic's messages, by LISTs alone."""
+        self._check_open()
+        await self._topic(topic, "stats")
+        return await stats(self._context, topic)
+
     async def aclose(self) -> None:
         """Close the queue: end its background work and give back its connections. May be called twice."""
         if self._closed:
@@ -139,6 +350,31 @@ class PawnQueue:
         self._closed = True
         await self._heartbeat.stop()
         await self._store.aclose()
+
+    async def _settle(self, claim: Claim, ids: Iterable[str] | None, decision: Decision) -> Settlement:
+        self._check_open()
+        chosen = claim.ids if ids is None else [ids] if isinstance(ids, str) else ids
+        return await self._claims.settle(claim, dict.fromkeys(chosen, decision))
+
+    async def _topic(self, topic: str, operation: str) -> TopicRecord:
+        """Return the topic's record, read once a minute: its settings change seldom."""
+        known = self._known_topics.get(topic)
+        now = self._clock.elapsed()
+        if known is not None and now - known[1] < TOPIC_FRESH:
+            return known[0]
+        record = await self._topics.get(topic, operation)
+        self._known_topics[topic] = (record, now)
+        return record
+
+    def _checked_ttl(self, ttl: float | None) -> float:
+        time = self._settings.polling.visibility_timeout_seconds if ttl is None else ttl
+        margin = self._context.margin
+        if not margin < time < MOST_DELAY:
+            raise ConfigError(
+                f"ttl={time!r} is too short to be of use, or too long: claims.margin_seconds={margin:g} is taken off "
+                "at its end."
+            )
+        return float(time)
 
     async def _register(self, role: Role, name: str) -> Registration:
         self._check_open()

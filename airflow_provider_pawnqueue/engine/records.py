@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from airflow_provider_pawnqueue.engine import hint
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError
 
 #: The newest format of a body that this version reads, and the one that it writes. 0 stands for a body of pawn-queue's.
@@ -31,8 +32,18 @@ class Record(BaseModel):
     nonce: str = ""
 
     def encode(self) -> bytes:
-        """Return the body: canonical JSON in UTF-8."""
-        return canonical(self.model_dump(mode="json"))
+        """Return the body: canonical JSON in UTF-8.
+
+        :raises CompatibilityError: an unknown field, which we must keep, is nested too deeply to be written again.
+        """
+        try:
+            data = self.model_dump(mode="json")
+        except ValueError as problem:
+            raise CompatibilityError(
+                f"This {self.what} cannot be written again: a field of another program's is nested too deeply in it."
+            ) from problem
+        # A lone surrogate, which JSON can escape and UTF-8 cannot hold, stays the escape that it was.
+        return _json(data).encode("utf-8", "backslashreplace")
 
     @classmethod
     def decode(cls, body: bytes, key: str) -> Self:
@@ -109,6 +120,120 @@ class Registration(Record):
     last_seen: str
 
 
+class Envelope(Record):
+    """``{topic}/messages/…``: one message. pawn-queue writes the first five fields."""
+
+    what: ClassVar[str] = "message"
+
+    id: str
+    topic: str = ""
+    producer_id: str = ""
+    created_at: str = ""
+    payload: dict[str, Any]
+    headers: dict[str, str] = {}
+    dedup_key: str | None = None
+    priority: int = 0
+
+
+class Member(BaseModel):
+    """A message that a claim won."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str  # of its key below messages/
+    deliveries: int = 1
+
+
+class Decision(BaseModel):
+    """What was decided of a message. Its effects can be carried out by anyone, any number of times."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    how: Literal["acked", "dead", "released", "gone"]
+    until: float = 0.0  # released: not to be delivered before
+    reason: str = ""  # dead: for the record beside the dead letter
+    error: str = ""
+    id: str = ""  # of the message, where it is not the uuid in its key: a redriven one's
+
+
+class ClaimRecord(Record):
+    """``{topic}/claims/{claim_id}.{gen}.json``: the register of a batch that was claimed together (§4).
+
+    ``open`` until somebody fences it (``expired``); ``closed`` when all that was decided has been carried out.
+    """
+
+    what: ClassVar[str] = "claim record"
+
+    claim_id: str
+    generation: int = 0
+    owner: str = ""
+    consumer: str = ""
+    session: str = ""
+    state: Literal["open", "expired", "closed"] = "open"
+    created_at: float = 0.0
+    until: float = 0.0
+    ttl: float = 0.0
+    members: dict[str, Member] = {}
+    settled: dict[str, Decision] = {}
+
+    @property
+    def stem(self) -> str:
+        """The record's name, as leases have it."""
+        return f"{self.claim_id}.{self.generation}"
+
+    @property
+    def unsettled(self) -> list[str]:
+        """The uuids of the members of which nothing was decided, in order."""
+        return [uuid for uuid in self.members if uuid not in self.settled]
+
+    def encode(self) -> bytes:
+        """Return the body; its size tells state and time to live to whoever lists it."""
+        return hint.padded(super().encode(), hint.RECORD_STATES[self.state], self.ttl)
+
+
+class Lease(Record):
+    """``{topic}/leases/{uuid}.lease``: which claim has the message (§3). pawn-queue writes the first four fields.
+
+    ``expires_at`` is for pawn-queue's eyes only; our time is ``until``.
+    """
+
+    what: ClassVar[str] = "lease"
+
+    consumer_id: str = ""
+    message_id: str = ""
+    claimed_at: str = ""
+    expires_at: str = ""
+    state: Literal["held", "released", "moving"] = "held"
+    until: float = 0.0
+    ttl: float = 0.0
+    key: str = ""  # the message's name
+    claim: str = ""  # the stem of its record; none for a lease of pawn-queue's
+    deliveries: int = 0
+    source: str = ""  # moving: the dead letter's uuid
+
+    def encode(self) -> bytes:
+        """Return the body; its size tells state and time to live to whoever lists it."""
+        return hint.padded(super().encode(), hint.LEASE_STATES[self.state], self.ttl)
+
+
+class DeadReason(Record):
+    """``{topic}/dead-letter/{uuid}.reason.json``: why a message was given up on, and where it was."""
+
+    what: ClassVar[str] = "reason"
+
+    reason: str
+    error: str = ""
+    deliveries: int = 0
+    consumer: str = ""
+    claim: str = ""
+    at: str = ""
+    name: str = ""  # of the key that it had below messages/
+
+
 def canonical(data: Any) -> bytes:  # noqa: ANN401 - any JSON value
     """Write JSON in the bucket's one form: sorted keys, no spaces, UTF-8."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _json(data).encode()
+
+
+def _json(data: Any) -> str:  # noqa: ANN401 - any JSON value
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

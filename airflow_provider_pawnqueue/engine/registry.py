@@ -45,7 +45,7 @@ class Registry:
         known = self._mine.get((role, name))
         if known is not None:
             return known
-        key = layout.registration(role, layout.id_of_name(role, name))
+        key = _key(role, name)
         standing = await self._read(key)
         if standing is None:
             standing = await self._create(role, name, key)
@@ -55,10 +55,12 @@ class Registry:
     async def everyone(self, role: Role) -> list[Registration]:
         """Return everyone who ever registered in the role, by name."""
         by_name: dict[str, Registration] = {}
-        for entry in await self._all(role):
-            other = by_name.get(entry.name)
-            first = min(entry, other, key=_seniority) if other else entry
-            seen = max(entry.last_seen, other.last_seen) if other else entry.last_seen
+        found = await self._all(role)
+        # What stands at the name's own key holds, as in register(); then the eldest.
+        for key in sorted(found, key=lambda key: (key != _key(role, found[key].name), _seniority(found[key]))):
+            entry = found[key]
+            first = by_name.setdefault(entry.name, entry)
+            seen = max(entry.last_seen, first.last_seen)
             by_name[entry.name] = first.model_copy(update={"last_seen": seen})
         return [by_name[name] for name in sorted(by_name)]
 
@@ -66,17 +68,17 @@ class Registry:
         """Write ``last_seen`` of everyone whom this process has registered: one PUT each."""
         now = await self._time.now_iso()
 
-        async def touch(entry: Registration) -> None:
+        async def touch(mine: tuple[tuple[Role, str], Registration]) -> None:
             # The last write may win: all who write it mean the same name and id, and only the time differs.
-            fresh = entry.model_copy(update={"last_seen": now})
-            key = layout.registration(_role(entry), layout.id_of_name(_role(entry), entry.name))
-            await self._store.overwrite(key, fresh.encode())
+            (role, name), entry = mine
+            fresh = entry.model_copy(update={"last_seen": now}).stamped(entry.nonce)
+            await self._store.overwrite(_key(role, name), fresh.encode())
 
-        await each(touch, list(self._mine.values()), at_once=self._at_once)
+        await each(touch, list(self._mine.items()), at_once=self._at_once)
 
     async def _create(self, role: Role, name: str, key: str) -> Registration:
         now = await self._time.now_iso()
-        earlier = [entry for entry in await self._all(role) if entry.name == name]
+        earlier = [entry for entry in (await self._all(role)).values() if entry.name == name]
         if earlier:
             entry = min(earlier, key=_seniority)
             record = entry.model_copy(update={"last_seen": now})
@@ -89,18 +91,23 @@ class Registry:
         standing = await self._read(key)
         if standing is not None:
             return standing
-        cause = outcome.fault if isinstance(outcome, Unknown) else None
+        if isinstance(outcome, Unknown):
+            sentence = f"It could not be found out whether {role[:-1]} {name!r} was registered ({outcome.fault})"
+            cause = outcome.fault
+        else:
+            sentence = f"The place of {role[:-1]} {name!r} is taken by what is no registration: delete {key}"
+            cause = None
         raise StoreError(
-            f"It could not be found out whether {role[:-1]} {name!r} was registered ({cause}): try again.",
+            f"{sentence}, and try again.",
             operation=f"register_{role[:-1]}",
             cause=cause,
-            transient=True,
+            transient=isinstance(outcome, Unknown),
         )
 
-    async def _all(self, role: Role) -> list[Registration]:
+    async def _all(self, role: Role) -> dict[str, Registration]:
         keys = [info.key async for page in self._store.pages(layout.registrations(role)) for info in page]
         found = await each(self._read, keys, at_once=self._at_once)
-        return [entry for entry in found if entry is not None]
+        return {key: entry for key, entry in zip(keys, found, strict=True) if entry is not None}
 
     async def _read(self, key: str) -> Registration | None:
         found = await self._store.get(key)
@@ -144,7 +151,7 @@ class Heartbeat:
 
 
 def _check(name: object) -> None:
-    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME:
+    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not _has_utf8(name):
         raise ConfigError(
             f"The name of a producer or consumer is a text of 1 to {LONGEST_NAME} characters, not {str(name)[:40]!r}: "
             "it stays the same over restarts, as its id belongs to it.",
@@ -152,8 +159,12 @@ def _check(name: object) -> None:
         )
 
 
-def _role(entry: Registration) -> Role:
-    return "producers" if entry.role == "producers" else "consumers"
+def _has_utf8(name: str) -> bool:
+    return name.encode(errors="replace").decode() == name
+
+
+def _key(role: Role, name: str) -> str:
+    return layout.registration(role, layout.id_of_name(role, name))
 
 
 def _seniority(entry: Registration) -> tuple[str, str]:

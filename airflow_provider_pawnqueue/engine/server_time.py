@@ -98,7 +98,9 @@ class ServerTime:
 
     def _narrow(self, last_modified: datetime, sent: float, received: float) -> None:
         stamp = last_modified.replace(microsecond=0).timestamp()
-        low, high = stamp - received, stamp + 1 - sent
+        # The sample holds for a moment after `sent`, which may be long ago; the interval is kept as of now.
+        since = DRIFT * (self._clock.elapsed() - sent)
+        low, high = stamp - received - since, stamp + 1 - sent + since
         if self._sampled_at is not None:
             drift = self._drift()
             narrow_low, narrow_high = max(low, self._low - drift), min(high, self._high + drift)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.errors import (
     ConfigError,
+    PawnQueueError,
     StoreError,
     TopicExistsError,
     TopicNotEmptyError,
@@ -103,17 +104,18 @@ class Topics:
         marker = layout.topic_marker(topic)
         # ⚑ The marker goes first, so that publishers stop; what came in before that is seen by the second look.
         await self._refuse_if_used(topic)
-        record = await self._store.get(marker)
+        found = await self._find(topic)
         await self._gone([marker], topic)
         try:
             await self._refuse_if_used(topic)
-        except TopicNotEmptyError:
-            if record is not None:
-                await self._store.overwrite(marker, record.body)
+            kept = (*_never_deleted(topic), marker)  # a marker that is there now is of somebody who created it anew
+            async for page in self._store.pages(layout.topic_folder(topic)):
+                await self._gone([info.key for info in page if not info.key.startswith(kept)], topic)
+        except PawnQueueError:
+            # What was not deleted to the end is there, so that it can be used, or deleted again.
+            if found is not None:
+                await self._registers.write([Step(marker, found[0])])
             raise
-        async for page in self._store.pages(layout.topic_folder(topic)):
-            left = [info.key for info in page if not info.key.startswith(_never_deleted(topic))]
-            await self._gone(left, topic)
 
     async def _refuse_if_used(self, topic: str) -> None:
         for folder in _never_deleted(topic):

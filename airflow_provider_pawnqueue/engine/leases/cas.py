@@ -31,7 +31,8 @@ class Registers(Protocol):
         """Take all the steps, concurrently; the outcomes are in their order.
 
         *Done* means that the register was ours to change and was changed, once. *Refused*: it was not in the expected
-        state, and our write will not land any more. *Unknown*: it could not be found out within the retry budget; the
-        write may still land. Each write is given a write id of its own here; whatever ``nonce`` a record brings is
-        replaced.
+        state, and our write will not land any more; or it did land, its answer was lost, and somebody has changed the
+        register since. Either way, what stands there is not ours. *Unknown*: it could not be found out within the
+        retry budget; the write may still land. Each write is given a write id of its own here; whatever ``nonce`` a
+        record brings is replaced.
         """

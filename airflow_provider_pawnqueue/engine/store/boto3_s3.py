@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -32,6 +33,9 @@ T = TypeVar("T")
 
 #: The most keys that S3 deletes in one request.
 BATCH = 1000
+
+# XML cannot name such a key, and a bulk delete is XML: it is deleted by itself.
+_NOT_IN_XML = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 
 
 class Boto3S3:
@@ -132,9 +136,11 @@ class Boto3S3:
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """See :class:`~.port.Store`."""
-        batches = [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
+        plain = [key for key in keys if not _NOT_IN_XML.search(key)]
+        batches = [plain[start : start + BATCH] for start in range(0, len(plain), BATCH)]
+        strange = [key for key in keys if _NOT_IN_XML.search(key)]
         failed: dict[str, StoreError] = {}
-        for part in await asyncio.gather(*map(self._delete_batch, batches)):
+        for part in await asyncio.gather(*map(self._delete_batch, batches), *map(self._delete_one, strange)):
             failed.update(part)
         return failed
 
@@ -170,6 +176,13 @@ class Boto3S3:
             error = fault.error(self._place, "DeleteObjects")
             return dict.fromkeys(keys, error)
 
+    async def _delete_one(self, key: str) -> Mapping[str, StoreError]:
+        try:
+            await self._run(lambda client: client.delete_object(Bucket=self._place.bucket, Key=self._prefix + key))
+        except Fault as fault:
+            return {} if fault.kind is Kind.MISSING_KEY else {key: fault.error(self._place, "DeleteObject", key)}
+        return {}
+
     async def _list(self, folder: str, *, start_after: str = "", delimiter: str = "", token: str = "") -> Any:  # noqa: ANN401 - botocore's answer
         arguments: dict[str, Any] = {"Bucket": self._place.bucket, "Prefix": self._prefix + folder}
         if delimiter:
@@ -200,6 +213,7 @@ class Boto3S3:
 
     def _attempt(self, call: Callable[[S3Client], T]) -> T:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - boto3 is imported when it is used
+        from botocore.parsers import ResponseParserError  # noqa: PLC0415
 
         try:
             return call(self._connected())
@@ -212,6 +226,8 @@ class Boto3S3:
             raise Fault(_kind(problem), type(problem).__name__, problem) from None
         except OSError as problem:  # a body that broke off
             raise Fault(Kind.DROPPED, type(problem).__name__, problem) from None
+        except (ResponseParserError, KeyError) as problem:  # an answer that is none, or lacks what every answer has
+            raise Fault(Kind.DROPPED, "no usable answer", problem) from None
 
     def _connected(self) -> S3Client:
         with self._lock:
@@ -223,6 +239,10 @@ class Boto3S3:
         from botocore.config import Config  # noqa: PLC0415
 
         settings = self._settings
+        # The settings say where the bucket is; a profile or a variable may say of AWS only how it is reached.
+        addressing: dict[str, Any] = {"ignore_configured_endpoint_urls": True}
+        if self._place.url:
+            addressing |= {"use_fips_endpoint": False, "use_dualstack_endpoint": False}
         config = Config(
             signature_version="s3v4",
             connect_timeout=settings.connect_timeout_seconds,
@@ -234,6 +254,7 @@ class Boto3S3:
             # Many stores do not know the newer checksums.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
+            **addressing,
         )
         return self._session.client(
             "s3",

@@ -28,7 +28,7 @@ def connect(settings: S3Settings, session: boto3.Session | None = None) -> Store
         return session if session is not None else session_from(settings)
 
     def through_boto3() -> Store:
-        return Boto3S3(settings, place, identity())
+        return Boto3S3(settings, place, SessionCredentials(identity()).as_session(place.region))
 
     if settings.client == "boto3":
         return ForkAwareStore(safe=through_boto3, fast=None)

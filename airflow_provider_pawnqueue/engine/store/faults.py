@@ -21,6 +21,7 @@ class Kind(Enum):
     CONFLICT = "conflict"
     UNSUPPORTED = "unsupported"
     NO_CREDENTIALS = "no credentials"
+    NOT_RENEWED = "credentials not renewed"
     WRONG_KEY_ID = "wrong access key"
     WRONG_SECRET = "wrong secret"  # noqa: S105 - the name of a fault
     EXPIRED = "expired credentials"
@@ -37,7 +38,9 @@ class Kind(Enum):
 
 
 #: After these the same request may succeed; a write that ended so may have happened.
-TRANSIENT = frozenset({Kind.EXPIRED, Kind.UNREACHABLE, Kind.TIMEOUT, Kind.BUSY, Kind.SERVER, Kind.DROPPED})
+TRANSIENT = frozenset(
+    {Kind.NOT_RENEWED, Kind.EXPIRED, Kind.UNREACHABLE, Kind.TIMEOUT, Kind.BUSY, Kind.SERVER, Kind.DROPPED}
+)
 
 _REFUSALS = {
     Kind.CONDITION: Refusal.CONDITION,
@@ -177,12 +180,16 @@ _SENTENCES = {
         "No credentials for {endpoint} were found ({detail}): set s3.aws_access_key_id and s3.aws_secret_access_key, "
         "a profile, a role, or the AWS_* variables."
     ),
+    Kind.NOT_RENEWED: (
+        "The credentials for {endpoint} could not be renewed ({detail}): look after the profile, the role or the token "
+        "service that gives them."
+    ),
     Kind.WRONG_KEY_ID: "{endpoint} does not know {who} ({detail}): correct s3.aws_access_key_id.",
     Kind.WRONG_SECRET: (
         "{endpoint} refused the signature made with {who} ({detail}): the secret key is wrong; "
         "correct s3.aws_secret_access_key."
     ),
-    Kind.EXPIRED: "{endpoint} says that {who} has expired ({detail}): renew the session or its token.",
+    Kind.EXPIRED: "{endpoint} says that {who} has expired ({detail}): renew the session, or s3.aws_session_token.",
     Kind.DENIED: (
         "{endpoint} denied {what} in bucket {bucket!r} to {who} ({detail}): check the secret key, and grant "
         "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket."

@@ -1,25 +1,30 @@
 """S3 through obstore (Rust's ``object_store``): the adapter that moves the bytes, at a fifth of botocore's CPU.
 
-Nothing else in the engine knows that obstore exists. Three of its habits are mended here:
+Nothing else in the engine knows that obstore exists. Four of its habits are mended here:
 
 * its errors are told apart by their text only: status and error code are read out of it;
 * LIST fails for good at a key that it cannot express (``a//b``, control characters): such a listing, and calls that
   name such a key, go through the boto3 adapter;
-* ETags are quoted or not as the server pleases: they leave here quoted.
+* ETags are quoted or not as the server pleases: they leave here quoted;
+* it reads ``AWS_*`` variables where its configuration is silent: it is told everything they could say.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import obstore
-from obstore.exceptions import BaseError, InvalidPathError
+from obstore.exceptions import BaseError, InvalidPathError, UnauthenticatedError
 from obstore.store import S3Store
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.store.exits import rest_at_exit
 from airflow_provider_pawnqueue.engine.store.faults import Fault, Kind, Place, kind_of, outcome_of
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
@@ -63,15 +68,19 @@ class ObstoreS3:
         self._place = place
         self._make_plain = plain
         self._plain_store: Store | None = None
-        self._store = S3Store(
-            settings.bucket_name,
-            prefix=settings.key_prefix.rstrip("/") or None,
-            config=_config(settings, place),
-            client_options=_client_options(settings, place),
-            # Only the engine knows which write may be sent twice, so only the engine tries again.
-            retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=settings.request_timeout_seconds)},
-            credential_provider=credentials,
-        )
+        self._credentials = credentials
+        rest_at_exit()
+        config = _config(settings, place)
+        with _without_variables(config):
+            self._store = S3Store(
+                settings.bucket_name,
+                prefix=settings.key_prefix.rstrip("/") or None,
+                config=config,
+                client_options=_client_options(settings, place),
+                # Only the engine knows which write may be sent twice, so only the engine tries again.
+                retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=settings.request_timeout_seconds)},
+                credential_provider=credentials,
+            )
 
     async def get(self, key: str) -> StoredObject | None:
         """See :class:`~.port.Store`."""
@@ -107,7 +116,7 @@ class ObstoreS3:
             async for strange in self._plain().pages(folder, start_after=start_after):
                 yield strange
         except (BaseError, OSError) as problem:
-            raise _fault(problem).error(self._place, "ListObjects", folder or None) from None
+            raise self._fault(problem).error(self._place, "ListObjects", folder or None) from None
 
     async def folders(self, folder: str = "") -> list[str]:
         """See :class:`~.port.Store`."""
@@ -116,7 +125,7 @@ class ObstoreS3:
         except InvalidPathError:
             return await self._plain().folders(folder)
         except (BaseError, OSError) as problem:
-            raise _fault(problem).error(self._place, "ListObjects", folder or None) from None
+            raise self._fault(problem).error(self._place, "ListObjects", folder or None) from None
         return sorted(f"{found}/" for found in listing["common_prefixes"])
 
     async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
@@ -133,7 +142,7 @@ class ObstoreS3:
             result = await obstore.put_async(self._store, key, body, mode=mode, use_multipart=False)
         except (BaseError, OSError) as problem:
             conditional = expect is not Expect.ANYTHING
-            return outcome_of(_fault(problem), self._place, "PutObject", key, conditional=conditional)
+            return outcome_of(self._fault(problem), self._place, "PutObject", key, conditional=conditional)
         return Done(version_of(result["e_tag"]))
 
     async def copy(self, source: str, target: str) -> Outcome:
@@ -143,7 +152,7 @@ class ObstoreS3:
         try:
             await obstore.copy_async(self._store, source, target)
         except (BaseError, OSError) as problem:
-            fault = _fault(problem)
+            fault = self._fault(problem)
             if fault.kind is Kind.MISSING_KEY:
                 return Refused(Refusal.MISSING)
             return outcome_of(fault, self._place, "CopyObject", source, conditional=False)
@@ -161,7 +170,7 @@ class ObstoreS3:
         try:
             await obstore.delete_async(self._store, list(keys))
         except (BaseError, OSError) as problem:
-            return dict.fromkeys(keys, _fault(problem).error(self._place, "DeleteObjects"))
+            return dict.fromkeys(keys, self._fault(problem).error(self._place, "DeleteObjects"))
         return {}
 
     async def aclose(self) -> None:
@@ -175,9 +184,14 @@ class ObstoreS3:
         return self._plain_store
 
     def _raise_unless_absent(self, problem: Exception, operation: str, key: str) -> None:
-        fault = _fault(problem)
+        fault = self._fault(problem)
         if fault.kind is not Kind.MISSING_KEY:
             raise fault.error(self._place, operation, key) from None
+
+    def _fault(self, problem: Exception) -> Fault:
+        if isinstance(problem, UnauthenticatedError) and self._credentials.failure and not _STATUS.search(str(problem)):
+            return self._credentials.failure
+        return _fault(problem)
 
 
 def _info(meta: ObjectMeta, key: str) -> ObjectInfo:
@@ -196,6 +210,8 @@ def _fault(problem: Exception) -> Fault:
     # From here on no answer was read, or none came.
     if isinstance(problem, FileNotFoundError):
         return Fault(Kind.MISSING_KEY, "404", problem)
+    if repr(Kind.NO_CREDENTIALS) in told:  # our own fault, raised by the session's credentials on obstore's behalf
+        return Fault(Kind.NO_CREDENTIALS, "the session has none", problem)
     http = _HTTP_KIND.search(dump)
     kind = http[1] if http else ""
     if kind == "Connect" and any(sign in dump for sign in _BAD_TLS):
@@ -203,28 +219,51 @@ def _fault(problem: Exception) -> Fault:
     if kind == "Connect":
         detail = "the name does not resolve" if "dns error" in dump else "no connection"
         return Fault(Kind.UNREACHABLE, detail, problem)
-    if kind == "Timeout":
-        return Fault(Kind.TIMEOUT, "no answer", problem)
-    return Fault(Kind.DROPPED, "no usable answer", problem)
+    lost = (Kind.TIMEOUT, "no answer") if kind == "Timeout" else (Kind.DROPPED, "no usable answer")
+    return Fault(*lost, problem)
 
 
 def _config(settings: S3Settings, place: Place) -> S3Config:
+    # Without an endpoint it is AWS. object_store takes the one of a virtual-hosted bucket with the bucket's name in it.
+    suffix = "amazonaws.com.cn" if place.region.startswith("cn-") else "amazonaws.com"
+    url = place.url or f"https://s3.{place.region}.{suffix}"
+    scheme, _, host = url.partition("://")
+    endpoint = f"{scheme}://{place.bucket}.{host}" if place.virtual_hosted else url
     config: S3Config = {
         "region": place.region,
         "virtual_hosted_style_request": place.virtual_hosted,
         "conditional_put": "etag",
+        # What follows would be read from AWS_* variables if it were not said.
+        "endpoint": endpoint,
+        "aws_endpoint_url_s3": endpoint,  # from a variable it would take precedence over the other
+        "skip_signature": False,
+        "unsigned_payload": False,
+        "s3_express": False,
+        "request_payer": False,
+        "disable_bulk_delete": False,
+        "sse_bucket_key_enabled": settings.sse_bucket_key_enabled,
     }
-    if place.url:
-        # object_store takes the endpoint of a virtual-hosted bucket with the bucket's name already in it.
-        scheme, _, host = place.url.partition("://")
-        config["endpoint"] = f"{scheme}://{place.bucket}.{host}" if place.virtual_hosted else place.url
     if settings.server_side_encryption:
         config["server_side_encryption"] = settings.server_side_encryption
     if settings.sse_kms_key_id:
         config["sse_kms_key_id"] = settings.sse_kms_key_id
-    if settings.sse_bucket_key_enabled:
-        config["sse_bucket_key_enabled"] = True
     return config
+
+
+_WITHOUT_NONE = {"AWS_CHECKSUM_ALGORITHM", "AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_KMS_KEY_ID"}
+_constructing = Lock()
+
+
+@contextmanager
+def _without_variables(config: S3Config) -> Iterator[None]:
+    """Hide the variables of the settings for which obstore has no value that means "none"."""
+    names = _WITHOUT_NONE - {f"AWS_{name.upper()}" for name in config}
+    with _constructing:
+        hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
+        try:
+            yield
+        finally:
+            os.environ.update(hidden)
 
 
 def _client_options(settings: S3Settings, place: Place) -> ClientConfig:

@@ -7,7 +7,7 @@ except by :meth:`ResilientStore.overwrite`: whoever sends those again has to loo
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_pawnqueue.engine.errors import RetryBudgetExceededError, StoreError
@@ -57,7 +57,11 @@ class Backoff:
         """Return the error to raise when there is to be no other attempt: the last one, with what was tried."""
         if self._settings.budget_seconds == 0:
             return last
-        sentence = f"{last} Tried {self.attempts} times within retry.budget_seconds={self._settings.budget_seconds:g}."
+        tried = f"{self.attempts} attempt{'s' if self.attempts > 1 else ''}"
+        sentence = (
+            f"{str(last).removesuffix('.')}; given up after {tried} in {self._settings.budget_seconds:g} seconds "
+            "(at most retry.budget_seconds)."
+        )
         return RetryBudgetExceededError(
             sentence, transient=True, operation=last.operation, cause=last, topic=last.topic, message=last.message
         )
@@ -93,15 +97,16 @@ class ResilientStore:
         """See :class:`~.port.Store`."""
         return await self._repeat(lambda: self._store.head(key))
 
-    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+    async def pages(self, folder: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo]]:
         """See :class:`~.port.Store`. A listing that breaks off goes on behind the last key that was given."""
         backoff = self.backoff()
         while True:
             try:
                 async for page in self._store.pages(folder, start_after=start_after):
-                    backoff = self.backoff()  # progress was made: the budget is for standing still
                     yield page
                     start_after = page[-1].key
+                    # Progress was made: the budget is for standing still, and none of it for what the caller did.
+                    backoff = self.backoff()
             except StoreError as error:
                 if not error.transient:
                     raise

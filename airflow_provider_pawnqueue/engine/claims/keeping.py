@@ -1,0 +1,137 @@
+"""Keep a claim: renew it in time, and know when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.errors import LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.claim import Claim
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.records import ClaimRecord
+
+logger = logging.getLogger(__name__)
+
+
+async def renew(context: Context, claim: Claim, ttl: float) -> None:
+    """Move the claim's time: one compare-and-set, whatever its size.
+
+    :raises LeaseLostError: it is no longer ours. Whoever works on its messages has to stop.
+    :raises StoreError: it could not be found out; the claim is trusted until its deadline, and may be renewed again.
+    """
+    async with claim._lock:  # noqa: SLF001 - this package's own
+        for _ in range(2):
+            if claim.lost or claim._given_away:  # noqa: SLF001
+                raise lost_error(claim, claim.lost or "it was handed over")
+            # ⚑ §2: counted from before the request is sent; and who is past its time has lost it, and says so.
+            started = context.clock.elapsed()
+            if started >= claim.deadline:
+                raise lost_error(claim, "its time was over before it was renewed")
+            now = await context.now()
+            until = capped(context, claim._record, now + ttl)  # noqa: SLF001
+            if until <= now:
+                raise lost_error(claim, f"it is older than claims.max_claim_age_seconds={_max_age(context):g}")
+            changed = claim._record.model_copy(update={"until": until, "ttl": ttl})  # noqa: SLF001
+            outcome = await records.change(context, claim.topic, changed, claim._version)  # noqa: SLF001
+            if isinstance(outcome, Unknown):
+                raise outcome.fault
+            if isinstance(outcome, Done):
+                claim._now_at(changed, outcome.version)  # noqa: SLF001
+                claim._deadline = started + (until - now) - context.margin  # noqa: SLF001
+                if context.clock.elapsed() >= claim.deadline:
+                    raise lost_error(claim, "its renewal took longer than its time")
+                return
+            await claim._refresh(context)  # noqa: SLF001
+            if claim.state != "open":
+                raise lost_error(claim, "somebody has ended it")
+            if not claim._is_ours():  # noqa: SLF001
+                raise lost_error(claim, "another session works for it")
+            # Still open and ours: an earlier write of ours, of which nobody knew, had landed. Once more, on top of it.
+        raise lost_error(claim, "its record keeps changing")
+
+
+def capped(context: Context, record: ClaimRecord, until: float) -> float:
+    """§4: a claim is not renewed past its greatest age, so that a hung run does not hold messages for ever."""
+    return min(until, record.created_at + _max_age(context))
+
+
+def lost_error(claim: Claim, why: str) -> LeaseLostError:
+    """Remember that the claim is lost, and make the error that says so."""
+    if not claim._given_away:  # noqa: SLF001
+        claim._lost = why  # noqa: SLF001
+    return LeaseLostError(
+        f"Claim {claim.claim_id} of topic {claim.topic!r} is lost: {why}. Stop working on its {len(claim)} messages: "
+        "others may have them. To keep a claim over long work, renew it more often or use keep_alive.",
+        topic=claim.topic,
+        operation="renew",
+    )
+
+
+def _max_age(context: Context) -> float:
+    return context.settings.claims.max_claim_age_seconds
+
+
+class KeepAlive:
+    """Renews a claim in the background for the length of an ``async with`` block, and says when it is lost.
+
+    ``.lost`` is set then, and ``on_lost`` called once, with the error; the block goes on, as only it knows how to stop.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        claim: Claim,
+        *,
+        ttl: float,
+        interval: float,
+        on_lost: Callable[[LeaseLostError], Awaitable[None] | None] | None,
+    ) -> None:
+        self._context = context
+        self._claim = claim
+        self._ttl = ttl
+        self._interval = interval
+        self._on_lost = on_lost
+        self._task: asyncio.Task[None] | None = None
+        self.lost = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name=f"pawnqueue-keep-{self._claim.claim_id}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause = self._interval
+        while True:
+            left = self._claim.deadline - self._context.clock.elapsed()
+            await self._context.clock.sleep(max(0.0, min(pause, left)))
+            try:
+                await renew(self._context, self._claim, self._ttl)
+                pause = self._interval
+            except LeaseLostError as error:
+                await self._tell(error)
+                return
+            except PawnQueueError as error:
+                # The claim is trusted until its deadline: try again soon, and give up only then.
+                logger.warning("Claim %s could not be renewed and is tried again: %s", self._claim.claim_id, error)
+                pause = self._interval / 4
+
+    async def _tell(self, error: LeaseLostError) -> None:
+        self.lost.set()
+        if self._on_lost is not None:
+            told = self._on_lost(error)
+            if inspect.isawaitable(told):
+                await told

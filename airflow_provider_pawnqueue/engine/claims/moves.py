@@ -1,0 +1,46 @@
+"""Finish the move of a dead letter back into the queue (§5, Redrive): its redriver, or whoever meets it overdue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.leases import lease as leases
+from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.store.port import Done, Refused
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+
+
+async def finish_move(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
+    """Carry the message over and open it to consumers. Returns whether it is there now, by our doing.
+
+    ⚑ §5: only after the lock was taken does anyone look whether the source is still there; and it is a COPY, never a
+    GET and a PUT, as a late COPY finds no source.
+    """
+    name, source = found.lease.key, found.lease.source
+    letter = layout.dead_letter(topic, source)
+    if await context.store.head(letter) is not None:
+        outcome = await context.store.copy(letter, layout.message(topic, name))
+        if not isinstance(outcome, Done | Refused):
+            return False
+        failed = await context.store.delete([letter, layout.dead_reason(topic, source)])
+        if failed:
+            return False
+    return await _unlock(context, topic, uuid, found)
+
+
+async def _unlock(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
+    name = found.lease.key
+    if await context.store.head(layout.message(topic, name)) is None:
+        # There is nothing to release: another redriver was here first, and the message has gone its way.
+        standing = await context.read_lease(topic, uuid)
+        if standing is not None and standing.version == found.version:
+            await context.store.delete([layout.lease(topic, uuid)])
+        return False
+    now = await context.now()
+    freed = leases.released(uuid, name, consumer="redrive", claim="", deliveries=0, until=0.0, now=now)
+    [outcome] = await context.registers.write([Step(layout.lease(topic, uuid), freed, found.version)])
+    return isinstance(outcome, Done)

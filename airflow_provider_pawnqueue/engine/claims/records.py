@@ -1,0 +1,49 @@
+"""Reading and changing claim records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, UnreadableRecordError
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.store.port import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """A claim record as it stands in the bucket."""
+
+    record: ClaimRecord
+    version: str
+
+
+async def read(context: Context, topic: str, stem: str) -> FoundRecord | None:
+    """Read the record with this stem, or return None where there is none."""
+    key = layout.claim(topic, stem)
+    found = await context.store.get(key)
+    if found is None:
+        return None
+    try:
+        return FoundRecord(ClaimRecord.decode(found.body, key), found.info.version)
+    except UnreadableRecordError:
+        # Garbage under a record's key: nobody can settle by it, so it stands for a claim that never was, long over.
+        claim_id, _, generation = stem.rpartition(".")
+        record = ClaimRecord(v=0, claim_id=claim_id, generation=int(generation or 0), state="expired")
+        return FoundRecord(record, found.info.version)
+
+
+async def create(context: Context, topic: str, record: ClaimRecord) -> Outcome:
+    """⚑ §4: the record of a claim comes to be once, whoever creates it: its claimer, or a taker that fences it."""
+    [outcome] = await context.registers.write([Step(layout.claim(topic, record.stem), record)])
+    return outcome
+
+
+async def change(context: Context, topic: str, record: ClaimRecord, version: str) -> Outcome:
+    """Renew, settle, fence and close are this: one compare-and-set, whatever the size of the batch."""
+    [outcome] = await context.registers.write([Step(layout.claim(topic, record.stem), record, version)])
+    return outcome

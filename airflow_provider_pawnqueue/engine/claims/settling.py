@@ -1,0 +1,81 @@
+"""Settle: one compare-and-set writes the decisions into the record, and only then come their effects (§4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.records import Decision
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.claim import Claim
+    from airflow_provider_pawnqueue.engine.context import Context
+
+
+@dataclass(slots=True)
+class Settled:
+    """By the uuid in the message's key: what stands in the record, what was lost, what nobody can tell."""
+
+    decided: dict[str, Decision] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+
+
+async def settle(context: Context, claim: Claim, decisions: Mapping[str, Decision]) -> Settled:
+    """Decide these members' fate, or find that it was decided before: the first decision stands."""
+    async with claim._lock:  # noqa: SLF001 - this package's own
+        result = await _decide(context, claim, decisions)
+        await _carry_out(context, claim)
+    return result
+
+
+async def _decide(context: Context, claim: Claim, decisions: Mapping[str, Decision]) -> Settled:
+    wanted = set(decisions)
+    backoff = context.store.backoff()
+    while True:
+        record = claim._record  # noqa: SLF001
+        before = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
+        new = {uuid: decisions[uuid] for uuid in decisions if uuid not in record.settled}
+        if not new:
+            return Settled(decided=before)
+        if record.state != "open" or not claim._is_ours():  # noqa: SLF001
+            return Settled(decided=before, lost=set(new))
+        changed = record.model_copy(update={"settled": {**record.settled, **new}})
+        # ⚑ §4, §5.3: by compare-and-set on what we have read. Who was fenced is refused, and changes nothing.
+        outcome = await records.change(context, claim.topic, changed, claim._version)  # noqa: SLF001
+        if isinstance(outcome, Done):
+            claim._now_at(changed, outcome.version)  # noqa: SLF001
+            return Settled(decided={**before, **new})
+        if isinstance(outcome, Unknown):
+            return Settled(decided=before, unknown=set(new))
+        # Refused: it was fenced, or an earlier write of ours has landed after all. Look, and go on from there.
+        try:
+            await claim._refresh(context)  # noqa: SLF001
+        except PawnQueueError:
+            return Settled(decided=before, unknown=set(new))
+        if not await backoff.pause():
+            return Settled(decided=before, unknown=set(new))
+
+
+async def _carry_out(context: Context, claim: Claim) -> None:
+    """Do what was decided, and close the record when all of it is confirmed.
+
+    A failure here is no failure of the settlement: whoever meets what is left finishes it.
+    """
+    record = claim._record  # noqa: SLF001
+    todo = [uuid for uuid in record.settled if uuid not in claim._done]  # noqa: SLF001
+    if not todo:
+        return
+    failed = await carry_out(context, claim.topic, record, todo, claim._leases)  # noqa: SLF001
+    claim._done.update(uuid for uuid in todo if uuid not in failed)  # noqa: SLF001
+    if failed or record.unsettled or record.state == "closed":
+        return
+    closed = record.model_copy(update={"state": "closed"})
+    outcome = await records.change(context, claim.topic, closed, claim._version)  # noqa: SLF001
+    if isinstance(outcome, Done):
+        claim._now_at(closed, outcome.version)  # noqa: SLF001

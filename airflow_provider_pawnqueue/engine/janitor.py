@@ -1,0 +1,224 @@
+"""The janitor: one idempotent sweep of a topic, with a report (§5, Janitor). No delivery waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import hint, layout
+from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.claims.moves import finish_move
+from airflow_provider_pawnqueue.engine.claims.takeover import fence, free_to_take, is_over
+from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.store.port import Done
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.errors import StoreError
+    from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+
+#: What nobody wrote lately is a leftover: half a burial, a probe of a process that died.
+LEFTOVER_AGE = 3600.0
+#: How many objects one sweep looks at in detail; the next one goes on.
+MOST = 10_000
+
+
+@dataclass(slots=True)
+class Report:
+    """What a sweep found and did; after a dry run, what it would do."""
+
+    topic: str
+    dry_run: bool = False
+    finished_effects: int = 0
+    """Members of claims whose decisions were carried out here."""
+
+    finished_moves: int = 0
+    fenced_claims: int = 0
+    closed_claims: int = 0
+    removed_leases: int = 0
+    removed_records: int = 0
+    removed_leftovers: int = 0
+    strangers: list[str] = field(default_factory=list)
+    """Keys that nobody of ours has made. They are left alone."""
+
+    failures: list[str] = field(default_factory=list)
+    """What could not be done now; the next sweep tries it again."""
+
+
+async def sweep(context: Context, topic: str, *, dry_run: bool) -> Report:
+    """Finish what others left, and remove what nobody needs."""
+    return await _Sweep(context, topic, Report(topic, dry_run)).run()
+
+
+async def sweep_probes(context: Context, *, dry_run: bool) -> int:
+    """Remove probe objects of processes that died, and return how many there were."""
+    now = await context.now()
+    old = [
+        info.key
+        async for page in context.store.pages(layout.PROBES)
+        for info in page
+        if now - info.last_modified.timestamp() > LEFTOVER_AGE
+    ]
+    if old and not dry_run:
+        await context.store.delete(old)
+    return len(old)
+
+
+class _Sweep:
+    def __init__(self, context: Context, topic: str, report: Report) -> None:
+        self._context = context
+        self._topic = topic
+        self._report = report
+
+    async def run(self) -> Report:
+        # ⚑ §5: leases are listed before messages. A message that was there when its lease was listed is in the second
+        # list, or was settled in between; the other way round, a lease of a new message would look like an orphan.
+        leases = await self._list(layout.leases(self._topic))
+        messages = await self._list(layout.messages(self._topic))
+        claims = await self._list(layout.claims(self._topic))
+        dead = await self._list(layout.dead_letters(self._topic))
+        await self._claims(claims)
+        await self._leases(leases, messages)
+        await self._leftovers(dead)
+        return self._report
+
+    async def _claims(self, listed: list[ObjectInfo]) -> None:
+        now = await self._context.now()
+        wanted = []
+        for info in listed:
+            parsed = layout.parse_claim(info.key)
+            if parsed is None:
+                self._report.strangers.append(info.key)
+                continue
+            glance = hint.glance_at_record(info.size, info.last_modified)
+            closed = glance is not None and glance.state == "closed"
+            if closed and not self._is_past_retention(info, now):
+                continue
+            if glance is not None and glance.state == "open" and glance.earliest > now:
+                continue  # its holder works, and settles it itself
+            wanted.append((layout.claim_stem(*parsed), info))
+        await each(lambda one: self._claim(*one, now), wanted[:MOST], at_once=self._context.at_once)
+
+    def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
+        return now - info.last_modified.timestamp() > self._context.settings.claims.record_retention_seconds
+
+    async def _claim(self, stem: str, info: ObjectInfo, now: float) -> None:
+        standing = await records.read(self._context, self._topic, stem)
+        if standing is None:
+            return
+        if standing.record.state == "closed":
+            if self._is_past_retention(info, now):
+                self._report.removed_records += await self._delete([info.key])
+        elif is_over(self._context, standing.record.until, now):
+            fenced = await self._fence(standing)
+            if fenced is not None:
+                await self._finish(fenced)
+
+    async def _fence(self, standing: FoundRecord) -> FoundRecord | None:
+        if standing.record.state != "open":
+            return standing
+        fenced = standing if self._report.dry_run else await fence(self._context, self._topic, standing)
+        self._report.fenced_claims += fenced is not None
+        return fenced
+
+    async def _finish(self, standing: FoundRecord) -> None:
+        """Carry out what a claim that is over had decided, and close its record.
+
+        ⚑ §5.5: every crash point is finished by someone. Only when all that was decided is confirmed may the record,
+        which alone remembers it, be closed and in time be deleted.
+        """
+        record = standing.record
+        failed: Mapping[str, StoreError] = {}
+        closed = True
+        if not self._report.dry_run:
+            failed = await carry_out(self._context, self._topic, record, list(record.settled), {})
+            self._report.failures += [f"{record.stem}: {error}" for error in failed.values()]
+            if failed:
+                closed = False
+            else:
+                final = record.model_copy(update={"state": "closed"})
+                outcome = await records.change(self._context, self._topic, final, standing.version)
+                closed = isinstance(outcome, Done)
+        self._report.finished_effects += len(record.settled) - len(failed)
+        self._report.closed_claims += closed
+
+    async def _leases(self, listed: list[ObjectInfo], messages: list[ObjectInfo]) -> None:
+        here = {parsed.uuid: parsed.name for info in messages if (parsed := layout.parse_message(info.key))}
+        self._report.strangers += [info.key for info in messages if layout.parse_message(info.key) is None]
+        orphans, moves = [], []
+        for info in listed:
+            uuid = layout.parse_lease(info.key)
+            glance = hint.glance_at_lease(info.size, info.last_modified)
+            if uuid is None:
+                self._report.strangers.append(info.key)
+            elif glance is not None and glance.state == "moving":
+                moves.append(uuid)
+            elif uuid not in here:
+                orphans.append(uuid)
+        await each(self._move, moves[:MOST], at_once=self._context.at_once)
+        await self._orphans(orphans[:MOST])
+
+    async def _move(self, uuid: str) -> None:
+        found = await self._context.read_lease(self._topic, uuid)
+        now = await self._context.now()
+        if found is None or found.lease.state != "moving" or not is_over(self._context, found.lease.until, now):
+            return
+        self._report.finished_moves += 1
+        if not self._report.dry_run:
+            await finish_move(self._context, self._topic, uuid, found)
+
+    async def _orphans(self, uuids: list[str]) -> None:
+        """Remove leases that stand for no message: the last trace of one that was settled."""
+
+        async def candidate(uuid: str) -> FoundLease | None:
+            found = await self._context.read_lease(self._topic, uuid)
+            if found is None or found.lease.state == "moving":
+                return None
+            # A lease that does not name its message was written by a stranger: the list of messages is all there is.
+            name = found.lease.key
+            if name and await self._context.store.head(layout.message(self._topic, name)) is not None:
+                return None
+            # ⚑ §5: then GET the lease again: what is removed is what was there after the message was looked for.
+            again = await self._context.read_lease(self._topic, uuid)
+            return again if again is not None and again.version == found.version else None
+
+        found = dict(zip(uuids, await each(candidate, uuids, at_once=self._context.at_once), strict=True))
+        standing = {uuid: one for uuid, one in found.items() if one is not None}
+        if self._report.dry_run:
+            now = await self._context.now()
+            over = [one for one in standing.values() if is_over(self._context, one.lease.until, now)]
+            self._report.removed_leases += len(over)
+            return
+        # ⚑ §5: overdue, and free by the rules of take-over: its claim can never settle it again.
+        free = await free_to_take(self._context, self._topic, standing)
+        self._report.removed_leases += await self._delete([layout.lease(self._topic, uuid) for uuid in free])
+
+    async def _leftovers(self, dead: list[ObjectInfo]) -> None:
+        """Remove reasons whose dead letter is gone: requests of a burial that landed after a redrive."""
+        now = await self._context.now()
+        parsed = {info.key: layout.parse_dead_letter(info.key) for info in dead}
+        letters = {one[0] for one in parsed.values() if one is not None and not one[1]}
+        self._report.strangers += [key for key, one in parsed.items() if one is None]
+        lone = [
+            info.key
+            for info in dead
+            if (one := parsed[info.key]) is not None
+            and one[1]
+            and one[0] not in letters
+            and now - info.last_modified.timestamp() > LEFTOVER_AGE
+        ]
+        self._report.removed_leftovers += await self._delete(lone)
+
+    async def _delete(self, keys: list[str]) -> int:
+        if not keys or self._report.dry_run:
+            return len(keys)
+        failed = await self._context.store.delete(keys)
+        self._report.failures += [f"{key}: {error}" for key, error in failed.items()]
+        return len(keys) - len(failed)
+
+    async def _list(self, folder: str) -> list[ObjectInfo]:
+        return [info async for page in self._context.store.pages(folder) for info in page]

@@ -1,0 +1,100 @@
+"""The lease's state machine (§3), written once for every strategy.
+
+(none) --create--> held by claim C        held by C --take over, C can never settle it again--> held by D
+held by C --C released it--> released     released, its time passed --take over--> held by D, deliveries + 1
+(none) --redrive--> moving --> released
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.clock import iso
+from airflow_provider_pawnqueue.engine.records import Lease, UnreadableRecordError
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.store.port import Store, StoredObject
+
+#: pawn-queue's consumers delete, at every poll, a lease whose ``expires_at`` is past; ours are timed by ``until``.
+DAY = timedelta(days=1).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLease:
+    """A lease as it stands in the bucket."""
+
+    lease: Lease
+    version: str
+
+
+def held(  # noqa: PLR0913 - the fields of one lease
+    uuid: str, name: str, *, consumer: str, claim: str, deliveries: int, until: float, ttl: float
+) -> Lease:
+    """Make the lease by which a claim has a message."""
+    made = Lease(key=name, consumer_id=consumer, claim=claim, deliveries=deliveries, until=until, ttl=ttl)
+    return _timed(made, uuid, now=until - ttl)
+
+
+def released(  # noqa: PLR0913 - the fields of one lease
+    uuid: str, name: str, *, consumer: str, claim: str, deliveries: int, until: float, now: float
+) -> Lease:
+    """Make the lease of a message that anyone may take from a time on."""
+    ttl = max(0.0, until - now)
+    made = Lease(key=name, consumer_id=consumer, claim=claim, deliveries=deliveries, until=until, ttl=ttl)
+    return _timed(made.model_copy(update={"state": "released"}), uuid, now=now)
+
+
+def moving(uuid: str, name: str, *, source: str, until: float, ttl: float) -> Lease:
+    """Make the lease that locks the new place of a dead letter while it is moved there."""
+    made = Lease(state="moving", key=name, consumer_id="redrive", source=source, until=until, ttl=ttl)
+    return _timed(made, uuid, now=until - ttl)
+
+
+async def read(store: Store, topic: str, uuid: str, ttl: float) -> FoundLease | None:
+    """Read a lease, or return None where there is none.
+
+    :param ttl: how long garbage counts as held.
+    """
+    key = layout.lease(topic, uuid)
+    found = await store.get(key)
+    return None if found is None else understood(found, key, ttl)
+
+
+def understood(found: StoredObject, key: str, ttl: float) -> FoundLease:
+    """Read a lease's body, whoever wrote it. Garbage is judged by its age: held, for a usual time since it was written.
+
+    :param ttl: that usual time.
+    """
+    written = found.info.last_modified.timestamp()
+    try:
+        lease = Lease.decode(found.body, key)
+    except UnreadableRecordError:
+        lease = Lease(v=0, until=written + ttl)
+    else:
+        if lease.v == 0:
+            # pawn-queue's own: held until its expires_at, by nobody who has a claim record.
+            lease = lease.model_copy(
+                update={
+                    "state": "held",
+                    "claim": "",
+                    "deliveries": max(lease.deliveries, 1),
+                    "until": _instant(lease.expires_at, written + ttl),
+                }
+            )
+    return FoundLease(lease, found.info.version)
+
+
+def _timed(lease: Lease, uuid: str, *, now: float) -> Lease:
+    """Add what pawn-queue reads: whose lease it is, and an expiry that its consumers' janitors do not reach."""
+    told = {"message_id": uuid, "claimed_at": iso(now), "expires_at": iso(max(now, lease.until) + DAY)}
+    return lease.model_copy(update=told)
+
+
+def _instant(text: str, otherwise: float) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return otherwise

@@ -1,0 +1,94 @@
+"""Redrive: give dead letters back to the queue, under a new key (§5)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims.moves import finish_move
+from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.leases import lease as leases
+from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+from airflow_provider_pawnqueue.engine.records import DeadReason, UnreadableRecordError
+from airflow_provider_pawnqueue.engine.store.port import Done
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+
+#: How long a redriver has a dead letter to itself; whoever meets its lock later finishes the move.
+LOCK = 60.0
+
+
+@dataclass(slots=True)
+class Redriven:
+    """What a redrive did, by the uuids under which the dead letters were kept."""
+
+    moved: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Still being buried, being redriven by somebody else, or gone meanwhile."""
+
+    failed: dict[str, StoreError] = field(default_factory=dict)
+    """Begun and not confirmed: whoever consumes or sweeps the topic next finishes it."""
+
+
+async def redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> Redriven:
+    """Give dead letters back, in the order in which they are listed."""
+    done = Redriven()
+    async for page in context.store.pages(layout.dead_letters(topic)):
+        letters = []
+        for info in page:
+            parsed = layout.parse_dead_letter(info.key)
+            if parsed is not None and not parsed[1] and (only is None or parsed[0] in only):
+                letters.append((parsed[0], info))
+        if most is not None:
+            letters = letters[: most - len(done.moved)]
+
+        async def move(letter: tuple[str, ObjectInfo]) -> bool | StoreError:
+            return await _move(context, topic, *letter)
+
+        for (uuid, _), outcome in zip(letters, await each(move, letters, at_once=context.at_once), strict=True):
+            if isinstance(outcome, StoreError):
+                done.failed[uuid] = outcome
+            else:
+                (done.moved if outcome else done.skipped).append(uuid)
+        if most is not None and len(done.moved) >= most:
+            break
+    return done
+
+
+async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bool | StoreError:
+    try:
+        # ⚑ §5: a burial that is not finished yet would copy the dead letter a second time. Whoever meets its lease
+        # finishes it; the dead letter can be redriven then.
+        if await context.read_lease(topic, uuid) is not None:
+            return False
+        name = await _new_name(context, topic, uuid, info)
+        now = await context.now()
+        parsed = layout.parse_message(name)
+        if parsed is None:
+            return False
+        lock = leases.moving(parsed.uuid, name, source=uuid, until=now + LOCK, ttl=LOCK)
+        # ⚑ §5: lock the new place first, look for the source only then (in finish_move).
+        [outcome] = await context.registers.write([Step(layout.lease(topic, parsed.uuid), lock)])
+        if not isinstance(outcome, Done):
+            return False
+        return await finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
+    except StoreError as error:
+        return error
+
+
+async def _new_name(context: Context, topic: str, uuid: str, info: ObjectInfo) -> str:
+    """Derive the key, so that two redrivers of one dead letter aim at one place."""
+    found = await context.store.get(layout.dead_reason(topic, uuid))
+    old = f"{uuid}.json"  # pawn-queue's dead letters have no reason beside them
+    if found is not None:
+        with suppress(UnreadableRecordError):
+            old = DeadReason.decode(found.body, found.info.key).name or old
+    # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
+    return layout.redriven_name(old, info.version, info.last_modified.replace(microsecond=0).timestamp())

@@ -1,0 +1,218 @@
+"""The same front door for synchronous callers: one implementation, on a private event loop in a thread of its own.
+
+For plain scripts, Airflow's hook and Spark drivers. It may be called from any thread, inside a running event loop too
+(it blocks that loop then), and in a forked child, where it starts a loop of the child's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from airflow_provider_pawnqueue.engine.queue import PawnQueue
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
+    from airflow_provider_pawnqueue.engine.errors import LeaseLostError
+    from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
+    from airflow_provider_pawnqueue.engine.janitor import Report
+    from airflow_provider_pawnqueue.engine.records import Registration, TopicSettings
+    from airflow_provider_pawnqueue.engine.redrive import Redriven
+    from airflow_provider_pawnqueue.engine.settings import Settings
+    from airflow_provider_pawnqueue.engine.store.credentials import Session
+    from airflow_provider_pawnqueue.engine.store.port import Store
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop that runs in a daemon thread of this process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="pawnqueue-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the work to its end, and return its result; an interrupt of the caller cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the loop and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+
+class SyncPawnQueue:
+    """:class:`~.queue.PawnQueue` without ``await``: ``with SyncPawnQueue.open(...) as queue:``.
+
+    Its methods are those of PawnQueue, by the same names and arguments, and are documented there.
+    """
+
+    def __init__(self, reopen: Callable[[], Awaitable[PawnQueue]]) -> None:
+        self._reopen = reopen
+        self._start()
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings | Mapping[str, Any] | str | PathLike[str] | None = None,
+        *,
+        store: Store | None = None,
+        session: Session | None = None,
+        **explicit: Any,
+    ) -> Self:
+        """See :meth:`.queue.PawnQueue.open`."""
+
+        async def reopen() -> PawnQueue:
+            return await PawnQueue.open(settings, store=store, session=session, **explicit)
+
+        return cls(reopen)
+
+    def _start(self) -> None:
+        self._loop = _Loop()
+        try:
+            self._queue = self._loop.run(_call(self._reopen))
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def _run(self, work: Callable[[PawnQueue], Awaitable[T]]) -> T:
+        if self._loop.pid != os.getpid():
+            # Neither the thread nor the connections came along into this forked child: begin anew here.
+            self._start()
+        return self._loop.run(_call(lambda: work(self._queue)))
+
+    @property
+    def strategy(self) -> str:
+        """See :attr:`.queue.PawnQueue.strategy`."""
+        return self._queue.strategy
+
+    def create_topic(self, topic: str, **settings: Any) -> TopicSettings:
+        """See :meth:`.queue.PawnQueue.create_topic`."""
+        return self._run(lambda queue: queue.create_topic(topic, **settings))
+
+    def update_topic(self, topic: str, **settings: Any) -> TopicSettings:
+        """See :meth:`.queue.PawnQueue.update_topic`."""
+        return self._run(lambda queue: queue.update_topic(topic, **settings))
+
+    def list_topics(self) -> list[str]:
+        """See :meth:`.queue.PawnQueue.list_topics`."""
+        return self._run(lambda queue: queue.list_topics())
+
+    def delete_topic(self, topic: str) -> None:
+        """See :meth:`.queue.PawnQueue.delete_topic`."""
+        self._run(lambda queue: queue.delete_topic(topic))
+
+    def register_producer(self, name: str) -> Registration:
+        """See :meth:`.queue.PawnQueue.register_producer`."""
+        return self._run(lambda queue: queue.register_producer(name))
+
+    def register_consumer(self, name: str) -> Registration:
+        """See :meth:`.queue.PawnQueue.register_consumer`."""
+        return self._run(lambda queue: queue.register_consumer(name))
+
+    def list_producers(self) -> list[Registration]:
+        """See :meth:`.queue.PawnQueue.list_producers`."""
+        return self._run(lambda queue: queue.list_producers())
+
+    def list_consumers(self) -> list[Registration]:
+        """See :meth:`.queue.PawnQueue.list_consumers`."""
+        return self._run(lambda queue: queue.list_consumers())
+
+    def publish(self, topic: str, payloads: Iterable[Mapping[str, Any]], **options: Any) -> list[str]:
+        """See :meth:`.queue.PawnQueue.publish`."""
+        return self._run(lambda queue: queue.publish(topic, payloads, **options))
+
+    def claim(self, topic: str, consumer: str, **options: Any) -> Claim:
+        """See :meth:`.queue.PawnQueue.claim`."""
+        return self._run(lambda queue: queue.claim(topic, consumer, **options))
+
+    def attach(self, reference: ClaimReference | Mapping[str, Any], *, ttl: float | None = None) -> Claim:
+        """See :meth:`.queue.PawnQueue.attach`."""
+        return self._run(lambda queue: queue.attach(reference, ttl=ttl))
+
+    def renew(self, claim: Claim, *, ttl: float | None = None) -> None:
+        """See :meth:`.queue.PawnQueue.renew`."""
+        self._run(lambda queue: queue.renew(claim, ttl=ttl))
+
+    @contextmanager
+    def keep_alive(
+        self,
+        claim: Claim,
+        *,
+        on_lost: Callable[[LeaseLostError], None] | None = None,
+        ttl: float | None = None,
+        interval: float | None = None,
+    ) -> Iterator[KeepAlive]:
+        """See :meth:`.queue.PawnQueue.keep_alive`; ``on_lost`` is called in the thread of the loop."""
+        keeper = self._queue.keep_alive(claim, on_lost=on_lost, ttl=ttl, interval=interval)
+        self._run(lambda _: keeper.__aenter__())
+        try:
+            yield keeper
+        finally:
+            self._run(lambda _: keeper.__aexit__(None, None, None))
+
+    def ack(self, claim: Claim, ids: Iterable[str] | None = None) -> Settlement:
+        """See :meth:`.queue.PawnQueue.ack`."""
+        return self._run(lambda queue: queue.ack(claim, ids))
+
+    def nack(self, claim: Claim, ids: Iterable[str] | None = None, **options: Any) -> Settlement:
+        """See :meth:`.queue.PawnQueue.nack`."""
+        return self._run(lambda queue: queue.nack(claim, ids, **options))
+
+    def redrive(self, topic: str, ids: Iterable[str] | None = None, *, max_messages: int | None = None) -> Redriven:
+        """See :meth:`.queue.PawnQueue.redrive`."""
+        return self._run(lambda queue: queue.redrive(topic, ids, max_messages=max_messages))
+
+    def sweep(self, topic: str, *, dry_run: bool = False) -> Report:
+        """See :meth:`.queue.PawnQueue.sweep`."""
+        return self._run(lambda queue: queue.sweep(topic, dry_run=dry_run))
+
+    def peek(self, topic: str, max_messages: int = 10) -> list[Message]:
+        """See :meth:`.queue.PawnQueue.peek`."""
+        return self._run(lambda queue: queue.peek(topic, max_messages))
+
+    def find(self, topic: str, message_id: str) -> Found | None:
+        """See :meth:`.queue.PawnQueue.find`."""
+        return self._run(lambda queue: queue.find(topic, message_id))
+
+    def stats(self, topic: str) -> Stats:
+        """See :meth:`.queue.PawnQueue.stats`."""
+        return self._run(lambda queue: queue.stats(topic))
+
+    def close(self) -> None:
+        """Close the queue, and end its thread. May be called twice."""
+        if self._loop.pid != os.getpid() or self._queue.closed:
+            return
+        self._loop.run(self._queue.aclose())
+        self._loop.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _call(function: Callable[[], Awaitable[T]]) -> T:
+    return await function()
