@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -16,6 +16,8 @@ async def each(function: Callable[[A], Awaitable[B]], items: Iterable[A], *, at_
     The first error ends the others and is raised.
     """
     waiting = list(enumerate(items))
+    if len(waiting) == 1:  # common, and not worth a task
+        return [await function(waiting[0][1])]
     waiting.reverse()
     results: dict[int, B] = {}
 
@@ -24,12 +26,20 @@ async def each(function: Callable[[A], Awaitable[B]], items: Iterable[A], *, at_
             position, item = waiting.pop()
             results[position] = await function(item)
 
-    workers = [asyncio.ensure_future(work()) for _ in range(min(at_once, len(waiting)))]
-    try:
-        await asyncio.gather(*workers)
-    except BaseException:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-        raise
+    await together(*(work() for _ in range(min(at_once, len(waiting)))))
     return [results[position] for position in range(len(results))]
+
+
+async def together(*work: Awaitable[Any]) -> list[Any]:
+    """Await all of them at once, and return their results in order. The first error ends the others and is raised.
+
+    When this returns or raises, none of them runs any more: that is what ``asyncio.gather`` does not promise.
+    """
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

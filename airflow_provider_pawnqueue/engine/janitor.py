@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.claims.keeping import capped
 from airflow_provider_pawnqueue.engine.claims.moves import finish_move
 from airflow_provider_pawnqueue.engine.claims.takeover import fence, free_to_take, is_over
 from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from airflow_provider_pawnqueue.engine.store.port import Done
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ class Report:
     """Members of claims whose decisions were carried out here."""
 
     finished_moves: int = 0
+    renewed_claims: int = 0
+    """Open claims whose owners go on."""
+
     fenced_claims: int = 0
     closed_claims: int = 0
     removed_leases: int = 0
@@ -49,9 +54,18 @@ class Report:
     """What could not be done now; the next sweep tries it again."""
 
 
-async def sweep(context: Context, topic: str, *, dry_run: bool) -> Report:
-    """Finish what others left, and remove what nobody needs."""
-    return await _Sweep(context, topic, Report(topic, dry_run)).run()
+Verdict: TypeAlias = Literal["going", "ended"]
+
+#: Asked about an open claim, by its record: does the run on whose behalf it was claimed still go on? None: not known.
+Ask: TypeAlias = Callable[[ClaimRecord], Awaitable[Verdict | None]]
+
+
+async def sweep(context: Context, topic: str, *, dry_run: bool, ask: Ask | None = None) -> Report:
+    """Finish what others left, and remove what nobody needs.
+
+    :param ask: speak for the owners of open claims: what goes on is renewed, what has ended without settling is fenced.
+    """
+    return await _Sweep(context, topic, Report(topic, dry_run), ask).run()
 
 
 async def sweep_probes(context: Context, *, dry_run: bool) -> int:
@@ -69,10 +83,11 @@ async def sweep_probes(context: Context, *, dry_run: bool) -> int:
 
 
 class _Sweep:
-    def __init__(self, context: Context, topic: str, report: Report) -> None:
+    def __init__(self, context: Context, topic: str, report: Report, ask: Ask | None) -> None:
         self._context = context
         self._topic = topic
         self._report = report
+        self._ask = ask
 
     async def run(self) -> Report:
         # ⚑ §5: leases are listed before messages. A message that was there when its lease was listed is in the second
@@ -98,7 +113,7 @@ class _Sweep:
             closed = glance is not None and glance.state == "closed"
             if closed and not self._is_past_retention(info, now):
                 continue
-            if glance is not None and glance.state == "open" and glance.earliest > now:
+            if self._ask is None and glance is not None and glance.state == "open" and glance.earliest > now:
                 continue  # its holder works, and settles it itself
             wanted.append((layout.claim_stem(*parsed), info))
         await each(lambda one: self._claim(*one, now), wanted[:MOST], at_once=self._context.at_once)
@@ -113,10 +128,30 @@ class _Sweep:
         if standing.record.state == "closed":
             if self._is_past_retention(info, now):
                 self._report.removed_records += await self._delete([info.key])
+        elif self._ask is not None and standing.record.state == "open" and await self._speak_for(standing, now):
+            return
         elif is_over(self._context, standing.record.until, now):
             fenced = await self._fence(standing)
             if fenced is not None:
                 await self._finish(fenced)
+
+    async def _speak_for(self, standing: FoundRecord, now: float) -> bool:
+        """Renew or end a claim on behalf of its owner; return whether that was all there was to do.
+
+        By compare-and-set on what was read before the owner was asked about: it may have been cleared meanwhile.
+        """
+        record = standing.record
+        verdict = await self._ask(record) if self._ask is not None else None
+        if verdict == "going" and (until := capped(self._context, record, now + record.ttl)) > record.until:
+            self._report.renewed_claims += 1
+            if not self._report.dry_run:
+                renewed = record.model_copy(update={"until": until})
+                await records.change(self._context, self._topic, renewed, standing.version)
+            return True
+        if verdict == "ended":
+            # ⚑ §4: fenced early, it still waits for its last time: its process may be alive and know nothing yet.
+            return await self._fence(standing) is None or not is_over(self._context, record.until, now)
+        return False
 
     async def _fence(self, standing: FoundRecord) -> FoundRecord | None:
         if standing.record.state != "open":

@@ -160,13 +160,13 @@ def parse_dead_letter(key: str) -> tuple[str, bool] | None:
     return (uuid_, is_reason) if name.endswith(".json") and _UUID.fullmatch(uuid_) else None
 
 
-def redriven_name(old_name: str, version: str, seconds: float) -> str:
+def redriven_name(old_uuid: str, version: str, seconds: float) -> str:
     """Make the name that a dead letter is redriven to.
 
-    ⚑ §5: derived from what it was and from the ETag of the dead letter, so that two redrivers aim at one key; and never
-    the old uuid, under which late requests of the burial may still arrive.
+    ⚑ §5: derived from the uuid and the ETag of the dead letter, so that two redrivers aim at one key; and never the old
+    uuid, under which late requests of the burial may still arrive.
     """
-    digest = hashlib.sha256(f"{old_name}\x00{version}".encode()).digest()
+    digest = hashlib.sha256(f"{old_uuid}\x00{version}".encode()).digest()
     return message_name(seconds, str(uuid.UUID(bytes=digest[:16], version=4)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.errors import PublishError, StoreError
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.records import Envelope
 from airflow_provider_pawnqueue.engine.store.port import Done, Refused
 
@@ -90,7 +89,7 @@ class Publisher:
         delivered twice, under one id: the one duplicate that a publisher can make.
         """
         keys = (layout.message(topic, name), layout.lease(topic, uuid), layout.dead_letter(topic, uuid))
-        return any(await asyncio.gather(*map(self._context.store.head, keys)))
+        return any(await together(*map(self._context.store.head, keys)))
 
 
 def _error(topic: str, ids: list[str], failed: dict[str, StoreError], unknown: dict[str, StoreError]) -> PublishError:

@@ -15,7 +15,7 @@ from airflow_provider_pawnqueue.engine.clock import Clock, SystemClock
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.errors import ConfigError, LeaseLostError, QueueClosedError
 from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats, find, peek, stats
-from airflow_provider_pawnqueue.engine.janitor import Report, sweep, sweep_probes
+from airflow_provider_pawnqueue.engine.janitor import Ask, Report, sweep, sweep_probes
 from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
 from airflow_provider_pawnqueue.engine.probe import Finding, probe
 from airflow_provider_pawnqueue.engine.publish import Publisher
@@ -314,14 +314,16 @@ class PawnQueue:
         await self._topic(topic, "redrive")
         return await redrive(self._context, topic, only=None if ids is None else set(ids), most=max_messages)
 
-    async def sweep(self, topic: str, *, dry_run: bool = False) -> Report:
+    async def sweep(self, topic: str, *, dry_run: bool = False, ask: Ask | None = None) -> Report:
         """Let the janitor sweep the topic once: finish what crashed processes left, remove what nobody needs.
 
         :param dry_run: change nothing; the report says what would be done.
+        :param ask: asked about each open claim, by its record, whether its owner goes on ("going": it is renewed), has
+            "ended" (it is fenced), or is not known (None: it is left alone).
         """
         self._check_open()
         await self._topic(topic, "sweep")
-        report = await sweep(self._context, topic, dry_run=dry_run)
+        report = await sweep(self._context, topic, dry_run=dry_run, ask=ask)
         report.removed_leftovers += await sweep_probes(self._context, dry_run=dry_run)
         return report
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
-from airflow_provider_pawnqueue.engine.records import DeadReason, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done
 
 if TYPE_CHECKING:
@@ -68,7 +66,9 @@ async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bo
         # finishes it; the dead letter can be redriven then.
         if await context.read_lease(topic, uuid) is not None:
             return False
-        name = await _new_name(context, topic, uuid, info)
+        # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
+        seconds = info.last_modified.replace(microsecond=0).timestamp()
+        name = layout.redriven_name(uuid, info.version, seconds)
         now = await context.now()
         parsed = layout.parse_message(name)
         if parsed is None:
@@ -81,14 +81,3 @@ async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bo
         return await finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
     except StoreError as error:
         return error
-
-
-async def _new_name(context: Context, topic: str, uuid: str, info: ObjectInfo) -> str:
-    """Derive the key, so that two redrivers of one dead letter aim at one place."""
-    found = await context.store.get(layout.dead_reason(topic, uuid))
-    old = f"{uuid}.json"  # pawn-queue's dead letters have no reason beside them
-    if found is not None:
-        with suppress(UnreadableRecordError):
-            old = DeadReason.decode(found.body, found.info.key).name or old
-    # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
-    return layout.redriven_name(old, info.version, info.last_modified.replace(microsecond=0).timestamp())

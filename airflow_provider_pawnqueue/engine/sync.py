@@ -15,6 +15,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from airflow_provider_pawnqueue.engine.errors import QueueClosedError
 from airflow_provider_pawnqueue.engine.queue import PawnQueue
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ class SyncPawnQueue:
             raise
 
     def _run(self, work: Callable[[PawnQueue], Awaitable[T]]) -> T:
+        if self._queue.closed:
+            raise QueueClosedError
         if self._loop.pid != os.getpid():
             # Neither the thread nor the connections came along into this forked child: begin anew here.
             self._start()

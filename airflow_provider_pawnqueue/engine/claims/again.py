@@ -84,7 +84,8 @@ async def resume(context: Context, order: Order, standing: FoundRecord, *, vacat
     """
     record = standing.record
     now = await context.now()
-    if record.session not in ("", vacated):
+    # Our own session stands there if an earlier attempt landed of which nobody knew: nobody else works for it.
+    if record.session not in ("", vacated, order.session):
         left = record.until + context.margin - now
         if left > 0:
             await context.clock.sleep(left)

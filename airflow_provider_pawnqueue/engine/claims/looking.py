@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -13,7 +12,7 @@ from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.moves import finish_move
 from airflow_provider_pawnqueue.engine.claims.takeover import free_to_take, is_over
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.gather import each, together
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
@@ -59,7 +58,7 @@ class Lookout:
         async with aclosing(self._context.store.pages(layout.messages(self._topic))) as pages:
             listing: _Listing | None = None
             if self._busy:
-                page, listing = await asyncio.gather(_next(pages), self._list_the_rest())
+                page, listing = await together(_next(pages), self._list_the_rest())
             else:
                 page = await _next(pages)
             self._busy = bool(page)
@@ -111,7 +110,7 @@ class Lookout:
         return await self._list(layout.claims(self._topic), stem_of)
 
     async def _list_the_rest(self) -> _Listing:
-        leases, claims = await asyncio.gather(self.list_leases(), self.list_claims())
+        leases, claims = await together(self.list_leases(), self.list_claims())
         self._leases = {uuid: known for uuid, known in self._leases.items() if uuid in leases}
         self._records = {stem: known for stem, known in self._records.items() if stem in claims}
         return _Listing(leases, claims)

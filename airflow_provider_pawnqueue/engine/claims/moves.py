@@ -26,9 +26,10 @@ async def finish_move(context: Context, topic: str, uuid: str, found: FoundLease
         outcome = await context.store.copy(letter, layout.message(topic, name))
         if not isinstance(outcome, Done | Refused):
             return False
-        failed = await context.store.delete([letter, layout.dead_reason(topic, source)])
-        if failed:
+        if await context.store.delete([letter]):
             return False
+        # Behind the letter, so that none is left without its reason; a reason alone is swept up in time.
+        await context.store.delete([layout.dead_reason(topic, source)])
     return await _unlock(context, topic, uuid, found)
 
 

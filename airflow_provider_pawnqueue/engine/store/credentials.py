@@ -137,9 +137,12 @@ def _assume_role(base: Session, settings: S3Settings, role_arn: str) -> Session:
     def client(service: str, **arguments: Any) -> Any:  # noqa: ANN401 - botocore's own signature
         return base._session.create_client(service, region_name=settings.region_name, **arguments)  # noqa: SLF001
 
+    source = base.get_credentials()
+    if source is None:
+        return base  # who is nobody assumes no role, and is told so at the first request
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=client,
-        source_credentials=base.get_credentials(),
+        source_credentials=source,
         role_arn=role_arn,
         extra_args=extra,
     )

@@ -1,0 +1,449 @@
+"""The engine with one rule taken out. Each must be caught by the simulation: that is what shows that it can fail.
+
+A mutant is named after what it leaves out, and says which rule of docs/protocol.md that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock  # patches attributes, stands in for nothing
+
+from airflow_provider_pawnqueue.engine import janitor, layout, redrive
+from airflow_provider_pawnqueue.engine.claims import again, claiming, desk, effects, keeping, moves, records, settling, takeover
+from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
+from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
+from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Lease, Member, Record
+from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Unknown
+
+Patches = Sequence[tuple[Any, str, Any]]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A rule that is left out."""
+
+    rule: str
+    patches: Callable[[], Patches]
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(rule: str) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
+    """Enter a mutant under its function's name."""
+
+    def enter(patches: Callable[[], Patches]) -> Callable[[], Patches]:
+        MUTANTS[patches.__name__] = Mutant(rule, patches)
+        return patches
+
+    return enter
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """Run the block with a mutant of the engine."""
+    patchers = [mock.patch.object(*patch) for patch in MUTANTS[name].patches()]
+    for patcher in patchers:
+        patcher.start()
+    try:
+        yield
+    finally:
+        for patcher in patchers:
+            patcher.stop()
+
+
+# --- §2 ---
+
+
+@mutant("§2 Unknown is never read as done")
+def unknown_is_done() -> Patches:
+    original = ConditionalWrite._take
+
+    async def take(self: ConditionalWrite, step: Any) -> Any:
+        outcome = await self._store.put(step.key, step.record.stamped(self._clock.nonce()).encode(), expect=step.expect)
+        return Done("") if isinstance(outcome, Unknown) else outcome if isinstance(outcome, Done) else await original(self, step)
+
+    return [(ConditionalWrite, "_take", take)]
+
+
+@mutant("§2 A holder stops the margin before its time, and a taker waits for the margin after it")
+def no_margin() -> Patches:
+    return [(Context, "margin", property(lambda _: 0.0))]
+
+
+@mutant("§2 The time of a claim is counted from before the request was sent")
+def counted_from_the_answer() -> Patches:
+    original = claiming._win_leases
+
+    async def win(context: Context, *rest: Any) -> Any:
+        won = await original(context, *rest)
+        won.deadline = context.clock.elapsed() + rest[-1].ttl - context.margin
+        return won
+
+    return [(claiming, "_win_leases", win)]
+
+
+@mutant("§2 Every write of a register has an id of its own: equal bodies would have equal versions")
+def no_write_id() -> Patches:
+    def stamped(self: Record, nonce: str) -> Record:
+        return self.model_copy(update={"nonce": "0" * 64, "v": 1})
+
+    return [(Record, "stamped", stamped)]
+
+
+# --- §4: claim ---
+
+
+@mutant("§4.3 Creating the record extends nothing")
+def record_extends() -> Patches:
+    original = claiming.record_claim
+
+    async def record_claim(context: Context, order: Any, won: Any) -> Any:
+        started = context.clock.elapsed()
+        won = replace(won, until=await context.now() + order.ttl, deadline=started + order.ttl - context.margin)
+        return await original(context, order, won)
+
+    return [(claiming, "record_claim", record_claim), (again, "record_claim", record_claim)]
+
+
+@mutant("§4.3 The record is created only where there is none: a taker may have fenced it")
+def record_overwrites() -> Patches:
+    async def create(context: Context, topic: str, record: ClaimRecord) -> Any:
+        if record.state == "open":
+            body = record.stamped(context.clock.nonce()).encode()
+            return Done(await context.store.overwrite(layout.claim(topic, record.stem), body))
+        return await original(context, topic, record)
+
+    original = records.create
+    return [(records, "create", create)]
+
+
+@mutant("§4.4 The bodies are read only after the leases were won")
+def bodies_first() -> Patches:
+    read: dict[str, Bodies] = {}
+    original = claiming._win_leases
+
+    async def win(context: Context, lookout: Any, spread: Any, order: Any) -> Any:
+        look = lookout.candidates
+
+        async def candidates(*arguments: Any, **more: Any) -> Any:
+            found = await look(*arguments, **more)
+            members = {one.uuid: Member(name=one.name) for one in found}
+            read[order.session] = await fetch_bodies(context, order.topic, members, {})
+            return found
+
+        with mock.patch.object(lookout, "candidates", candidates):
+            return await original(context, lookout, spread, order)
+
+    async def bodies(context: Context, topic: Any, members: Mapping[str, Member], sizes: Any) -> Bodies:
+        early = next((one for one in reversed(read.values()) if set(members) <= {*one.messages, *one.decisions}), None)
+        if early is None:
+            return await fetch_bodies(context, topic, members, sizes)
+        return Bodies({u: m for u, m in early.messages.items() if u in members})
+
+    return [(claiming, "_win_leases", win), (claiming, "fetch_bodies", bodies)]
+
+
+# --- §4: renew ---
+
+
+@mutant("§4 Renew is a compare-and-set, and who is past its time has lost the claim")
+def renews_whatever_happened() -> Patches:
+    async def renew(context: Context, claim: Any, ttl: float) -> None:
+        until = await context.now() + ttl
+        started = context.clock.elapsed()
+        changed = claim._record.model_copy(update={"until": until, "ttl": ttl})
+        body = changed.stamped(context.clock.nonce()).encode()
+        version = await context.store.overwrite(layout.claim(claim.topic, changed.stem), body)
+        claim._now_at(changed, version)
+        claim._deadline = started + ttl - context.margin
+
+    return [(keeping, "renew", renew), (_queue(), "renew", renew)]
+
+
+# --- §4: settle ---
+
+
+@mutant("§4 Settle writes the decisions into the record before their effects")
+def no_decision() -> Patches:
+    async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
+        claim._now_at(claim._record.model_copy(update={"settled": {**claim._record.settled, **decisions}}), claim._version)
+        await effects.carry_out(context, claim.topic, claim._record, list(decisions), claim._leases)
+        return settling.Settled(decided=dict(decisions))
+
+    return [(settling, "settle", settle), (desk, "settle", settle), (claiming, "settle", settle)]
+
+
+@mutant("§4 Settle is a compare-and-set: who was fenced changes nothing")
+def settles_whatever_happened() -> Patches:
+    original = records.change
+
+    async def change(context: Context, topic: str, record: ClaimRecord, version: str) -> Any:
+        if record.settled and record.state == "open":
+            body = record.stamped(context.clock.nonce()).encode()
+            return Done(await context.store.overwrite(layout.claim(topic, record.stem), body))
+        return await original(context, topic, record, version)
+
+    return [(records, "change", change)]
+
+
+@mutant("§4 A failed COPY never leads to a DELETE")
+def copy_failure_is_ignored() -> Patches:
+    original = effects._bury
+
+    async def bury(*arguments: Any) -> None:
+        await original(*arguments)
+
+    return [(effects, "_bury", bury)]
+
+
+@mutant("§4 Message before lease, always")
+def lease_before_message() -> Patches:
+    async def remove(context: Context, topic: str, record: ClaimRecord, uuids: list[str]) -> Any:
+        failed = {}
+        if not uuids:
+            return failed
+        leases = {layout.lease(topic, uuid): uuid for uuid in uuids}
+        failed = {leases[key]: error for key, error in (await context.store.delete(list(leases))).items()}
+        names = {layout.message(topic, record.members[uuid].name): uuid for uuid in uuids}
+        failed.update({names[key]: error for key, error in (await context.store.delete(list(names))).items()})
+        return failed
+
+    return [(effects, "_remove", remove)]
+
+
+@mutant("§4 The record is closed only when all effects are confirmed")
+def closed_too_early() -> Patches:
+    original = effects.carry_out
+
+    async def carry_out(*arguments: Any) -> dict[str, Any]:
+        await original(*arguments)
+        return {}
+
+    return [(effects, "carry_out", carry_out), (settling, "carry_out", carry_out), (janitor, "carry_out", carry_out)]
+
+
+# --- §4: take over ---
+
+
+@mutant("§4 Where an overdue lease's claim has no record, a fenced one is created first")
+def no_record_is_free() -> Patches:
+    async def create_fenced(*_: Any) -> bool:
+        return True
+
+    return [(takeover, "_create_fenced", create_fenced)]
+
+
+@mutant("§4 An open claim that is over is fenced by compare-and-set before its messages are taken")
+def no_fence() -> Patches:
+    async def fence(_context: Context, _topic: str, standing: Any) -> Any:
+        return standing
+
+    return [(takeover, "fence", fence), (again, "fence", fence), (janitor, "fence", fence)]
+
+
+@mutant("§4 A claim that was fenced early still waits for its last time")
+def early_fence_is_free() -> Patches:
+    original = takeover._free_of_claim
+
+    async def free_of_claim(context: Context, topic: str, stem: str, leases: Any, now: float) -> Any:
+        standing = await records.read(context, topic, stem)
+        if standing is not None and standing.record.state == "expired":
+            members = standing.record.members
+            return {u: found for u, found in leases.items() if u in members and u not in standing.record.settled}
+        return await original(context, topic, stem, leases, now)
+
+    return [(takeover, "_free_of_claim", free_of_claim)]
+
+
+@mutant("§4 The claim's time counts, not the lease's: a renewed claim is held")
+def only_the_lease_counts() -> Patches:
+    original = takeover._free_of_claim
+
+    async def free_of_claim(context: Context, topic: str, stem: str, leases: Any, now: float) -> Any:
+        standing = await records.read(context, topic, stem)
+        if standing is not None and not any(uuid in standing.record.settled for uuid in leases):
+            return leases
+        return await original(context, topic, stem, leases, now)
+
+    async def covered(*_: Any) -> set[str]:
+        return set()
+
+    return [(takeover, "_free_of_claim", free_of_claim), (_lookout(), "covered", covered)]
+
+
+@mutant("§5.3 What was settled is carried out by whoever meets it, and not delivered again")
+def decided_is_taken() -> Patches:
+    original = takeover._free_of_claim
+
+    async def free_of_claim(context: Context, topic: str, stem: str, leases: Any, now: float) -> Any:
+        standing = await records.read(context, topic, stem)
+        if standing is not None and any(uuid in standing.record.settled for uuid in leases):
+            return leases
+        return await original(context, topic, stem, leases, now)
+
+    return [(takeover, "_free_of_claim", free_of_claim)]
+
+
+@mutant("§5.5 Every crash point is finished by someone")
+def nobody_finishes_effects() -> Patches:
+    async def carry_out(*_: Any) -> dict[str, Any]:
+        return {}
+
+    return [(takeover, "carry_out", carry_out), (janitor, "carry_out", carry_out)]
+
+
+# --- §4: sessions ---
+
+
+@mutant("§4 A new session waits until the time of the old one is over, unless that has handed over")
+def session_does_not_wait() -> Patches:
+    original = again.resume
+
+    async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
+        return await original(context, order, standing, vacated=standing.record.session)
+
+    return [(again, "resume", resume)]
+
+
+@mutant("§4 The old session's settlement is refused")
+def any_session_settles() -> Patches:
+    from airflow_provider_pawnqueue.engine.claims.claim import Claim
+
+    original = again.resume
+
+    async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
+        return await original(context, order, standing, vacated=standing.record.session)
+
+    return [(again, "resume", resume), (Claim, "_is_ours", lambda _: True)]
+
+
+# --- §5: redrive ---
+
+
+@mutant("§5 A dead letter whose burial is not finished is not redriven")
+def redrive_early() -> Patches:
+    original = redrive._move
+
+    async def move(context: Context, *rest: Any) -> Any:
+        async def nothing(*_: Any) -> None:
+            return None
+
+        return await original(_with(context, read_lease=nothing), *rest)
+
+    return [(redrive, "_move", move)]
+
+
+@mutant("§5 A dead letter is redriven under a new uuid")
+def redrive_same_id() -> Patches:
+    return [(layout, "redriven_name", lambda uuid, _version, seconds: layout.message_name(seconds, uuid))]
+
+
+@mutant("§5 The new place is locked before the message is written there")
+def redrive_no_lock() -> Patches:
+    async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
+        name = layout.redriven_name(uuid, info.version, info.last_modified.timestamp())
+        letter = layout.dead_letter(topic, uuid)
+        if not isinstance(await context.store.copy(letter, layout.message(topic, name)), Done):
+            return False
+        return not await context.store.delete([letter, layout.dead_reason(topic, uuid)])
+
+    return [(redrive, "_move", move)]
+
+
+@mutant("§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT")
+def redrive_by_put() -> Patches:
+    bodies: dict[str, bytes] = {}
+    original_move, original_finish = redrive._move, moves.finish_move
+
+    async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
+        found = await context.store.get(layout.dead_letter(topic, uuid))
+        if found is not None:
+            bodies[uuid] = found.body
+        return await original_move(context, topic, uuid, info)
+
+    async def finish(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
+        body = bodies.get(found.lease.source)
+        if body is None:
+            return await original_finish(context, topic, uuid, found)
+        await context.store.overwrite(layout.message(topic, found.lease.key), body)
+        await context.store.delete([layout.dead_letter(topic, found.lease.source)])
+        return await moves._unlock(context, topic, uuid, found)
+
+    return [(redrive, "_move", move), (redrive, "finish_move", finish)]
+
+
+@mutant("§5 Whoever meets an overdue move finishes it")
+def nobody_finishes_moves() -> Patches:
+    async def finish(*_: Any) -> bool:
+        return False
+
+    return [(janitor, "finish_move", finish), (_looking(), "finish_move", finish)]
+
+
+# --- §5: janitor and promises ---
+
+
+@mutant("§5 The janitor lists leases before messages, and looks again before it removes one")
+def janitor_order() -> Patches:
+    async def run(self: Any) -> Any:
+        messages = await self._list(layout.messages(self._topic))
+        leases = await self._list(layout.leases(self._topic))
+        here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
+        await self._delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
+        return self._report
+
+    return [(janitor._Sweep, "run", run)]
+
+
+@mutant("§5.6 Bad messages are buried")
+def malformed_is_left() -> Patches:
+    async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
+        kept = {uuid: one for uuid, one in decisions.items() if one.reason != "malformed"}
+        return await settling.settle(context, claim, kept) if kept else settling.Settled()
+
+    return [(claiming, "settle", settle)]
+
+
+@mutant("§5.7 No message waits for ever: what is overdue is taken over")
+def nothing_is_ever_over() -> Patches:
+    def is_over(_context: Context, until: float, now: float) -> bool:
+        return False
+
+    return [(takeover, "is_over", is_over), (_looking(), "is_over", is_over)]
+
+
+@mutant("§5.7 No garbage stays for ever: records that are past their retention are removed")
+def records_stay() -> Patches:
+    return [(janitor._Sweep, "_is_past_retention", lambda *_: False)]
+
+
+def _with(context: Context, **changed: Any) -> Any:
+    """Return a context of which some parts are other ones."""
+
+    class Other:
+        def __getattr__(self, name: str) -> Any:
+            return changed.get(name) or getattr(context, name)
+
+    return Other()
+
+
+def _looking() -> Any:
+    from airflow_provider_pawnqueue.engine.claims import looking
+
+    return looking
+
+
+def _lookout() -> Any:
+    return _looking().Lookout
+
+
+def _queue() -> Any:
+    from airflow_provider_pawnqueue.engine import queue
+
+    return queue

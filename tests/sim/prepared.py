@@ -1,0 +1,23 @@
+"""What a schedule begins with, so that it need not be made in each of them: settings, and a bucket that was opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import Settings, layout
+from airflow_provider_pawnqueue.engine.clock import iso
+from airflow_provider_pawnqueue.engine.records import BucketRecord, TopicRecord
+from tests.sim.bucket import EPOCH
+
+if TYPE_CHECKING:
+    from tests.sim.bucket import SimBucket
+
+SETTINGS = Settings(s3={"bucket_name": "simulated"})
+
+
+def establish(bucket: SimBucket, *topics: str) -> None:
+    """Leave the bucket as its first process does: with what all agree on, and with these topics."""
+    strategy = "conditional_write" if bucket.conditional else "csprng_verify"
+    bucket.plant(layout.BUCKET_RECORD, BucketRecord(strategy=strategy, created_at=iso(EPOCH)).encode())
+    for topic in topics:
+        bucket.plant(layout.topic_marker(topic), TopicRecord(topic=topic, created_at=iso(EPOCH)).encode())
