@@ -130,6 +130,10 @@ class PublishError(PawnQueueError):
         return [each for each in self.ids if each not in self.failed and each not in self.unknown]
 
 
+class QueueFullError(PawnQueueError):
+    """The topic holds as many messages as it may: consume some, or raise its limit."""
+
+
 class LeaseLostError(PawnQueueError):
     """The claim is no longer ours: its time was over, somebody fenced it, or another session works for it.
 

@@ -9,6 +9,11 @@ from airflow_provider_pawnqueue.engine.errors import InvalidPayloadError
 from airflow_provider_pawnqueue.engine.records import canonical
 from airflow_provider_pawnqueue.engine.settings import LimitsSettings
 
+#: Python reads and writes no number of more than 4,300 digits.
+MOST_BITS = 14_000
+#: Headers as canonical JSON: consumers take a message that is much larger than its payload for malformed.
+MOST_HEADER_BYTES = 32 * 1024
+
 
 def checked_payload(payload: object, limits: LimitsSettings, topic: str, position: int) -> dict[str, Any]:
     """Return the payload, or raise naming the place in it that is wrong."""
@@ -16,10 +21,7 @@ def checked_payload(payload: object, limits: LimitsSettings, topic: str, positio
     if not isinstance(payload, dict):
         raise _invalid(topic, where, f"is a {type(payload).__name__}", "a payload is a JSON object: pass a dict")
     _walk(payload, where, 1, limits.max_payload_depth, topic)
-    try:
-        size = len(canonical(payload))
-    except UnicodeEncodeError:
-        raise _invalid(topic, where, "holds half of a surrogate pair", "text must be valid Unicode") from None
+    size = len(canonical(payload))
     if size > limits.max_payload_bytes:
         most = limits.max_payload_bytes
         raise _invalid(
@@ -40,6 +42,13 @@ def checked_headers(headers: object, topic: str) -> dict[str, str]:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise _invalid(topic, f"headers[{name!r}]", f"is a {type(value).__name__}", "headers are text, both sides")
+        if not _is_unicode(name) or not _is_unicode(value):
+            raise _invalid(topic, f"headers[{name!r}]", *_HALF_A_PAIR)
+    size = len(canonical(headers))
+    if size > MOST_HEADER_BYTES:
+        raise _invalid(
+            topic, "headers", f"has {size:,} bytes of JSON", f"{MOST_HEADER_BYTES:,} are the most: use the payload"
+        )
     return dict(headers)
 
 
@@ -49,6 +58,8 @@ def _walk(value: object, path: str, depth: int, deepest: int, topic: str) -> Non
         for key, inner in value.items():
             if not isinstance(key, str):
                 raise _invalid(topic, path, f"has the key {key!r}", "keys of JSON objects are text: use str(key)")
+            if not _is_unicode(key):
+                raise _invalid(topic, path, f"has the key {key!r}, which {_HALF_A_PAIR[0]}", _HALF_A_PAIR[1])
             _walk(inner, f"{path}.{key}", depth + 1, deepest, topic)
     elif isinstance(value, list | tuple):
         _not_too_deep(path, depth, deepest, topic)
@@ -56,13 +67,40 @@ def _walk(value: object, path: str, depth: int, deepest: int, topic: str) -> Non
             _walk(inner, f"{path}[{index}]", depth + 1, deepest, topic)
     elif isinstance(value, float) and not math.isfinite(value):
         raise _invalid(topic, path, f"is {value}", "JSON has no such number: use None")
-    elif value is not None and not isinstance(value, str | int | float):
+    else:
+        _check_plain(value, path, topic)
+
+
+def _check_plain(value: object, path: str, topic: str) -> None:
+    if isinstance(value, str):
+        if not _is_unicode(value):
+            raise _invalid(topic, path, *_HALF_A_PAIR)
+    elif isinstance(value, int):
+        if value.bit_length() > MOST_BITS:
+            raise _invalid(topic, path, "is too long a number to be read again", "pass it as text")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise _invalid(topic, path, f"is {value}", "JSON has no such number: use None")
+    elif value is not None:
         raise _invalid(
             topic,
             path,
             f"is a {type(value).__name__}",
             "JSON has no such type: convert it, as with .isoformat() or list()",
         )
+
+
+_HALF_A_PAIR = ("holds half of a surrogate pair", "text must be valid Unicode")
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _not_too_deep(path: str, depth: int, deepest: int, topic: str) -> None:

@@ -16,8 +16,9 @@ from airflow_provider_pawnqueue.engine.store.port import Done, Refused
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
 
-#: Two messages of one publisher are at least this far apart in their keys: LIST is publish order.
-TICK = 1e-6
+#: Two messages of one publisher are at least one of these apart in their keys: LIST is publish order. They are counted
+#: in whole numbers, as seconds since 1970 in a float have only four steps to the microsecond.
+TICKS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Publisher:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._last = 0.0
+        self._last = 0  # in ticks
 
     async def publish(
         self, topic: str, payloads: Sequence[dict[str, Any]], *, producer_id: str, headers: dict[str, str]
@@ -41,7 +42,8 @@ class Publisher:
         # Id and key are fixed before the first attempt: whatever is sent again aims at the same object.
         envelopes = []
         for payload in payloads:
-            self._last = stamp = max(now, self._last + TICK)
+            self._last = max(round(now * TICKS), self._last + 1)
+            stamp = self._last / TICKS
             envelope = Envelope(
                 id=self._context.clock.uuid(),
                 topic=topic,

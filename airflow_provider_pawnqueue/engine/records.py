@@ -37,13 +37,16 @@ class Record(BaseModel):
         :raises CompatibilityError: an unknown field, which we must keep, is nested too deeply to be written again.
         """
         try:
-            data = self.model_dump(mode="json")
+            data = self._as_json()
         except ValueError as problem:
             raise CompatibilityError(
                 f"This {self.what} cannot be written again: a field of another program's is nested too deeply in it."
             ) from problem
         # A lone surrogate, which JSON can escape and UTF-8 cannot hold, stays the escape that it was.
         return _json(data).encode("utf-8", "backslashreplace")
+
+    def _as_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
 
     @classmethod
     def decode(cls, body: bytes, key: str) -> Self:
@@ -133,6 +136,10 @@ class Envelope(Record):
     headers: dict[str, str] = {}
     dedup_key: str | None = None
     priority: int = 0
+
+    def _as_json(self) -> dict[str, Any]:
+        # A payload is JSON as it stands, and may be deeper than pydantic's own serialization goes.
+        return {**self.model_dump(mode="json", exclude={"payload"}), "payload": self.payload}
 
 
 class Member(BaseModel):

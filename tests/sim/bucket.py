@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import md5
 from typing import TYPE_CHECKING, TypeAlias
@@ -55,9 +56,17 @@ class SimBucket:
 
     # --- for scenarios and checks; nothing goes wrong here ---
 
-    def plant(self, key: str, body: bytes) -> str:
-        """Put an object there, as if it had always been, and return its version."""
-        return self._write("", key, body)
+    def plant(self, key: str, body: bytes, *, written: float | None = None) -> str:
+        """Put an object there, as if it had always been, and return its version.
+
+        :param written: the server time at which it was written; without it, now.
+        """
+        version = self._write("", key, body)
+        if written is not None:
+            found = self.objects[key]
+            stamp = datetime.fromtimestamp(written, UTC).replace(microsecond=0)
+            self.objects[key] = replace(found, info=replace(found.info, last_modified=stamp))
+        return version
 
     def below(self, folder: str = "") -> list[str]:
         """Return the keys that begin so, in order."""

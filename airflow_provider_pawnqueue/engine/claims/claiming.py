@@ -14,6 +14,7 @@ from airflow_provider_pawnqueue.engine.claims.looking import Candidate, Lookout
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.settling import settle
 from airflow_provider_pawnqueue.engine.claims.spread import Spread
+from airflow_provider_pawnqueue.engine.gather import together
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Member
@@ -84,13 +85,16 @@ async def record_claim(context: Context, order: Order, won: Won) -> Claim | None
         ttl=order.ttl,
         members=won.members,
     )
-    outcome = await records.create(context, order.topic.topic, record)
+    # ⚑ §4: the bodies are read only now, after the leases: what is not there was settled by somebody before us. They
+    # need not wait for the record: who may take one of the leases has fenced it first, and then we are refused.
+    outcome, bodies = await together(
+        records.create(context, order.topic.topic, record),
+        fetch_bodies(context, order.topic, record.members, won.sizes),
+    )
     if isinstance(outcome, Unknown):
         raise outcome.fault
     if not isinstance(outcome, Done):
         return None
-    # ⚑ §4: the bodies are read only now, after the leases: what is not there was settled by somebody before us.
-    bodies = await fetch_bodies(context, order.topic, record.members, won.sizes)
     standing = FoundRecord(record, outcome.version)
     claim = as_claim(order, standing, bodies, versions=won.versions, deadline=won.deadline)
     return await without_bad_ones(context, claim, bodies)
