@@ -77,9 +77,15 @@ async def stats(context: Context, topic: str) -> Stats:
 async def peek(context: Context, topic: str, most: int) -> list[Message]:
     """Read messages from the head, claimed or not, without changing anything. What cannot be read is left out."""
     found: list[Message] = []
+
+    async def read(info: ObjectInfo) -> Message | None:
+        return await _read(context, topic, info)
+
     async for page in context.store.pages(layout.messages(topic)):
-        infos = [info for info in page if layout.parse_message(info.key)][: most - len(found)]
-        found += [one for one in await each(lambda i: _read(context, topic, i), infos, at_once=context.at_once) if one]
+        infos = [info for info in page if layout.parse_message(info.key)]
+        while infos and (wanted := most - len(found)) > 0:
+            head, infos = infos[:wanted], infos[wanted:]
+            found += [one for one in await each(read, head, at_once=context.at_once) if one]
         if len(found) >= most:
             break
     return found

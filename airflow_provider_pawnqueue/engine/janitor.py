@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
-from airflow_provider_pawnqueue.engine.claims.keeping import capped
+from airflow_provider_pawnqueue.engine.claims.keeping import lengthened
 from airflow_provider_pawnqueue.engine.claims.moves import finish_move
 from airflow_provider_pawnqueue.engine.claims.takeover import fence, free_to_take, is_over
+from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from airflow_provider_pawnqueue.engine.store.port import Done
@@ -19,7 +20,6 @@ from airflow_provider_pawnqueue.engine.store.port import Done
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
     from airflow_provider_pawnqueue.engine.context import Context
-    from airflow_provider_pawnqueue.engine.errors import StoreError
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
@@ -142,7 +142,7 @@ class _Sweep:
         """
         record = standing.record
         verdict = await self._ask(record) if self._ask is not None else None
-        if verdict == "going" and (until := capped(self._context, record, now + record.ttl)) > record.until:
+        if verdict == "going" and (until := lengthened(self._context, record, now + record.ttl)) > record.until:
             self._report.renewed_claims += 1
             if not self._report.dry_run:
                 renewed = record.model_copy(update={"until": until})
@@ -184,34 +184,35 @@ class _Sweep:
     async def _leases(self, listed: list[ObjectInfo], messages: list[ObjectInfo]) -> None:
         here = {parsed.uuid: parsed.name for info in messages if (parsed := layout.parse_message(info.key))}
         self._report.strangers += [info.key for info in messages if layout.parse_message(info.key) is None]
-        orphans, moves = [], []
+        suspects = []
         for info in listed:
             uuid = layout.parse_lease(info.key)
             glance = hint.glance_at_lease(info.size, info.last_modified)
             if uuid is None:
                 self._report.strangers.append(info.key)
-            elif glance is not None and glance.state == "moving":
-                moves.append(uuid)
-            elif uuid not in here:
-                orphans.append(uuid)
-        await each(self._move, moves[:MOST], at_once=self._context.at_once)
-        await self._orphans(orphans[:MOST])
+            elif uuid not in here or (glance is not None and glance.state == "moving"):
+                suspects.append(uuid)
+        await self._suspects(suspects[:MOST], here)
 
-    async def _move(self, uuid: str) -> None:
-        found = await self._context.read_lease(self._topic, uuid)
-        now = await self._context.now()
-        if found is None or found.lease.state != "moving" or not is_over(self._context, found.lease.until, now):
+    async def _move(self, uuid: str, found: FoundLease) -> None:
+        if not is_over(self._context, found.lease.until, await self._context.now()):
             return
-        self._report.finished_moves += 1
         if not self._report.dry_run:
-            await finish_move(self._context, self._topic, uuid, found)
+            try:
+                await finish_move(self._context, self._topic, uuid, found)
+            except StoreError as error:
+                self._report.failures.append(f"{found.lease.key}: {error}")
+                return
+        self._report.finished_moves += 1
 
-    async def _orphans(self, uuids: list[str]) -> None:
-        """Remove leases that stand for no message: the last trace of one that was settled."""
+    async def _suspects(self, uuids: list[str], here: Mapping[str, str]) -> None:
+        """Finish moves, and remove leases that stand for no message: the last trace of one that was settled."""
 
         async def candidate(uuid: str) -> FoundLease | None:
             found = await self._context.read_lease(self._topic, uuid)
-            if found is None or found.lease.state == "moving":
+            if found is not None and found.lease.state == "moving":
+                await self._move(uuid, found)
+            if found is None or found.lease.state == "moving" or uuid in here:
                 return None
             # A lease that does not name its message was written by a stranger: the list of messages is all there is.
             name = found.lease.key
@@ -224,13 +225,38 @@ class _Sweep:
         found = dict(zip(uuids, await each(candidate, uuids, at_once=self._context.at_once), strict=True))
         standing = {uuid: one for uuid, one in found.items() if one is not None}
         if self._report.dry_run:
-            now = await self._context.now()
-            over = [one for one in standing.values() if is_over(self._context, one.lease.until, now)]
-            self._report.removed_leases += len(over)
+            self._report.removed_leases += await self._count_free(standing)
             return
         # ⚑ §5: overdue, and free by the rules of take-over: its claim can never settle it again.
         free = await free_to_take(self._context, self._topic, standing)
         self._report.removed_leases += await self._delete([layout.lease(self._topic, uuid) for uuid in free])
+
+    async def _count_free(self, orphans: Mapping[str, FoundLease]) -> int:
+        """Count what :func:`free_to_take` would find free, without ending anything for it."""
+        now = await self._context.now()
+        over = {
+            uuid: found
+            for uuid, found in orphans.items()
+            if (now >= found.lease.until if found.lease.state == "released" else self._is_over(found, now))
+        }
+        stems = {found.lease.claim for found in over.values() if found.lease.state == "held"}
+        known = [stem for stem in stems if layout.parse_claim(f"{stem}.json") is not None]
+
+        async def read(stem: str) -> FoundRecord | None:
+            return await records.read(self._context, self._topic, stem)
+
+        claims = dict(zip(known, await each(read, known, at_once=self._context.at_once), strict=True))
+        free = 0
+        for uuid, found in over.items():
+            standing = claims.get(found.lease.claim) if found.lease.state == "held" else None
+            if standing is None or uuid not in standing.record.members:
+                free += 1
+            elif uuid not in standing.record.settled:  # those are finished with their claims, and counted there
+                free += is_over(self._context, standing.record.until, now)
+        return free
+
+    def _is_over(self, found: FoundLease, now: float) -> bool:
+        return is_over(self._context, found.lease.until, now)
 
     async def _leftovers(self, dead: list[ObjectInfo]) -> None:
         """Remove reasons whose dead letter is gone: requests of a burial that landed after a redrive."""
@@ -238,15 +264,26 @@ class _Sweep:
         parsed = {info.key: layout.parse_dead_letter(info.key) for info in dead}
         letters = {one[0] for one in parsed.values() if one is not None and not one[1]}
         self._report.strangers += [key for key, one in parsed.items() if one is None]
-        lone = [
-            info.key
+        old = [
+            one[0]
             for info in dead
             if (one := parsed[info.key]) is not None
             and one[1]
             and one[0] not in letters
             and now - info.last_modified.timestamp() > LEFTOVER_AGE
         ]
+        alone = await each(self._is_alone, old, at_once=self._context.at_once)
+        lone = [layout.dead_reason(self._topic, uuid) for uuid, yes in zip(old, alone, strict=True) if yes]
         self._report.removed_leftovers += await self._delete(lone)
+
+    async def _is_alone(self, uuid: str) -> bool:
+        """Say whether a reason will never have a dead letter: a burial that is not finished has its lease still.
+
+        In this order: if the lease is gone, the letter is there, or was and has been redriven.
+        """
+        if await self._context.store.head(layout.lease(self._topic, uuid)) is not None:
+            return False
+        return await self._context.store.head(layout.dead_letter(self._topic, uuid)) is None
 
     async def _delete(self, keys: list[str]) -> int:
         if not keys or self._report.dry_run:

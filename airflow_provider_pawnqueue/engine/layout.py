@@ -20,8 +20,11 @@ _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CLAIM_ID = re.compile(r"[A-Za-z0-9_:+-](?:[A-Za-z0-9._:+-]{0,126}[A-Za-z0-9_:+-])?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _UUID_GROUPS = 5
+_GENERATION = re.compile(r"[0-9]{1,9}")
+_SLASHES = (0, 2)  # of a name alone, and of a key: topic, folder, name
 _STAMP = "%Y%m%dT%H%M%S_%f"
 _STAMPED = re.compile(r"\d{8}T\d{6}_\d{6}")
+_LONGEST_HOLDER = 1024
 _SHOWN = 40  # of a bad name, in an error
 
 
@@ -54,6 +57,14 @@ def topic_folder(topic: str) -> str:
     return f"{topic}/"
 
 
+def _last_part(key: str) -> str:
+    """Return the name of an object in a folder of ours; what lies in a folder below one is a stranger's, without one.
+
+    Whoever calls for it would otherwise look for the object where it is not: ``{topic}/messages/old/x.json``.
+    """
+    return key.rpartition("/")[2] if key.count("/") in _SLASHES else ""
+
+
 @dataclass(frozen=True, slots=True)
 class MessageKey:
     """What the key of a message tells."""
@@ -67,7 +78,7 @@ def parse_message(key: str) -> MessageKey | None:
 
     pawn-queue takes the last five groups between dashes as the id, and so do we.
     """
-    name = key.rpartition("/")[2]
+    name = _last_part(key)
     groups = name.removesuffix(".json").split("-")
     uuid_ = "-".join(groups[-5:])
     if not name.endswith(".json") or len(groups) <= _UUID_GROUPS or not _UUID.fullmatch(uuid_):
@@ -108,7 +119,7 @@ def lease(topic: str, uuid_: str) -> str:
 
 def parse_lease(key: str) -> str | None:
     """Read the uuid out of a key below ``leases/``, or return None for a stranger's."""
-    name = key.rpartition("/")[2]
+    name = _last_part(key)
     uuid_ = name.removesuffix(".lease")
     return uuid_ if name.endswith(".lease") and _UUID.fullmatch(uuid_) else None
 
@@ -125,9 +136,9 @@ def claim_stem(claim_id: str, generation: int) -> str:
 
 def parse_claim(key: str) -> tuple[str, int] | None:
     """Read claim id and generation out of a key below ``claims/``, or return None for a stranger's."""
-    name = key.rpartition("/")[2]
+    name = _last_part(key)
     claim_id, dot, generation = name.removesuffix(".json").rpartition(".")
-    if not name.endswith(".json") or not dot or not generation.isascii() or not generation.isdigit():
+    if not name.endswith(".json") or not dot or not _GENERATION.fullmatch(generation):
         return None
     return (claim_id, int(generation)) if _CLAIM_ID.fullmatch(claim_id) else None
 
@@ -139,6 +150,15 @@ def checked_claim_id(claim_id: object) -> str:
     raise ConfigError(
         f"{str(claim_id)[:_SHOWN]!r} is no claim id: use 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
         operation="claim",
+    )
+
+
+def checked_holder(name: object, what: str) -> str:
+    """Return the name of who claims, or raise before any request is made with it."""
+    if isinstance(name, str) and 1 <= len(name) <= _LONGEST_HOLDER and name.encode(errors="replace").decode() == name:
+        return name
+    raise ConfigError(
+        f"{what} is a text of 1 to {_LONGEST_HOLDER:,} characters, not {repr(name)[:_SHOWN]}.", operation="claim"
     )
 
 
@@ -154,7 +174,7 @@ def dead_reason(topic: str, uuid_: str) -> str:
 
 def parse_dead_letter(key: str) -> tuple[str, bool] | None:
     """Read uuid, and whether it is the reason, out of a key below ``dead-letter/``; None for a stranger's."""
-    name = key.rpartition("/")[2]
+    name = _last_part(key)
     is_reason = name.endswith(".reason.json")
     uuid_ = name.removesuffix(".reason.json" if is_reason else ".json")
     return (uuid_, is_reason) if name.endswith(".json") and _UUID.fullmatch(uuid_) else None

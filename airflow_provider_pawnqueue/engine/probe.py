@@ -228,8 +228,9 @@ def judge(
     answer is not judged, and a race counts if one won and another was told that it lost.
 
     Ceph answers 500 to the losers of an update, nearly always, so after some races ``silence_is_refusal`` lets those
-    count as well. That is safe because order is random: where a write that should have been refused was carried out
-    and answered with an error, it came last as often as first, and then it stands there in the winner's place.
+    count as well; a request without any answer never counts. That is safe because order is random: where a write that
+    should have been refused was carried out and answered with an error, it came last as often as first, and then it
+    stands there in the winner's place.
     """
     winners = [body for outcome, body in zip(outcomes, bodies, strict=True) if isinstance(outcome, Done)]
     if any(isinstance(outcome, Refused) and outcome.why is Refusal.UNSUPPORTED for outcome in outcomes):
@@ -241,4 +242,5 @@ def judge(
     if final is None or final.body != winners[0]:
         return "a conditional write that had won was overwritten by one that should have been refused"
     told = any(isinstance(outcome, Refused) for outcome in outcomes)
-    return "" if told or silence_is_refusal else None
+    failed = any(isinstance(outcome, Unknown) and outcome.answered for outcome in outcomes)
+    return "" if told or (silence_is_refusal and failed) else None

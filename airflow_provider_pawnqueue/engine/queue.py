@@ -218,12 +218,14 @@ class PawnQueue:
         """
         self._check_open()
         layout.checked_topic(topic)
+        layout.checked_holder(consumer, "consumer")
+        layout.checked_holder(owner or consumer, "owner")
         if claim_id is not None:
             layout.checked_claim_id(claim_id)
-        most = self._settings.polling.max_messages_per_poll if max_messages is None else max_messages
+        most = self._settings.polling.max_messages_per_poll if max_messages is None else _checked_count(max_messages)
         time = self._checked_ttl(ttl)
-        if most < 1:
-            raise ConfigError(f"max_messages is a number from 1, not {most!r}.", topic=topic, operation="claim")
+        if not _is_number(wait) or not wait >= 0:
+            raise ConfigError(f"wait is a number of seconds from 0, not {wait!r}.", topic=topic, operation="claim")
         record = await self._topic(topic, "claim")
         give_up = self._clock.elapsed() + wait
         pause = FIRST_PAUSE
@@ -232,8 +234,11 @@ class PawnQueue:
                 record, claim_id=claim_id, owner=owner or consumer, consumer=consumer, most=most, ttl=time
             )
             left = give_up - self._clock.elapsed()
-            if claim or claim.decided or left <= 0:
+            if claim or left <= 0 or (claim.recorded and claim_id is not None):
                 return claim
+            self._check_open()
+            if claim.recorded:
+                continue  # what it had found was bad and is buried: good ones may be right behind
             # An idle consumer costs one LIST a look, and looks less often the longer there is nothing.
             jitter = self._clock.uniform(0, self._settings.polling.jitter_max_ms / 1000)
             await self._clock.sleep(min(pause + jitter, left))
@@ -296,10 +301,16 @@ class PawnQueue:
         :param delay: requeue: not to be delivered for so many seconds.
         :param reason: bury: why, for whoever looks at the dead letter; ``error`` has room for details.
         """
+        if not all(_is_text(given) for given in (reason, error)):
+            raise ConfigError(
+                f"reason and error are texts, not {reason!r} and {error!r}: use str(error).",
+                topic=claim.topic,
+                operation="nack",
+            )
         if not requeue:
             at = await self._context.now() if claim else 0.0
             return await self._settle(claim, ids, Decision(how="dead", reason=reason, error=error, until=at))
-        if not 0 <= delay < MOST_DELAY:
+        if not _is_number(delay) or not 0 <= delay < MOST_DELAY:
             raise ConfigError(
                 f"delay is a number of seconds from 0, not {delay!r}.", topic=claim.topic, operation="nack"
             )
@@ -311,8 +322,10 @@ class PawnQueue:
     ) -> Redriven:
         """Give dead letters back to the queue, all or those with these ids, with their count of deliveries at zero."""
         self._check_open()
+        only = None if ids is None else {ids} if isinstance(ids, str) else set(ids)
+        most = None if max_messages is None else _checked_count(max_messages)
         await self._topic(topic, "redrive")
-        return await redrive(self._context, topic, only=None if ids is None else set(ids), most=max_messages)
+        return await redrive(self._context, topic, only=only, most=most)
 
     async def sweep(self, topic: str, *, dry_run: bool = False, ask: Ask | None = None) -> Report:
         """Let the janitor sweep the topic once: finish what crashed processes left, remove what nobody needs.
@@ -330,8 +343,9 @@ class PawnQueue:
     async def peek(self, topic: str, max_messages: int = 10) -> list[Message]:
         """Read messages from the head without claiming them, whether or not others have them."""
         self._check_open()
+        most = _checked_count(max_messages)
         await self._topic(topic, "peek")
-        return await peek(self._context, topic, max_messages)
+        return await peek(self._context, topic, most)
 
     async def find(self, topic: str, message_id: str) -> Found | None:
         """Say where a message is, by the id under which it is kept, or None if it is nowhere (any more)."""
@@ -371,7 +385,7 @@ class PawnQueue:
     def _checked_ttl(self, ttl: float | None) -> float:
         time = self._settings.polling.visibility_timeout_seconds if ttl is None else ttl
         margin = self._context.margin
-        if not margin < time < MOST_DELAY:
+        if not _is_number(time) or not margin < time < MOST_DELAY:
             raise ConfigError(
                 f"ttl={time!r} is too short to be of use, or too long: claims.margin_seconds={margin:g} is taken off "
                 "at its end."
@@ -398,6 +412,20 @@ class PawnQueue:
     ) -> None:
         """Close the queue."""
         await self.aclose()
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _checked_count(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise ConfigError(f"max_messages is a whole number from 1, not {value!r}.")
 
 
 class Opening:

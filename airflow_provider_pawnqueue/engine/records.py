@@ -23,7 +23,8 @@ class UnreadableRecordError(ValueError):
 class Record(BaseModel):
     """A body of ours. Fields that this version does not know are kept by whoever rewrites the record."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    # A time that is no number, or endless, would hold a message for ever: such a body is garbage.
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     what: ClassVar[str] = "record"
 
@@ -34,13 +35,14 @@ class Record(BaseModel):
     def encode(self) -> bytes:
         """Return the body: canonical JSON in UTF-8.
 
-        :raises CompatibilityError: an unknown field, which we must keep, is nested too deeply to be written again.
+        :raises CompatibilityError: an unknown field, which we must keep, cannot be written again.
         """
         try:
             data = self._as_json()
         except ValueError as problem:
             raise CompatibilityError(
-                f"This {self.what} cannot be written again: a field of another program's is nested too deeply in it."
+                f"This {self.what} cannot be written again: a field of another program's in it is nested too "
+                "deeply, or has a name that is no Unicode text."
             ) from problem
         # A lone surrogate, which JSON can escape and UTF-8 cannot hold, stays the escape that it was.
         return _json(data).encode("utf-8", "backslashreplace")
@@ -154,7 +156,7 @@ class Member(BaseModel):
 class Decision(BaseModel):
     """What was decided of a message. Its effects can be carried out by anyone, any number of times."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     how: Literal["acked", "dead", "released", "gone"]
     until: float = 0.0  # released: not to be delivered before
@@ -190,8 +192,9 @@ class ClaimRecord(Record):
 
     @property
     def unsettled(self) -> list[str]:
-        """The uuids of the members of which nothing was decided, in order."""
-        return [uuid for uuid in self.members if uuid not in self.settled]
+        """The uuids of the members of which nothing was decided, in publish order: JSON has sorted them by uuid."""
+        left = [uuid for uuid in self.members if uuid not in self.settled]
+        return sorted(left, key=lambda uuid: self.members[uuid].name)
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""

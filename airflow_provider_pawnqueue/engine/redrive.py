@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.moves import finish_move
+from airflow_provider_pawnqueue.engine.claims.takeover import is_over
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
-from airflow_provider_pawnqueue.engine.store.port import Done
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -38,23 +39,25 @@ class Redriven:
 async def redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> Redriven:
     """Give dead letters back, in the order in which they are listed."""
     done = Redriven()
+
+    async def move(letter: tuple[str, ObjectInfo]) -> bool | StoreError:
+        return await _move(context, topic, *letter)
+
     async for page in context.store.pages(layout.dead_letters(topic)):
         letters = []
         for info in page:
             parsed = layout.parse_dead_letter(info.key)
             if parsed is not None and not parsed[1] and (only is None or parsed[0] in only):
                 letters.append((parsed[0], info))
-        if most is not None:
-            letters = letters[: most - len(done.moved)]
-
-        async def move(letter: tuple[str, ObjectInfo]) -> bool | StoreError:
-            return await _move(context, topic, *letter)
-
-        for (uuid, _), outcome in zip(letters, await each(move, letters, at_once=context.at_once), strict=True):
-            if isinstance(outcome, StoreError):
-                done.failed[uuid] = outcome
-            else:
-                (done.moved if outcome else done.skipped).append(uuid)
+        while letters and (most is None or len(done.moved) < most):
+            # What is skipped does not count: the next ones take its place.
+            wanted = len(letters) if most is None else most - len(done.moved)
+            some, letters = letters[:wanted], letters[wanted:]
+            for (uuid, _), outcome in zip(some, await each(move, some, at_once=context.at_once), strict=True):
+                if isinstance(outcome, StoreError):
+                    done.failed[uuid] = outcome
+                else:
+                    (done.moved if outcome else done.skipped).append(uuid)
         if most is not None and len(done.moved) >= most:
             break
     return done
@@ -76,8 +79,15 @@ async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bo
         lock = leases.moving(parsed.uuid, name, source=uuid, until=now + LOCK, ttl=LOCK)
         # ⚑ §5: lock the new place first, look for the source only then (in finish_move).
         [outcome] = await context.registers.write([Step(layout.lease(topic, parsed.uuid), lock)])
-        if not isinstance(outcome, Done):
+        if isinstance(outcome, Unknown):
+            raise outcome.fault
+        if isinstance(outcome, Done):
+            return await finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
+        # Somebody else has the lock. ⚑ §5: whoever meets it overdue finishes the move.
+        standing = await context.read_lease(topic, parsed.uuid)
+        if standing is None or standing.lease.state != "moving":
             return False
-        return await finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
+        over = is_over(context, standing.lease.until, await context.now())
+        return over and await finish_move(context, topic, parsed.uuid, standing)
     except StoreError as error:
         return error

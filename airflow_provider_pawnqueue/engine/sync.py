@@ -7,23 +7,25 @@ For plain scripts, Airflow's hook and Spark drivers. It may be called from any t
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from airflow_provider_pawnqueue.engine.errors import QueueClosedError
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
 from airflow_provider_pawnqueue.engine.queue import PawnQueue
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
     from airflow_provider_pawnqueue.engine.errors import LeaseLostError
     from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
-    from airflow_provider_pawnqueue.engine.janitor import Report
-    from airflow_provider_pawnqueue.engine.records import Registration, TopicSettings
+    from airflow_provider_pawnqueue.engine.janitor import Ask, Report
+    from airflow_provider_pawnqueue.engine.probe import Finding
+    from airflow_provider_pawnqueue.engine.records import Registration, TopicRecord, TopicSettings
     from airflow_provider_pawnqueue.engine.redrive import Redriven
     from airflow_provider_pawnqueue.engine.settings import Settings
     from airflow_provider_pawnqueue.engine.store.credentials import Session
@@ -37,28 +39,48 @@ class _Loop:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._end = asyncio.Event()
+        self._ending = False
+        self._lock = threading.Lock()  # nothing is begun once the end has begun: nobody would finish it
         self._thread = threading.Thread(target=self._run, name="pawnqueue-loop", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work to its end, and return its result; an interrupt of the caller cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._ending or threading.current_thread() is self._thread:
+                work.close()
+                raise QueueClosedError if self._ending else PawnQueueError(_OWN_THREAD)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise QueueClosedError from None  # another thread has closed the queue in the middle of it
         except BaseException:
             future.cancel()
             raise
 
     def stop(self) -> None:
-        """End the loop and its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """End all that still runs, the loop and its thread. May be called twice; an interrupt leaves nothing behind."""
+        with suppress(RuntimeError):  # it has ended before
+            self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
-        self._loop.close()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        try:
+            self._runner.run(self._end.wait())
+        finally:
+            with self._lock:
+                self._ending = True
+            self._runner.close()
+
+
+_OWN_THREAD = (
+    "A method of SyncPawnQueue was called from the thread of its own event loop (by on_lost, say), and would wait for "
+    "itself: call it from another thread."
+)
 
 
 class SyncPawnQueue:
@@ -69,7 +91,8 @@ class SyncPawnQueue:
 
     def __init__(self, reopen: Callable[[], Awaitable[PawnQueue]]) -> None:
         self._reopen = reopen
-        self._start()
+        self._closed = False
+        self._loop, self._queue = self._start()
 
     @classmethod
     def open(
@@ -87,26 +110,39 @@ class SyncPawnQueue:
 
         return cls(reopen)
 
-    def _start(self) -> None:
-        self._loop = _Loop()
+    def _start(self) -> tuple[_Loop, PawnQueue]:
+        loop = _Loop()
         try:
-            self._queue = self._loop.run(_call(self._reopen))
+            return loop, loop.run(_call(self._reopen))
         except BaseException:
-            self._loop.stop()
+            loop.stop()
             raise
 
     def _run(self, work: Callable[[PawnQueue], Awaitable[T]]) -> T:
-        if self._queue.closed:
+        if self._closed:
             raise QueueClosedError
         if self._loop.pid != os.getpid():
             # Neither the thread nor the connections came along into this forked child: begin anew here.
-            self._start()
+            loop, queue = self._start()
+            if self._loop.pid == os.getpid():
+                loop.stop()  # another thread was faster
+            else:
+                self._queue, self._loop = queue, loop
         return self._loop.run(_call(lambda: work(self._queue)))
+
+    @property
+    def closed(self) -> bool:
+        """See :attr:`.queue.PawnQueue.closed`."""
+        return self._closed
 
     @property
     def strategy(self) -> str:
         """See :attr:`.queue.PawnQueue.strategy`."""
         return self._queue.strategy
+
+    def probe(self) -> Finding:
+        """See :meth:`.queue.PawnQueue.probe`."""
+        return self._run(lambda queue: queue.probe())
 
     def create_topic(self, topic: str, **settings: Any) -> TopicSettings:
         """See :meth:`.queue.PawnQueue.create_topic`."""
@@ -115,6 +151,10 @@ class SyncPawnQueue:
     def update_topic(self, topic: str, **settings: Any) -> TopicSettings:
         """See :meth:`.queue.PawnQueue.update_topic`."""
         return self._run(lambda queue: queue.update_topic(topic, **settings))
+
+    def topic(self, topic: str) -> TopicRecord:
+        """See :meth:`.queue.PawnQueue.topic`."""
+        return self._run(lambda queue: queue.topic(topic))
 
     def list_topics(self) -> list[str]:
         """See :meth:`.queue.PawnQueue.list_topics`."""
@@ -166,12 +206,16 @@ class SyncPawnQueue:
         interval: float | None = None,
     ) -> Iterator[KeepAlive]:
         """See :meth:`.queue.PawnQueue.keep_alive`; ``on_lost`` is called in the thread of the loop."""
-        keeper = self._queue.keep_alive(claim, on_lost=on_lost, ttl=ttl, interval=interval)
-        self._run(lambda _: keeper.__aenter__())
+        keeper = self._run(
+            lambda queue: queue.keep_alive(claim, on_lost=on_lost, ttl=ttl, interval=interval).__aenter__()
+        )
+        loop = self._loop
         try:
             yield keeper
         finally:
-            self._run(lambda _: keeper.__aexit__(None, None, None))
+            if loop.pid == os.getpid():
+                with suppress(QueueClosedError):  # closed inside the block: it has ended with the queue
+                    loop.run(keeper.__aexit__(None, None, None))
 
     def ack(self, claim: Claim, ids: Iterable[str] | None = None) -> Settlement:
         """See :meth:`.queue.PawnQueue.ack`."""
@@ -185,9 +229,9 @@ class SyncPawnQueue:
         """See :meth:`.queue.PawnQueue.redrive`."""
         return self._run(lambda queue: queue.redrive(topic, ids, max_messages=max_messages))
 
-    def sweep(self, topic: str, *, dry_run: bool = False) -> Report:
-        """See :meth:`.queue.PawnQueue.sweep`."""
-        return self._run(lambda queue: queue.sweep(topic, dry_run=dry_run))
+    def sweep(self, topic: str, *, dry_run: bool = False, ask: Ask | None = None) -> Report:
+        """See :meth:`.queue.PawnQueue.sweep`; ``ask`` is awaited in the thread of the loop."""
+        return self._run(lambda queue: queue.sweep(topic, dry_run=dry_run, ask=ask))
 
     def peek(self, topic: str, max_messages: int = 10) -> list[Message]:
         """See :meth:`.queue.PawnQueue.peek`."""
@@ -202,11 +246,15 @@ class SyncPawnQueue:
         return self._run(lambda queue: queue.stats(topic))
 
     def close(self) -> None:
-        """Close the queue, and end its thread. May be called twice."""
-        if self._loop.pid != os.getpid() or self._queue.closed:
+        """Close the queue, and end its thread; what other threads are doing with it ends too. May be called twice."""
+        self._closed = True
+        if self._loop.pid != os.getpid():
             return
-        self._loop.run(self._queue.aclose())
-        self._loop.stop()
+        try:
+            with suppress(QueueClosedError):
+                self._loop.run(self._queue.aclose())
+        finally:
+            self._loop.stop()
 
     def __enter__(self) -> Self:
         return self

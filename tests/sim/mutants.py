@@ -5,20 +5,33 @@ A mutant is named after what it leaves out, and says which rule of docs/protocol
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock  # patches attributes, stands in for nothing
 
-from airflow_provider_pawnqueue.engine import janitor, layout, redrive
-from airflow_provider_pawnqueue.engine.claims import again, claiming, desk, effects, keeping, moves, records, settling, takeover
+from airflow_provider_pawnqueue.engine import janitor, layout, queue, redrive
+from airflow_provider_pawnqueue.engine.claims import (
+    again,
+    claiming,
+    desk,
+    effects,
+    keeping,
+    looking,
+    moves,
+    records,
+    settling,
+    takeover,
+)
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
+from airflow_provider_pawnqueue.engine.claims.claim import Claim
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Lease, Member, Record
-from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Unknown
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 Patches = Sequence[tuple[Any, str, Any]]
 
@@ -29,16 +42,18 @@ class Mutant:
 
     rule: str
     patches: Callable[[], Patches]
+    #: Schedules that have caught it: they are tried first.
+    seeds: tuple[int, ...] = ()
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(rule: str) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
+def mutant(rule: str, *seeds: int) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     """Enter a mutant under its function's name."""
 
     def enter(patches: Callable[[], Patches]) -> Callable[[], Patches]:
-        MUTANTS[patches.__name__] = Mutant(rule, patches)
+        MUTANTS[patches.__name__] = Mutant(rule, patches, seeds)
         return patches
 
     return enter
@@ -66,7 +81,13 @@ def unknown_is_done() -> Patches:
 
     async def take(self: ConditionalWrite, step: Any) -> Any:
         outcome = await self._store.put(step.key, step.record.stamped(self._clock.nonce()).encode(), expect=step.expect)
-        return Done("") if isinstance(outcome, Unknown) else outcome if isinstance(outcome, Done) else await original(self, step)
+        return (
+            Done("")
+            if isinstance(outcome, Unknown)
+            else outcome
+            if isinstance(outcome, Done)
+            else await original(self, step)
+        )
 
     return [(ConditionalWrite, "_take", take)]
 
@@ -88,14 +109,6 @@ def counted_from_the_answer() -> Patches:
     return [(claiming, "_win_leases", win)]
 
 
-@mutant("§2 Every write of a register has an id of its own: equal bodies would have equal versions")
-def no_write_id() -> Patches:
-    def stamped(self: Record, nonce: str) -> Record:
-        return self.model_copy(update={"nonce": "0" * 64, "v": 1})
-
-    return [(Record, "stamped", stamped)]
-
-
 # --- §4: claim ---
 
 
@@ -104,9 +117,11 @@ def record_extends() -> Patches:
     original = claiming.record_claim
 
     async def record_claim(context: Context, order: Any, won: Any) -> Any:
-        started = context.clock.elapsed()
-        won = replace(won, until=await context.now() + order.ttl, deadline=started + order.ttl - context.margin)
-        return await original(context, order, won)
+        until = await context.now() + order.ttl
+        claim = await original(context, order, replace(won, until=until, deadline=math.inf))
+        if claim is not None:
+            claim._deadline = context.clock.elapsed() + order.ttl - context.margin
+        return claim
 
     return [(claiming, "record_claim", record_claim), (again, "record_claim", record_claim)]
 
@@ -144,7 +159,8 @@ def bodies_first() -> Patches:
         early = next((one for one in reversed(read.values()) if set(members) <= {*one.messages, *one.decisions}), None)
         if early is None:
             return await fetch_bodies(context, topic, members, sizes)
-        return Bodies({u: m for u, m in early.messages.items() if u in members})
+        messages = {uuid: message for uuid, message in early.messages.items() if uuid in members}
+        return Bodies(messages, {uuid: one for uuid, one in early.decisions.items() if uuid in members})
 
     return [(claiming, "_win_leases", win), (claiming, "fetch_bodies", bodies)]
 
@@ -163,7 +179,15 @@ def renews_whatever_happened() -> Patches:
         claim._now_at(changed, version)
         claim._deadline = started + ttl - context.margin
 
-    return [(keeping, "renew", renew), (_queue(), "renew", renew)]
+    return [(keeping, "renew", renew), (queue, "renew", renew)]
+
+
+@mutant("§4 A renewal never shortens a claim")
+def renewal_shortens() -> Patches:
+    def lengthened(context: Context, record: ClaimRecord, until: float) -> float:
+        return min(until, record.created_at + context.settings.claims.max_claim_age_seconds)
+
+    return [(keeping, "lengthened", lengthened)]
 
 
 # --- §4: settle ---
@@ -172,7 +196,9 @@ def renews_whatever_happened() -> Patches:
 @mutant("§4 Settle writes the decisions into the record before their effects")
 def no_decision() -> Patches:
     async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
-        claim._now_at(claim._record.model_copy(update={"settled": {**claim._record.settled, **decisions}}), claim._version)
+        claim._now_at(
+            claim._record.model_copy(update={"settled": {**claim._record.settled, **decisions}}), claim._version
+        )
         await effects.carry_out(context, claim.topic, claim._record, list(decisions), claim._leases)
         return settling.Settled(decided=dict(decisions))
 
@@ -249,7 +275,7 @@ def no_fence() -> Patches:
 
 @mutant("§4 A claim that was fenced early still waits for its last time")
 def early_fence_is_free() -> Patches:
-    original = takeover._free_of_claim
+    original, original_covered = takeover._free_of_claim, looking.Lookout.covered
 
     async def free_of_claim(context: Context, topic: str, stem: str, leases: Any, now: float) -> Any:
         standing = await records.read(context, topic, stem)
@@ -258,7 +284,11 @@ def early_fence_is_free() -> Patches:
             return {u: found for u, found in leases.items() if u in members and u not in standing.record.settled}
         return await original(context, topic, stem, leases, now)
 
-    return [(takeover, "_free_of_claim", free_of_claim)]
+    async def covered(self: Any, claims: Any) -> set[str]:
+        live = await original_covered(self, claims)
+        return live.difference(*(one.record.members for one in self._records.values() if one.record.state == "expired"))
+
+    return [(takeover, "_free_of_claim", free_of_claim), (looking.Lookout, "covered", covered)]
 
 
 @mutant("§4 The claim's time counts, not the lease's: a renewed claim is held")
@@ -274,7 +304,7 @@ def only_the_lease_counts() -> Patches:
     async def covered(*_: Any) -> set[str]:
         return set()
 
-    return [(takeover, "_free_of_claim", free_of_claim), (_lookout(), "covered", covered)]
+    return [(takeover, "_free_of_claim", free_of_claim), (looking.Lookout, "covered", covered)]
 
 
 @mutant("§5.3 What was settled is carried out by whoever meets it, and not delivered again")
@@ -313,8 +343,6 @@ def session_does_not_wait() -> Patches:
 
 @mutant("§4 The old session's settlement is refused")
 def any_session_settles() -> Patches:
-    from airflow_provider_pawnqueue.engine.claims.claim import Claim
-
     original = again.resume
 
     async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
@@ -383,7 +411,7 @@ def nobody_finishes_moves() -> Patches:
     async def finish(*_: Any) -> bool:
         return False
 
-    return [(janitor, "finish_move", finish), (_looking(), "finish_move", finish)]
+    return [(janitor, "finish_move", finish), (looking, "finish_move", finish)]
 
 
 # --- §5: janitor and promises ---
@@ -391,12 +419,14 @@ def nobody_finishes_moves() -> Patches:
 
 @mutant("§5 The janitor lists leases before messages, and looks again before it removes one")
 def janitor_order() -> Patches:
+    original = janitor._Sweep.run
+
     async def run(self: Any) -> Any:
         messages = await self._list(layout.messages(self._topic))
         leases = await self._list(layout.leases(self._topic))
         here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
         await self._delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
-        return self._report
+        return await original(self)
 
     return [(janitor._Sweep, "run", run)]
 
@@ -415,7 +445,7 @@ def nothing_is_ever_over() -> Patches:
     def is_over(_context: Context, until: float, now: float) -> bool:
         return False
 
-    return [(takeover, "is_over", is_over), (_looking(), "is_over", is_over)]
+    return [(takeover, "is_over", is_over), (looking, "is_over", is_over)]
 
 
 @mutant("§5.7 No garbage stays for ever: records that are past their retention are removed")
@@ -431,19 +461,3 @@ def _with(context: Context, **changed: Any) -> Any:
             return changed.get(name) or getattr(context, name)
 
     return Other()
-
-
-def _looking() -> Any:
-    from airflow_provider_pawnqueue.engine.claims import looking
-
-    return looking
-
-
-def _lookout() -> Any:
-    return _looking().Lookout
-
-
-def _queue() -> Any:
-    from airflow_provider_pawnqueue.engine import queue
-
-    return queue

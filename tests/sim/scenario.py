@@ -1,4 +1,4 @@
-"""One schedule: publishers, consumers, redrivers and janitors against each other in bad weather; then calm; then judged.
+"""One schedule: everyone against each other in bad weather, then calm, then judgement.
 
 Everyone uses the engine's own front door. What they believe is written into a :class:`~tests.support.history.History`,
 and what the bucket holds in the end is looked at directly.
@@ -39,18 +39,33 @@ if TYPE_CHECKING:
 
 TOPIC = "orders"
 RETENTION = 900.0
+#: Some topics forget closed claims as soon as they may.
+SHORT_RETENTION = 20.0
 BAD_UUID = "00000000-0000-4000-8000-000000000bad"
 BAD_NAME = f"20260101T000000_000000-{BAD_UUID}.json"
 STRANGER = f"{TOPIC}/messages/notes.txt"
 #: How long everything of a schedule may be troubled, in virtual seconds.
 TROUBLED = 150.0
 
-SETTINGS = Settings(
-    s3={"bucket_name": "simulated"},
-    claims={"margin_seconds": 2.0, "max_claim_age_seconds": 240.0, "record_retention_seconds": RETENTION},
-    polling={"visibility_timeout_seconds": 20.0, "lease_refresh_interval_seconds": 5.0},
-    retry={"budget_seconds": 15.0, "initial_delay_seconds": 0.1},
-)
+#: A claim's time may be hardly longer than the margin: what is safe at the edge is safe everywhere.
+TTLS = (4.5, 8.0, 20.0)
+
+
+def _settings(patience: float, retention: float) -> Settings:
+    return Settings(
+        s3={"bucket_name": "simulated"},
+        claims={"margin_seconds": 2.0, "max_claim_age_seconds": 240.0, "record_retention_seconds": retention},
+        polling={"visibility_timeout_seconds": 20.0, "lease_refresh_interval_seconds": 5.0},
+        retry={"budget_seconds": patience, "initial_delay_seconds": 0.1},
+    )
+
+
+#: Patient processes try failed requests again; those without patience meet every failure themselves.
+SETTINGS = _settings(15.0, RETENTION)
+ALL_SETTINGS = {
+    retention: [_settings(patience, retention) for patience in (15.0, 3.0, 0.0)]
+    for retention in (RETENTION, SHORT_RETENTION)
+}
 
 
 @dataclass
@@ -62,6 +77,7 @@ class Stage:
     history: History = field(default_factory=History)
     references: list[ClaimReference] = field(default_factory=list)
     reborn: set[str] = field(default_factory=set)
+    retention: float = RETENTION
     _names: dict[str, str] = field(default_factory=dict)
 
     def virtual(self, process: Process, deadline: float) -> float:
@@ -87,6 +103,7 @@ async def _schedule(world: World) -> list[str]:
     stage = Stage(world, world.stream("scenario"))
     world.bucket.observers.append(stage.watch)
     establish(world.bucket)
+    stage.retention = stage.chance.choice((RETENTION, SHORT_RETENTION))
     most = stage.chance.choice((None, 1, 3, 10))
     record = TopicRecord(topic=TOPIC, settings=TopicSettings(max_deliveries=most))
     world.bucket.plant(layout.topic_marker(TOPIC), record.encode())
@@ -128,10 +145,11 @@ def _start(stage: Stage, name: str, actor: Actor) -> None:
 
 async def _act(stage: Stage, process: Process, actor: Actor) -> None:
     chance = stage.world.stream(f"actor {process.name}")
+    settings = chance.choice(ALL_SETTINGS[stage.retention])
     await process.clock.sleep(chance.uniform(0, 5))
     for _ in range(20):
         with suppress(StoreError):
-            async with PawnQueue.open(SETTINGS, store=process.store, clock=process.clock) as queue:
+            async with PawnQueue.open(settings, store=process.store, clock=process.clock) as queue:
                 await actor(stage, process, queue, chance)
                 return
 
@@ -154,31 +172,41 @@ async def publisher(stage: Stage, process: Process, queue: PawnQueue, chance: ra
 
 async def consumer(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Claim, work, settle, in all the ways there are."""
-    for _ in range(6):
+    claim_id: str | None = None
+    for number in range(6):
         await process.clock.sleep(chance.uniform(0, 12))
-        ttl = chance.choice((8.0, 20.0))
-        with suppress(StoreError, LeaseLostError):
+        ttl = chance.choice(TTLS)
+        try:
             if stage.references and chance.random() < 0.5:
                 claim = await queue.attach(stage.references.pop(), ttl=ttl)
             else:
-                claim = await queue.claim(TOPIC, process.name, max_messages=chance.choice((1, 2, 3)), ttl=ttl)
+                # Half of them claim by an id, and by the same one again after a failure, as a task's retry does.
+                if claim_id is None and chance.random() < 0.5:
+                    claim_id = f"{process.name}-{number}"
+                most = chance.choice((1, 2, 3))
+                claim = await queue.claim(TOPIC, process.name, max_messages=most, ttl=ttl, claim_id=claim_id)
+            if claim:
+                claim_id = None
             await _work(stage, process, queue, claim, chance, ttl)
+        except (StoreError, LeaseLostError):
+            continue
 
 
 async def forked(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Claim by an id that another process uses as well, as a zombie and its retry do."""
-    for attempt in range(3):
-        await process.clock.sleep(chance.uniform(0, 10))
+    for attempt in range(5):
+        await process.clock.sleep(chance.uniform(0, 8))
         owner = f"run-{attempt}" if chance.random() < 0.3 else "run"
+        ttl = chance.choice(TTLS)
         with suppress(StoreError, LeaseLostError):
-            claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=12.0, claim_id="job", owner=owner)
-            await _work(stage, process, queue, claim, chance, 12.0)
+            claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=ttl, claim_id="job", owner=owner)
+            await _work(stage, process, queue, claim, chance, ttl)
 
 
 async def redriver(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Give dead letters back."""
-    for _ in range(3):
-        await process.clock.sleep(chance.uniform(5, 40))
+    for _ in range(5):
+        await process.clock.sleep(chance.uniform(2, 25))
         with suppress(StoreError):
             await queue.redrive(TOPIC)
 
@@ -198,13 +226,13 @@ async def dag_janitor(stage: Stage, process: Process, queue: PawnQueue, chance: 
         await process.clock.sleep(chance.uniform(0, 1))
         return chance.choice(("going", "ended", None))
 
-    for _ in range(4):
-        await process.clock.sleep(chance.uniform(0, 30))
+    for _ in range(8):
+        await process.clock.sleep(chance.uniform(0, 15))
         with suppress(StoreError):
             await queue.sweep(TOPIC, ask=ask)
 
 
-async def _work(
+async def _work(  # noqa: PLR0913, PLR0917 - who works, on what, and for how long
     stage: Stage, process: Process, queue: PawnQueue, claim: Claim, chance: random.Random, ttl: float
 ) -> None:
     """Work on a claim, keeping it, and settle it somehow; what is believed is written down on the way."""
@@ -215,16 +243,18 @@ async def _work(
     deadline = stage.virtual(process, claim.deadline)
     for one in claim.ids:
         stage.history.hold(holder, unit_of[one], one, stage.world.loop.now, deadline)
-    for _ in range(chance.choice((0, 0, 1, 3))):
-        await process.clock.sleep(min(chance.expovariate(1 / 4), ttl))
+    for _ in range(chance.choice((0, 0, 1, 3, 6))):
+        await process.clock.sleep(min(chance.expovariate(3 / ttl), ttl))
         try:
-            await queue.renew(claim, ttl=ttl)
+            await queue.renew(claim, ttl=chance.choice(TTLS))
         except LeaseLostError:
             stage.history.drop(holder, stage.world.loop.now)
             if chance.random() < 0.5:
                 return  # the other half tries to settle all the same
             break
         except StoreError:
+            if chance.random() < 0.5:  # nobody knows whether it was renewed: work on for as long as it is trusted
+                await process.clock.sleep(max(0.0, 0.9 * (claim.deadline - process.clock.elapsed())))
             continue
         stage.history.extend(holder, stage.virtual(process, claim.deadline))
     if chance.random() < 0.1:

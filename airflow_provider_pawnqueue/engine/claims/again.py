@@ -9,7 +9,7 @@ from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
 from airflow_provider_pawnqueue.engine.claims.claim import Claim
 from airflow_provider_pawnqueue.engine.claims.claiming import Order, Won, as_claim, record_claim, without_bad_ones
-from airflow_provider_pawnqueue.engine.claims.keeping import capped, lost_error
+from airflow_provider_pawnqueue.engine.claims.keeping import lengthened, lost_error
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.takeover import fence, is_over
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError
@@ -65,6 +65,7 @@ async def adopt(context: Context, order: Order, found: dict[str, FoundLease]) ->
     """
     started = context.clock.elapsed()
     now = await context.now()
+    found = dict(sorted(found.items(), key=lambda one: one[1].lease.key))  # in publish order
     until = min(one.lease.until for one in found.values())
     deadline = started + until - now - context.margin - context.time.error
     won = Won(
@@ -92,7 +93,7 @@ async def resume(context: Context, order: Order, standing: FoundRecord, *, vacat
             return None
     started = context.clock.elapsed()
     now = await context.now()
-    until = capped(context, record, now + order.ttl)
+    until = lengthened(context, record, now + order.ttl)
     changed = record.model_copy(update={"session": order.session, "until": until, "ttl": order.ttl})
     outcome = await records.change(context, order.topic.topic, changed, standing.version)
     if isinstance(outcome, Unknown):

@@ -115,6 +115,7 @@ class Claim:
         self._lost: str | None = None
         self._given_away = False
         self._done: set[str] = set()  # members whose decision is known to be carried out
+        self._under_way: set[str] = set()  # and those where it is being carried out
         self._lock = asyncio.Lock()  # one change of the record at a time: our own refusals would only cost requests
 
     @property
@@ -136,6 +137,11 @@ class Claim:
     def state(self) -> Literal["open", "expired", "closed"]:
         """The state of its record, when it was last seen."""
         return self._record.state
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it is in the bucket: a claim that found no message is not."""
+        return bool(self._version)
 
     @property
     def decided(self) -> Mapping[str, str]:

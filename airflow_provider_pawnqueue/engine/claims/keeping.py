@@ -29,14 +29,13 @@ async def renew(context: Context, claim: Claim, ttl: float) -> None:
     """
     async with claim._lock:  # noqa: SLF001 - this package's own
         for _ in range(2):
-            if claim.lost or claim._given_away:  # noqa: SLF001
-                raise lost_error(claim, claim.lost or "it was handed over")
+            if claim.recorded and claim.state == "closed":
+                return  # all is settled, and a final record is not written again
             # ⚑ §2: counted from before the request is sent; and who is past its time has lost it, and says so.
             started = context.clock.elapsed()
-            if started >= claim.deadline:
-                raise lost_error(claim, "its time was over before it was renewed")
+            _check_trusted(claim, started)
             now = await context.now()
-            until = capped(context, claim._record, now + ttl)  # noqa: SLF001
+            until = lengthened(context, claim._record, now + ttl)  # noqa: SLF001
             if until <= now:
                 raise lost_error(claim, f"it is older than claims.max_claim_age_seconds={_max_age(context):g}")
             changed = claim._record.model_copy(update={"until": until, "ttl": ttl})  # noqa: SLF001
@@ -58,9 +57,20 @@ async def renew(context: Context, claim: Claim, ttl: float) -> None:
         raise lost_error(claim, "its record keeps changing")
 
 
-def capped(context: Context, record: ClaimRecord, until: float) -> float:
-    """§4: a claim is not renewed past its greatest age, so that a hung run does not hold messages for ever."""
-    return min(until, record.created_at + _max_age(context))
+def _check_trusted(claim: Claim, now: float) -> None:
+    if claim.lost or claim._given_away:  # noqa: SLF001
+        raise lost_error(claim, claim.lost or "it was handed over")
+    if now >= claim.deadline:
+        raise lost_error(claim, "its time was over before it was renewed")
+
+
+def lengthened(context: Context, record: ClaimRecord, until: float) -> float:
+    """Return the time that a renewal may give a claim: never less than it has, and never past its greatest age.
+
+    ⚑ §4: less would be a claim that is over before its holder knows, where the renewal's answer was lost. The greatest
+    age is for hung runs: they do not hold messages for ever.
+    """
+    return max(record.until, min(until, record.created_at + _max_age(context)))
 
 
 def lost_error(claim: Claim, why: str) -> LeaseLostError:
@@ -116,10 +126,11 @@ class KeepAlive:
     async def _run(self) -> None:
         pause = self._interval
         while True:
-            left = self._claim.deadline - self._context.clock.elapsed()
-            await self._context.clock.sleep(max(0.0, min(pause, left)))
+            await self._context.clock.sleep(max(0.0, min(pause, self._left())))
+            if self._claim.state == "closed":
+                return  # all is settled: there is nothing to keep
             try:
-                await renew(self._context, self._claim, self._ttl)
+                await self._renew_in_time()
                 pause = self._interval
             except LeaseLostError as error:
                 await self._tell(error)
@@ -129,9 +140,38 @@ class KeepAlive:
                 logger.warning("Claim %s could not be renewed and is tried again: %s", self._claim.claim_id, error)
                 pause = self._interval / 4
 
+    def _left(self) -> float:
+        return self._claim.deadline - self._context.clock.elapsed()
+
+    async def _renew_in_time(self) -> None:
+        """Renew, but not for longer than the claim is trusted: a store that is silent must not delay the bad news."""
+        renewal = asyncio.ensure_future(renew(self._context, self._claim, self._ttl))
+        try:
+            while not renewal.done():
+                left = self._left()
+                if left <= 0:
+                    raise lost_error(self._claim, "its time was over before it was renewed")
+                await _either(renewal, asyncio.ensure_future(self._context.clock.sleep(left)))
+            await renewal
+        finally:
+            await _end(renewal)
+
     async def _tell(self, error: LeaseLostError) -> None:
         self.lost.set()
         if self._on_lost is not None:
             told = self._on_lost(error)
             if inspect.isawaitable(told):
                 await told
+
+
+async def _either(task: asyncio.Future[None], alarm: asyncio.Future[None]) -> None:
+    """Wait until one of them is done; the alarm ends with that."""
+    try:
+        await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _end(alarm)
+
+
+async def _end(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -12,6 +12,7 @@ from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.moves import finish_move
 from airflow_provider_pawnqueue.engine.claims.takeover import free_to_take, is_over
+from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import each, together
 
 if TYPE_CHECKING:
@@ -179,7 +180,11 @@ class Lookout:
     async def _finish_moves(self, known: dict[str, FoundLease], now: float) -> None:
         for uuid, found in known.items():
             if found.lease.state == "moving" and is_over(self._context, found.lease.until, now):
-                await finish_move(self._context, self._topic, uuid, found)
+                try:
+                    await finish_move(self._context, self._topic, uuid, found)
+                except StoreError as error:
+                    # No other delivery waits for it; whoever meets it next goes on.
+                    logger.warning("The redrive of %s could not be finished: %s", uuid, error)
 
     def _looks_due(self, found: FoundLease, now: float) -> bool:
         if found.lease.state == "released":

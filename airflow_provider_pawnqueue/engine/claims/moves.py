@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.store.port import Done, Refused
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 async def finish_move(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
     """Carry the message over and open it to consumers. Returns whether it is there now, by our doing.
 
+    :raises StoreError: it could not be confirmed; whoever meets it overdue goes on.
+
     ⚑ §5: only after the lock was taken does anyone look whether the source is still there; and it is a COPY, never a
     GET and a PUT, as a late COPY finds no source.
     """
@@ -24,10 +26,10 @@ async def finish_move(context: Context, topic: str, uuid: str, found: FoundLease
     letter = layout.dead_letter(topic, source)
     if await context.store.head(letter) is not None:
         outcome = await context.store.copy(letter, layout.message(topic, name))
-        if not isinstance(outcome, Done | Refused):
-            return False
-        if await context.store.delete([letter]):
-            return False
+        if isinstance(outcome, Unknown):
+            raise outcome.fault
+        for error in (await context.store.delete([letter])).values():
+            raise error
         # Behind the letter, so that none is left without its reason; a reason alone is swept up in time.
         await context.store.delete([layout.dead_reason(topic, source)])
     return await _unlock(context, topic, uuid, found)
@@ -44,4 +46,6 @@ async def _unlock(context: Context, topic: str, uuid: str, found: FoundLease) ->
     now = await context.now()
     freed = leases.released(uuid, name, consumer="redrive", claim="", deliveries=0, until=0.0, now=now)
     [outcome] = await context.registers.write([Step(layout.lease(topic, uuid), freed, found.version)])
+    if isinstance(outcome, Unknown):
+        raise outcome.fault
     return isinstance(outcome, Done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.claim import Claim
     from airflow_provider_pawnqueue.engine.context import Context
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -30,7 +33,12 @@ async def settle(context: Context, claim: Claim, decisions: Mapping[str, Decisio
     """Decide these members' fate, or find that it was decided before: the first decision stands."""
     async with claim._lock:  # noqa: SLF001 - this package's own
         result = await _decide(context, claim, decisions)
+    # Without the lock: it may take long, and meanwhile the rest of the claim has to be renewed.
+    try:
         await _carry_out(context, claim)
+    except PawnQueueError as error:
+        # That is no failure of the settlement: whoever meets what is left finishes it.
+        logger.warning("Claim %s is settled, and not all of it could be carried out: %s", claim.claim_id, error)
     return result
 
 
@@ -63,17 +71,23 @@ async def _decide(context: Context, claim: Claim, decisions: Mapping[str, Decisi
 
 
 async def _carry_out(context: Context, claim: Claim) -> None:
-    """Do what was decided, and close the record when all of it is confirmed.
+    """Do what was decided, as far as nobody else of this process does it, and close the record after the last of it."""
+    record, done, under_way = claim._record, claim._done, claim._under_way  # noqa: SLF001
+    todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
+    under_way.update(todo)
+    try:
+        failed = await carry_out(context, claim.topic, record, todo, claim._leases)  # noqa: SLF001
+    finally:
+        under_way.difference_update(todo)
+    done.update(uuid for uuid in todo if uuid not in failed)
+    async with claim._lock:  # noqa: SLF001
+        await _close(context, claim)
 
-    A failure here is no failure of the settlement: whoever meets what is left finishes it.
-    """
+
+async def _close(context: Context, claim: Claim) -> None:
+    """Close the record when all that it had was decided and carried out."""
     record = claim._record  # noqa: SLF001
-    todo = [uuid for uuid in record.settled if uuid not in claim._done]  # noqa: SLF001
-    if not todo:
-        return
-    failed = await carry_out(context, claim.topic, record, todo, claim._leases)  # noqa: SLF001
-    claim._done.update(uuid for uuid in todo if uuid not in failed)  # noqa: SLF001
-    if failed or record.unsettled or record.state == "closed":
+    if record.state == "closed" or record.unsettled or not claim._done.issuperset(record.settled):  # noqa: SLF001
         return
     closed = record.model_copy(update={"state": "closed"})
     outcome = await records.change(context, claim.topic, closed, claim._version)  # noqa: SLF001

@@ -8,7 +8,7 @@ held by C --C released it--> released     released, its time passed --take over-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
@@ -95,6 +95,8 @@ def _timed(lease: Lease, uuid: str, *, now: float) -> Lease:
 
 def _instant(text: str, otherwise: float) -> float:
     try:
-        return datetime.fromisoformat(text).timestamp()
+        instant = datetime.fromisoformat(text)
     except ValueError:
         return otherwise
+    # Without a zone it is UTC, not whatever zone this machine is in.
+    return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()

@@ -159,7 +159,7 @@ def outcome_of(fault: Fault, place: Place, operation: str, key: str, *, conditio
     error = fault.error(place, operation, key)
     # A 409 on a plain PUT means that another write was under way: it may have been ours, from an earlier attempt.
     if error.transient or fault.kind is Kind.CONFLICT:
-        return Unknown(error)
+        return Unknown(error, answered=fault.kind is Kind.SERVER)
     raise error from None
 
 

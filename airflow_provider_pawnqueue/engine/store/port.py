@@ -65,6 +65,8 @@ class Unknown:
     """The write may or may not have happened, or may still happen."""
 
     fault: StoreError
+    #: The store answered, if only that it had failed: nothing of the request is under way any more.
+    answered: bool = False
 
 
 Outcome: TypeAlias = Done | Refused | Unknown

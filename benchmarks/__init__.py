@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m benchmarks`` runs all of them, ``python -m benchmarks client-cpu`` one."""

@@ -1,0 +1,21 @@
+"""Every subject there is. A new one is a module with a ``run()``, and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks import client_cpu
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What can be measured."""
+
+    title: str
+    run: Callable[[], None]
+
+
+SUBJECTS: Mapping[str, Subject] = {
+    "client-cpu": Subject("Client CPU per request, obstore against boto3", client_cpu.run),
+}

@@ -1,0 +1,411 @@
+"""Topics: created once by many, changed by compare-and-set, listed without walking, deleted only when empty."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import (
+    CompatibilityError,
+    ConfigError,
+    InvalidTopicError,
+    MemoryStore,
+    PawnQueue,
+    Settings,
+    StoreError,
+    TopicExistsError,
+    TopicNotEmptyError,
+    TopicNotFoundError,
+)
+from tests.support.faults import FaultServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from airflow_provider_pawnqueue.engine.store.port import Outcome
+    from tests.support.servers import S3Server
+
+BUCKET = "queues"
+MARKER = "orders/.topic"
+
+both_clients = pytest.mark.parametrize("client", ["obstore", "boto3"])
+
+
+class ScriptedStore(MemoryStore):
+    """A memory store in which something happens, once, before a PUT of a key or after its deletion."""
+
+    def __init__(self) -> None:
+        """Start without a script."""
+        super().__init__()
+        self.before_put: dict[str, Callable[[], Awaitable[object]]] = {}
+        self.after_delete: dict[str, Callable[[], Awaitable[object]]] = {}
+        self.undeletable: dict[str, StoreError] = {}
+
+    async def put(self, key: str, body: bytes, **arguments: Any) -> Outcome:
+        """Write, after what the script says."""
+        happens = self.before_put.pop(key, None)
+        if happens is not None:
+            await happens()
+        return await super().put(key, body, **arguments)
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        """Delete, before what the script says."""
+        failed = {key: self.undeletable[key] for key in keys if key in self.undeletable}
+        await super().delete([key for key in keys if key not in failed])
+        for key in keys:
+            happens = self.after_delete.pop(key, None)
+            if happens is not None:
+                await happens()
+        return failed
+
+    async def json(self, key: str) -> dict[str, Any]:
+        """Return what stands there."""
+        found = await self.get(key)
+        assert found is not None
+        return dict(json.loads(found.body))
+
+    async def keys(self, folder: str) -> list[str]:
+        """Return the keys below the folder."""
+        return [info.key async for page in self.pages(folder) for info in page]
+
+
+@pytest.fixture
+def store() -> ScriptedStore:
+    """A new bucket."""
+    return ScriptedStore()
+
+
+@pytest.fixture
+async def queue(store: ScriptedStore) -> AsyncIterator[PawnQueue]:
+    """A queue in it, which tries everything once."""
+    async with PawnQueue.open(store=store, retry={"budget_seconds": 0}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    """A bucket behind HTTP, in which requests are counted."""
+    with FaultServer(buckets=(BUCKET,)) as started:
+        yield started
+
+
+def settings_of(server: FaultServer, client: str) -> Settings:
+    """Settings for it."""
+    return Settings(
+        s3={
+            "endpoint_url": server.endpoint,
+            "bucket_name": BUCKET,
+            "aws_access_key_id": "AKTEST",
+            "aws_secret_access_key": "s",
+            "client": client,
+        }
+    )
+
+
+# --- create ---
+
+
+async def test_creating_is_idempotent(queue: PawnQueue, store: ScriptedStore) -> None:
+    """Creating a topic again, with the same settings or without any, changes nothing and returns what it has."""
+    created = await queue.create_topic("orders", max_deliveries=3)
+    assert created.max_deliveries == 3
+    stored = await store.get(MARKER)
+    assert await queue.create_topic("orders") == created
+    assert await queue.create_topic("orders", max_deliveries=3) == created
+    assert await store.get(MARKER) == stored
+    record = await queue.topic("orders")
+    assert (record.topic, record.settings, record.v) == ("orders", created, 1)
+    assert record.created_at.endswith("+00:00")
+
+
+async def test_concurrent_creates_agree(store: ScriptedStore) -> None:
+    """Of many processes that create a topic at once all return the same settings, and one marker stands there."""
+    queues = [await PawnQueue.open(store=store) for _ in range(10)]
+    created = await asyncio.gather(*(queue.create_topic("orders") for queue in queues))
+    assert all(one == created[0] for one in created)
+    records = await asyncio.gather(*(queue.topic("orders") for queue in queues))
+    assert all(record == records[0] for record in records)
+    assert await store.keys("orders/") == [MARKER]
+
+
+async def test_concurrent_creates_with_other_settings_have_one_winner(store: ScriptedStore) -> None:
+    """Where processes want different settings at once, one gets them and the others are told which there are."""
+    queues = [await PawnQueue.open(store=store) for _ in range(5)]
+    wanted = [queue.create_topic("orders", max_deliveries=number + 1) for number, queue in enumerate(queues)]
+    outcomes = await asyncio.gather(*wanted, return_exceptions=True)
+    [winner] = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+    losers = [outcome for outcome in outcomes if isinstance(outcome, TopicExistsError)]
+    assert len(losers) == 4
+    assert {str(loser) for loser in losers} == {
+        f"Topic 'orders' exists already, with max_deliveries={winner.max_deliveries}: use update_topic to change it."
+    }
+
+
+async def test_other_settings_are_an_error(queue: PawnQueue) -> None:
+    """Creating a topic with settings that it does not have is refused, naming those it has; nothing is changed."""
+    await queue.create_topic("orders", max_deliveries=3)
+    with pytest.raises(TopicExistsError, match=r"exists already, with max_deliveries=3: use update_topic") as caught:
+        await queue.create_topic("orders", max_deliveries=None)
+    assert (caught.value.topic, caught.value.operation) == ("orders", "create_topic")
+    assert (await queue.topic("orders")).settings.max_deliveries == 3
+
+
+@pytest.mark.parametrize("settings", [{"max_deliveries": 0}, {"max_deliveries": "many"}, {"colour": "red"}])
+async def test_wrong_settings_are_named(queue: PawnQueue, store: ScriptedStore, settings: dict[str, Any]) -> None:
+    """A setting that is unknown or out of range is named in the error, and no request is made for it."""
+    [name] = settings
+    with pytest.raises(ConfigError, match=name):
+        await queue.create_topic("orders", **settings)
+    assert await store.get(MARKER) is None
+
+
+@pytest.mark.parametrize("name", ["", ".x", "a/b", "a b", "ä", "x" * 129, "_registry", "a\n", None])
+async def test_no_topic_has_such_a_name(queue: PawnQueue, name: str | None) -> None:
+    """Whatever is done with a bad name, the error says what a name is."""
+    for call in (queue.create_topic, queue.update_topic, queue.topic, queue.delete_topic):
+        with pytest.raises(InvalidTopicError, match=r"is no topic name: use 1 to 128 of A-Z a-z 0-9 \. _ -"):
+            await call(name)
+
+
+# --- update ---
+
+
+async def test_an_update_keeps_what_others_changed(store: ScriptedStore) -> None:
+    """A change of another process between our look and our write is kept, and so are fields nobody here knows."""
+    queue = await PawnQueue.open(store=store)
+    await queue.create_topic("orders", max_deliveries=3)
+
+    async def newer_version_writes() -> None:
+        record = await store.json(MARKER)
+        record["settings"]["retention"] = 7
+        record["colour"] = {"of": "the topic"}
+        await MemoryStore.put(store, MARKER, json.dumps(record).encode())
+
+    store.before_put[MARKER] = newer_version_writes
+    changed = await queue.update_topic("orders", max_deliveries=5)
+    assert changed.max_deliveries == 5
+    stored = await store.json(MARKER)
+    assert stored["settings"] == {"max_deliveries": 5, "retention": 7}
+    assert stored["colour"] == {"of": "the topic"}
+
+
+async def test_concurrent_updates_are_all_made(store: ScriptedStore) -> None:
+    """Many processes that change a topic at once each see their change made, one after the other."""
+    queues = [await PawnQueue.open(store=store) for _ in range(8)]
+    await queues[0].create_topic("orders")
+    made = await asyncio.gather(
+        *(queue.update_topic("orders", max_deliveries=number + 1) for number, queue in enumerate(queues))
+    )
+    assert [one.max_deliveries for one in made] == list(range(1, 9))
+
+
+async def test_an_update_without_a_change_writes_nothing(queue: PawnQueue, store: ScriptedStore) -> None:
+    """Setting what is set already leaves the marker as it is."""
+    await queue.create_topic("orders", max_deliveries=3)
+    before = await store.get(MARKER)
+    await queue.update_topic("orders", max_deliveries=3)
+    assert await store.get(MARKER) == before
+
+
+# --- markers of others ---
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not JSON",
+        b"[]",
+        b"null",
+        b'{"topic": 5}',
+        b'{"topic": "orders", "settings": {"max_deliveries": -1}}',
+        b"[" * 100_000 + b"]" * 100_000,
+        b"\xff\xfe\x00",
+    ],
+    ids=["empty", "text", "list", "null", "wrong", "wrong-settings", "deep", "bytes"],
+)
+async def test_any_marker_makes_a_topic(queue: PawnQueue, store: ScriptedStore, body: bytes) -> None:
+    """Whatever is in a marker, the topic exists, with default settings, and can be changed and deleted."""
+    await store.put(MARKER, body)
+    assert await queue.list_topics() == ["orders"]
+    assert (await queue.create_topic("orders")).max_deliveries == 10
+    assert (await store.get(MARKER) or pytest.fail("gone")).body == body
+    assert (await queue.update_topic("orders", max_deliveries=2)).max_deliveries == 2
+    assert (await queue.topic("orders")).settings.max_deliveries == 2
+    assert (await store.json(MARKER))["topic"] == "orders"
+    await queue.delete_topic("orders")
+    assert await store.get(MARKER) is None
+
+
+async def test_a_topic_of_the_published_library_is_adopted(queue: PawnQueue, store: ScriptedStore) -> None:
+    """pawn-queue's marker is a topic with default settings; changing it keeps the time at which it was created."""
+    await store.put(MARKER, json.dumps({"topic": "orders", "created_at": "2025-01-02T03:04:05.000006+00:00"}).encode())
+    record = await queue.topic("orders")
+    assert (record.v, record.settings.max_deliveries) == (0, 10)
+    await queue.update_topic("orders", max_deliveries=2)
+    stored = await store.json(MARKER)
+    assert stored["created_at"] == "2025-01-02T03:04:05.000006+00:00"
+    assert (stored["v"], stored["settings"]) == (1, {"max_deliveries": 2})
+
+
+async def test_a_newer_marker_is_refused_by_name(queue: PawnQueue, store: ScriptedStore) -> None:
+    """A topic of a newer format is listed, and whatever reads it says what to do."""
+    body = b'{"topic": "orders", "v": 2}'
+    await store.put(MARKER, body)
+    assert await queue.list_topics() == ["orders"]
+    for call in (queue.create_topic, queue.topic, queue.delete_topic, queue.update_topic):
+        with pytest.raises(CompatibilityError, match=r"topic orders/\.topic has format 2.*upgrade"):
+            await call("orders")
+    assert (await store.get(MARKER) or pytest.fail("gone")).body == body
+
+
+# --- list ---
+
+
+@both_clients
+async def test_listing_never_walks(server: FaultServer, client: str) -> None:
+    """Topics are listed by folder: one LIST and a HEAD each, however many messages there are."""
+    for number in range(3000):
+        server.put_object(BUCKET, f"orders/messages/{number:05d}.json", b"")
+    for topic in ("orders", "empty", "Big.name_1-2"):
+        server.put_object(BUCKET, f"{topic}/.topic", b"{}")
+    for key in ("ghost/messages/x.json", "_registry/producers/x.json", "_probe/x.probe", "-x/.topic", "top"):
+        server.put_object(BUCKET, key, b"")
+    async with PawnQueue.open(settings_of(server, client)) as queue:
+        server.forget_requests()
+        assert await queue.list_topics() == ["Big.name_1-2", "empty", "orders"]
+        lists = [request for request in server.requests if request.operation == "ListObjectsV2"]
+        assert [request.query.get("delimiter") for request in lists] == ["/"]
+        assert [request.query.get("prefix", "") for request in lists] == [""]
+        heads = sorted(request.key for request in server.requests if request.operation != "ListObjectsV2")
+        assert heads == ["Big.name_1-2/.topic", "empty/.topic", "ghost/.topic", "orders/.topic"]
+
+
+@both_clients
+async def test_there_may_be_more_than_a_thousand_topics(server: FaultServer, client: str) -> None:
+    """All topics are listed, sorted, over as many pages as it takes."""
+    names = [f"t{number:04d}" for number in range(1050)]
+    for name in names:
+        server.put_object(BUCKET, f"{name}/.topic", b"{}")
+    async with PawnQueue.open(settings_of(server, client)) as queue:
+        server.forget_requests()
+        assert await queue.list_topics() == names
+        lists = [request for request in server.requests if request.operation == "ListObjectsV2"]
+        assert [request.query.get("delimiter") for request in lists] == ["/", "/"]
+
+
+@pytest.mark.servers
+@both_clients
+async def test_an_empty_marker_of_a_real_store_is_listed(
+    seaweedfs: S3Server, settings_for: Callable[..., Settings], client: str
+) -> None:
+    """An empty object made by hand makes a topic on a real server too."""
+    async with PawnQueue.open(settings_for(seaweedfs, s3={"client": client})) as queue:
+        assert await queue.list_topics() == []
+        await queue._store.put(MARKER, b"")
+        assert await queue.list_topics() == ["orders"]
+        await queue.delete_topic("orders")
+        assert await queue.list_topics() == []
+
+
+async def test_an_empty_bucket_has_no_topics(queue: PawnQueue) -> None:
+    """Opening a queue makes no topic."""
+    assert await queue.list_topics() == []
+
+
+# --- delete ---
+
+FOLDERS = ["messages", "packs", "leases", "claims", "dead-letter"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+async def test_a_topic_with_anything_left_is_not_deleted(queue: PawnQueue, store: ScriptedStore, folder: str) -> None:
+    """What stands for a message, in any folder, refuses the deletion, and is named; nothing is deleted."""
+    await queue.create_topic("orders", max_deliveries=3)
+    for key in (f"orders/{folder}/x", "orders/dedup/y"):
+        await store.put(key, b"")
+    before = await store.keys("orders/")
+    with pytest.raises(TopicNotEmptyError, match=rf"orders/{folder}/ still holds objects, orders/{folder}/x first"):
+        await queue.delete_topic("orders")
+    assert await store.keys("orders/") == before
+    await store.delete([f"orders/{folder}/x"])
+    await queue.delete_topic("orders")
+    assert await store.keys("orders/") == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+async def test_what_arrives_meanwhile_brings_the_topic_back(
+    queue: PawnQueue, store: ScriptedStore, folder: str
+) -> None:
+    """A message that arrives while its topic is being deleted is not lost, and the topic is as it was."""
+    await queue.create_topic("orders", max_deliveries=3)
+    store.after_delete[MARKER] = lambda: store.put(f"orders/{folder}/x", b"late")
+    with pytest.raises(TopicNotEmptyError):
+        await queue.delete_topic("orders")
+    assert (await queue.topic("orders")).settings.max_deliveries == 3
+    assert await queue.list_topics() == ["orders"]
+    assert await store.keys("orders/") == sorted([MARKER, f"orders/{folder}/x"])
+
+
+async def test_deleting_removes_what_is_left_over(queue: PawnQueue, store: ScriptedStore) -> None:
+    """Markers of deduplication and logs go with the topic; other topics keep theirs."""
+    await queue.create_topic("orders")
+    await queue.create_topic("orders-2")
+    leftovers = [f"orders/dedup/{number:04d}" for number in range(1500)]
+    for key in (*leftovers, "orders/completed/2026/x.json", "orders/strange", "orders-2/dedup/x"):
+        await store.put(key, b"")
+    await queue.delete_topic("orders")
+    assert await store.keys("orders/") == []
+    assert await store.keys("orders-2/") == ["orders-2/.topic", "orders-2/dedup/x"]
+    assert await queue.list_topics() == ["orders-2"]
+
+
+async def test_a_deletion_that_failed_can_be_repeated(queue: PawnQueue, store: ScriptedStore) -> None:
+    """A leftover that cannot be deleted is named; the topic is there until deleting it again succeeds."""
+    await queue.create_topic("orders", max_deliveries=3)
+    await store.put("orders/dedup/x", b"")
+    store.undeletable["orders/dedup/x"] = StoreError("The disk is full.", transient=True)
+    with pytest.raises(StoreError, match=r"deleted in part only: orders/dedup/x .*Delete it again") as caught:
+        await queue.delete_topic("orders")
+    assert caught.value.transient
+    assert (await queue.topic("orders")).settings.max_deliveries == 3
+    store.undeletable.clear()
+    await queue.delete_topic("orders")
+    assert await store.keys("orders/") == []
+
+
+async def test_a_marker_that_cannot_be_deleted_is_told(queue: PawnQueue, store: ScriptedStore) -> None:
+    """Where the marker itself cannot be deleted the topic is as it was."""
+    await queue.create_topic("orders", max_deliveries=3)
+    store.undeletable[MARKER] = StoreError("Denied.")
+    with pytest.raises(StoreError, match=r"orders/\.topic is still there") as caught:
+        await queue.delete_topic("orders")
+    assert not caught.value.transient
+    assert (await queue.topic("orders")).settings.max_deliveries == 3
+
+
+async def test_a_topic_that_is_created_anew_meanwhile_stays(queue: PawnQueue, store: ScriptedStore) -> None:
+    """Who creates the topic while another process deletes it has it afterwards, with the new settings."""
+    await queue.create_topic("orders", max_deliveries=3)
+    await store.put("orders/dedup/x", b"")
+    other = await PawnQueue.open(store=store)
+    store.after_delete[MARKER] = lambda: other.create_topic("orders", max_deliveries=7)
+    await queue.delete_topic("orders")
+    assert (await queue.topic("orders")).settings.max_deliveries == 7
+    assert await store.keys("orders/") == [MARKER]
+
+
+async def test_what_is_not_there_is_named_with_its_remedy(queue: PawnQueue) -> None:
+    """Reading, changing or deleting a topic that does not exist says how to create it."""
+    for call, operation in (
+        (queue.topic, "topic"),
+        (queue.update_topic, "update_topic"),
+        (queue.delete_topic, "delete_topic"),
+    ):
+        with pytest.raises(TopicNotFoundError) as caught:
+            await call("orders")
+        assert str(caught.value) == "Topic 'orders' does not exist: create it with create_topic('orders')."
+        assert (caught.value.topic, caught.value.operation) == ("orders", operation)
