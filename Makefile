@@ -21,10 +21,13 @@ PYTEST := $(BIN)/python -m pytest
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help venv lint test test-fast test-servers test-store bench constraints clean
+.PHONY: help demo venv lint test test-fast test-servers test-store bench constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP)  ## half a minute: 2,000 orders, four consumers, one killed and one frozen, and whether it adds up
+	@$(BIN)/python -m tools.demo
 
 venv: $(STAMP)  ## .venv with the project and all that its tests need; again only after pyproject.toml or constraints.txt changed
 

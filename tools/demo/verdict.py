@@ -1,0 +1,81 @@
+"""Does it add up? Every number is found in another way than it is expected."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.history import History
+    from tools.demo.crew import Blow, Plan, Remains
+    from tools.demo.worker import Worker
+
+#: Requests a message that claim and ack may cost: those of each message, those of each batch spread over its messages,
+#: and room for what is delivered twice and for looking in vain.
+REQUESTS_A_MESSAGE = 3.0
+REQUESTS_A_BATCH = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One number."""
+
+    what: str
+    expected: str
+    found: str
+    holds: bool
+
+
+@dataclass(slots=True)
+class Verdict:
+    """All of them."""
+
+    checks: list[Check] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """Each promise that was broken, in the history's words."""
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether every check holds."""
+        return all(check.holds for check in self.checks)
+
+    def equal(self, what: str, expected: int, found: int, *, holds: bool = True) -> None:
+        """Check that both are the same."""
+        self.checks.append(Check(what, f"{expected:,}", f"{found:,}", holds and expected == found))
+
+
+def judge(
+    plan: Plan, history: History, remains: Remains, blows: Sequence[Blow], consumers: Sequence[Worker]
+) -> Verdict:
+    """Check what the diaries say, what is in the bucket, and both against what was asked for."""
+    verdict = Verdict()
+    published = history.published
+    acked = {message_id for _, message_id, _ in history.acked}
+    verdict.equal("published", plan.orders, len(published))
+    verdict.equal("acked", plan.orders - plan.poison, len(acked), holds=acked == published - remains.dead)
+    verdict.equal("dead", plan.poison, len(remains.dead), holds=remains.dead <= published)
+
+    times = Counter(message_id for _, message_id, _ in history.delivered)
+    again = {message_id for message_id, count in times.items() if count > 1}
+    had = frozenset[str]().union(*(blow.ids for blow in blows))
+    verdict.checks.append(Check("redelivered", f"at least {len(had):,}", f"{len(again):,}", had <= again))
+
+    verdict.broken = history.violations(left=remains.dead.union(remains.messages))
+    twice = sum(one.startswith("held twice") for one in verdict.broken)
+    verdict.equal("held twice", 0, twice)
+    verdict.equal("lost, settled twice, or back after an ack", 0, len(verdict.broken) - twice)
+    verdict.equal("left in the bucket after a sweep", 0, remains.left)
+
+    most = REQUESTS_A_MESSAGE + REQUESTS_A_BATCH / plan.batch
+    requests = requests_a_message(consumers)
+    verdict.checks.append(
+        Check("requests a message, claim and ack", f"at most {most:.2f}", f"{requests:.2f}", requests <= most)
+    )
+    return verdict
+
+
+def requests_a_message(consumers: Sequence[Worker]) -> float:
+    """Count all that they asked of the store, for each message that they settled."""
+    return sum(one.requests for one in consumers) / max(1, sum(one.settled for one in consumers))
