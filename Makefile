@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo venv lint test test-fast test-servers test-store bench constraints clean
+.PHONY: help demo venv lint test test-fast test-servers test-store sim bench constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ test-store: $(STAMP)  ## the conformance suite on your own bucket, named by PAWN
 		echo "Set PAWNQUEUE_S3_BUCKET_NAME to a bucket of yours, and as it needs them PAWNQUEUE_S3_ENDPOINT_URL," >&2; \
 		echo "PAWNQUEUE_S3_REGION, PAWNQUEUE_S3_ACCESS_KEY and PAWNQUEUE_S3_SECRET_KEY; then: make test-store" >&2; exit 1; fi
 	@echo "== tests on bucket $$PAWNQUEUE_S3_BUCKET_NAME"; $(PYTEST) -m own_store
+
+sim: $(STAMP)  ## 100,000 schedules of the simulation, always new ones (COUNT=1000: fewer)
+	@echo "== simulation"; $(BIN)/python -m tests.sim.run $(or $(COUNT),100000)
 
 bench: $(STAMP)  ## the benchmarks, on servers that they start themselves
 	@echo "== benchmarks"; $(BIN)/python -m benchmarks

@@ -26,7 +26,6 @@ from airflow_provider_pawnqueue.engine.claims import (
     takeover,
 )
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
-from airflow_provider_pawnqueue.engine.claims.claim import Claim
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
@@ -44,16 +43,18 @@ class Mutant:
     patches: Callable[[], Patches]
     #: Schedules that have caught it: they are tried first.
     seeds: tuple[int, ...] = ()
+    #: Where it shows: in the large schedules, or at the edge of time, where requests take seconds.
+    in_duels: bool = False
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(rule: str, *seeds: int) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
+def mutant(rule: str, *seeds: int, in_duels: bool = False) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     """Enter a mutant under its function's name."""
 
     def enter(patches: Callable[[], Patches]) -> Callable[[], Patches]:
-        MUTANTS[patches.__name__] = Mutant(rule, patches, seeds)
+        MUTANTS[patches.__name__] = Mutant(rule, patches, seeds, in_duels)
         return patches
 
     return enter
@@ -75,7 +76,7 @@ def mutated(name: str) -> Iterator[None]:
 # --- §2 ---
 
 
-@mutant("§2 Unknown is never read as done")
+@mutant("§2 Unknown is never read as done", 10, 11, 19)
 def unknown_is_done() -> Patches:
     original = ConditionalWrite._take
 
@@ -92,12 +93,18 @@ def unknown_is_done() -> Patches:
     return [(ConditionalWrite, "_take", take)]
 
 
-@mutant("§2 A holder stops the margin before its time, and a taker waits for the margin after it")
+@mutant(
+    "§2 A holder stops the margin before its time, and a taker waits for the margin after it",
+    19,
+    185,
+    256,
+    in_duels=True,
+)
 def no_margin() -> Patches:
     return [(Context, "margin", property(lambda _: 0.0))]
 
 
-@mutant("§2 The time of a claim is counted from before the request was sent")
+@mutant("§2 The time of a claim is counted from before the request was sent", 237, 679, 1644, in_duels=True)
 def counted_from_the_answer() -> Patches:
     original = claiming._win_leases
 
@@ -112,7 +119,7 @@ def counted_from_the_answer() -> Patches:
 # --- §4: claim ---
 
 
-@mutant("§4.3 Creating the record extends nothing")
+@mutant("§4.3 Creating the record extends nothing", 59, 224, 492, in_duels=True)
 def record_extends() -> Patches:
     original = claiming.record_claim
 
@@ -126,7 +133,7 @@ def record_extends() -> Patches:
     return [(claiming, "record_claim", record_claim), (again, "record_claim", record_claim)]
 
 
-@mutant("§4.3 The record is created only where there is none: a taker may have fenced it")
+@mutant("§4.3 The record is created only where there is none: a taker may have fenced it", 21, 44, 60, in_duels=True)
 def record_overwrites() -> Patches:
     async def create(context: Context, topic: str, record: ClaimRecord) -> Any:
         if record.state == "open":
@@ -138,7 +145,7 @@ def record_overwrites() -> Patches:
     return [(records, "create", create)]
 
 
-@mutant("§4.4 The bodies are read only after the leases were won")
+@mutant("§4.4 The bodies are read only after the leases were won", 31, 87, 138)
 def bodies_first() -> Patches:
     read: dict[str, Bodies] = {}
     original = claiming._win_leases
@@ -168,7 +175,7 @@ def bodies_first() -> Patches:
 # --- §4: renew ---
 
 
-@mutant("§4 Renew is a compare-and-set, and who is past its time has lost the claim")
+@mutant("§4 Renew is a compare-and-set, and who is past its time has lost the claim", 38, 39, 52)
 def renews_whatever_happened() -> Patches:
     async def renew(context: Context, claim: Any, ttl: float) -> None:
         until = await context.now() + ttl
@@ -182,7 +189,7 @@ def renews_whatever_happened() -> Patches:
     return [(keeping, "renew", renew), (queue, "renew", renew)]
 
 
-@mutant("§4 A renewal never shortens a claim")
+@mutant("§4 A renewal never shortens a claim", 12, 330, 1660, in_duels=True)
 def renewal_shortens() -> Patches:
     def lengthened(context: Context, record: ClaimRecord, until: float) -> float:
         return min(until, record.created_at + context.settings.claims.max_claim_age_seconds)
@@ -193,7 +200,7 @@ def renewal_shortens() -> Patches:
 # --- §4: settle ---
 
 
-@mutant("§4 Settle writes the decisions into the record before their effects")
+@mutant("§4 Settle writes the decisions into the record before their effects", 33, 46, 47)
 def no_decision() -> Patches:
     async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
         claim._now_at(
@@ -205,7 +212,7 @@ def no_decision() -> Patches:
     return [(settling, "settle", settle), (desk, "settle", settle), (claiming, "settle", settle)]
 
 
-@mutant("§4 Settle is a compare-and-set: who was fenced changes nothing")
+@mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 94, 114, 117)
 def settles_whatever_happened() -> Patches:
     original = records.change
 
@@ -218,7 +225,7 @@ def settles_whatever_happened() -> Patches:
     return [(records, "change", change)]
 
 
-@mutant("§4 A failed COPY never leads to a DELETE")
+@mutant("§4 A failed COPY never leads to a DELETE", 6, 47, 79)
 def copy_failure_is_ignored() -> Patches:
     original = effects._bury
 
@@ -228,7 +235,7 @@ def copy_failure_is_ignored() -> Patches:
     return [(effects, "_bury", bury)]
 
 
-@mutant("§4 Message before lease, always")
+@mutant("§4 Message before lease, always", 68, 159, 205)
 def lease_before_message() -> Patches:
     async def remove(context: Context, topic: str, record: ClaimRecord, uuids: list[str]) -> Any:
         failed = {}
@@ -243,7 +250,7 @@ def lease_before_message() -> Patches:
     return [(effects, "_remove", remove)]
 
 
-@mutant("§4 The record is closed only when all effects are confirmed")
+@mutant("§4 The record is closed only when all effects are confirmed", 277, 417, 664)
 def closed_too_early() -> Patches:
     original = effects.carry_out
 
@@ -257,7 +264,7 @@ def closed_too_early() -> Patches:
 # --- §4: take over ---
 
 
-@mutant("§4 Where an overdue lease's claim has no record, a fenced one is created first")
+@mutant("§4 Where an overdue lease's claim has no record, a fenced one is created first", 83, in_duels=True)
 def no_record_is_free() -> Patches:
     async def create_fenced(*_: Any) -> bool:
         return True
@@ -265,7 +272,9 @@ def no_record_is_free() -> Patches:
     return [(takeover, "_create_fenced", create_fenced)]
 
 
-@mutant("§4 An open claim that is over is fenced by compare-and-set before its messages are taken")
+@mutant(
+    "§4 An open claim that is over is fenced by compare-and-set before its messages are taken", 4, 22, 59, in_duels=True
+)
 def no_fence() -> Patches:
     async def fence(_context: Context, _topic: str, standing: Any) -> Any:
         return standing
@@ -273,7 +282,7 @@ def no_fence() -> Patches:
     return [(takeover, "fence", fence), (again, "fence", fence), (janitor, "fence", fence)]
 
 
-@mutant("§4 A claim that was fenced early still waits for its last time")
+@mutant("§4 A claim that was fenced early still waits for its last time", 21, 39, 166)
 def early_fence_is_free() -> Patches:
     original, original_covered = takeover._free_of_claim, looking.Lookout.covered
 
@@ -291,7 +300,7 @@ def early_fence_is_free() -> Patches:
     return [(takeover, "_free_of_claim", free_of_claim), (looking.Lookout, "covered", covered)]
 
 
-@mutant("§4 The claim's time counts, not the lease's: a renewed claim is held")
+@mutant("§4 The claim's time counts, not the lease's: a renewed claim is held", 2, 21, 33)
 def only_the_lease_counts() -> Patches:
     original = takeover._free_of_claim
 
@@ -307,7 +316,7 @@ def only_the_lease_counts() -> Patches:
     return [(takeover, "_free_of_claim", free_of_claim), (looking.Lookout, "covered", covered)]
 
 
-@mutant("§5.3 What was settled is carried out by whoever meets it, and not delivered again")
+@mutant("§5.3 What was settled is carried out by whoever meets it, and not delivered again", 75, 107, 134)
 def decided_is_taken() -> Patches:
     original = takeover._free_of_claim
 
@@ -320,7 +329,7 @@ def decided_is_taken() -> Patches:
     return [(takeover, "_free_of_claim", free_of_claim)]
 
 
-@mutant("§5.5 Every crash point is finished by someone")
+@mutant("§5.5 Every crash point is finished by someone", 6, 16, 23)
 def nobody_finishes_effects() -> Patches:
     async def carry_out(*_: Any) -> dict[str, Any]:
         return {}
@@ -331,7 +340,7 @@ def nobody_finishes_effects() -> Patches:
 # --- §4: sessions ---
 
 
-@mutant("§4 A new session waits until the time of the old one is over, unless that has handed over")
+@mutant("§4 A new session waits until the time of the old one is over, unless that has handed over", 12, 39, 64)
 def session_does_not_wait() -> Patches:
     original = again.resume
 
@@ -341,20 +350,10 @@ def session_does_not_wait() -> Patches:
     return [(again, "resume", resume)]
 
 
-@mutant("§4 The old session's settlement is refused")
-def any_session_settles() -> Patches:
-    original = again.resume
-
-    async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
-        return await original(context, order, standing, vacated=standing.record.session)
-
-    return [(again, "resume", resume), (Claim, "_is_ours", lambda _: True)]
-
-
 # --- §5: redrive ---
 
 
-@mutant("§5 A dead letter whose burial is not finished is not redriven")
+@mutant("§5 A dead letter whose burial is not finished is not redriven", 914, 927, 1757)
 def redrive_early() -> Patches:
     original = redrive._move
 
@@ -367,12 +366,12 @@ def redrive_early() -> Patches:
     return [(redrive, "_move", move)]
 
 
-@mutant("§5 A dead letter is redriven under a new uuid")
+@mutant("§5 A dead letter is redriven under a new uuid", 0, 2, 5)
 def redrive_same_id() -> Patches:
     return [(layout, "redriven_name", lambda uuid, _version, seconds: layout.message_name(seconds, uuid))]
 
 
-@mutant("§5 The new place is locked before the message is written there")
+@mutant("§5 The new place is locked before the message is written there", 23, 282, 312)
 def redrive_no_lock() -> Patches:
     async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
         name = layout.redriven_name(uuid, info.version, info.last_modified.timestamp())
@@ -384,7 +383,9 @@ def redrive_no_lock() -> Patches:
     return [(redrive, "_move", move)]
 
 
-@mutant("§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT")
+@mutant(
+    "§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT", 200, 1124, 1235
+)
 def redrive_by_put() -> Patches:
     bodies: dict[str, bytes] = {}
     original_move, original_finish = redrive._move, moves.finish_move
@@ -406,7 +407,7 @@ def redrive_by_put() -> Patches:
     return [(redrive, "_move", move), (redrive, "finish_move", finish)]
 
 
-@mutant("§5 Whoever meets an overdue move finishes it")
+@mutant("§5 Whoever meets an overdue move finishes it", 0, 6, 19)
 def nobody_finishes_moves() -> Patches:
     async def finish(*_: Any) -> bool:
         return False
@@ -417,7 +418,7 @@ def nobody_finishes_moves() -> Patches:
 # --- §5: janitor and promises ---
 
 
-@mutant("§5 The janitor lists leases before messages, and looks again before it removes one")
+@mutant("§5 The janitor lists leases before messages, and looks again before it removes one", 1351, 1654)
 def janitor_order() -> Patches:
     original = janitor._Sweep.run
 
@@ -431,7 +432,7 @@ def janitor_order() -> Patches:
     return [(janitor._Sweep, "run", run)]
 
 
-@mutant("§5.6 Bad messages are buried")
+@mutant("§5.6 Bad messages are buried", 21, 22, 31)
 def malformed_is_left() -> Patches:
     async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
         kept = {uuid: one for uuid, one in decisions.items() if one.reason != "malformed"}
@@ -440,7 +441,7 @@ def malformed_is_left() -> Patches:
     return [(claiming, "settle", settle)]
 
 
-@mutant("§5.7 No message waits for ever: what is overdue is taken over")
+@mutant("§5.7 No message waits for ever: what is overdue is taken over", 0, 1, 2)
 def nothing_is_ever_over() -> Patches:
     def is_over(_context: Context, until: float, now: float) -> bool:
         return False
@@ -448,7 +449,7 @@ def nothing_is_ever_over() -> Patches:
     return [(takeover, "is_over", is_over), (looking, "is_over", is_over)]
 
 
-@mutant("§5.7 No garbage stays for ever: records that are past their retention are removed")
+@mutant("§5.7 No garbage stays for ever: records that are past their retention are removed", 0, 1, 2)
 def records_stay() -> Patches:
     return [(janitor._Sweep, "_is_past_retention", lambda *_: False)]
 

@@ -9,16 +9,28 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
+from tests.sim.duel import duel
 from tests.sim.scenario import schedule
 from tests.sim.world import World
 
 CHUNK = 100
 
+#: A schedule's seed, the promises that it broke, and how many requests it made.
+Result: TypeAlias = tuple[int, list[str], int]
 
-def run_chunk(seeds: Iterable[int]) -> list[tuple[int, list[str], int]]:
-    """Run these schedules, and return of each its violations and how many requests it made."""
+
+#: Every so-manieth schedule is a duel at the edge of time.
+DUELS = 5
+
+
+def run_chunk(seeds: Iterable[int], arena: Callable[[World], list[str]] | None = None) -> list[Result]:
+    """Run these schedules, and return of each its violations and how many requests it made.
+
+    :param arena: run all of them there; without it, they are mixed.
+    """
     logging.disable(logging.CRITICAL)
     gc.collect()
     gc.freeze()
@@ -26,14 +38,19 @@ def run_chunk(seeds: Iterable[int]) -> list[tuple[int, list[str], int]]:
     for seed in seeds:
         world = World(seed, kept=0)
         try:
-            broken = schedule(world)
+            broken = (arena or arena_of(seed))(world)
         except Exception as error:  # noqa: BLE001 - whatever a schedule dies of is a finding, with its seed
             broken = [f"{type(error).__name__}: {error}"]
         results.append((seed, broken, world.requests))
     return results
 
 
-def run_many(first: int, count: int, workers: int) -> Iterator[tuple[int, list[str], int]]:
+def arena_of(seed: int) -> Callable[[World], list[str]]:
+    """Return what is played under a seed."""
+    return duel if seed % DUELS == 0 else schedule
+
+
+def run_many(first: int, count: int, workers: int) -> Iterator[Result]:
     """Run ``count`` schedules from seed ``first`` on, in several processes."""
     chunks = [range(start, min(start + CHUNK, first + count)) for start in range(first, first + count, CHUNK)]
     if workers == 1:
@@ -79,7 +96,7 @@ def main() -> int:
 
 def _replay(seed: int) -> int:
     world = World(seed)
-    broken = schedule(world)
+    broken = arena_of(seed)(world)
     print(world.report())
     print("\n".join(broken) or "every promise was kept")
     return 1 if broken else 0

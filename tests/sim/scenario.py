@@ -238,25 +238,15 @@ async def _work(  # noqa: PLR0913, PLR0917 - who works, on what, and for how lon
     """Work on a claim, keeping it, and settle it somehow; what is believed is written down on the way."""
     if not claim:
         return
-    holder = Holder(process.name, f"{claim.claim_id}.{claim.generation}", claim.session)
-    unit_of = _units(claim)
+    holder = holder_of(process, claim)
+    unit_of = units(claim)
     deadline = stage.virtual(process, claim.deadline)
     for one in claim.ids:
         stage.history.hold(holder, unit_of[one], one, stage.world.loop.now, deadline)
-    for _ in range(chance.choice((0, 0, 1, 3, 6))):
-        await process.clock.sleep(min(chance.expovariate(3 / ttl), ttl))
-        try:
-            await queue.renew(claim, ttl=chance.choice(TTLS))
-        except LeaseLostError:
-            stage.history.drop(holder, stage.world.loop.now)
-            if chance.random() < 0.5:
-                return  # the other half tries to settle all the same
-            break
-        except StoreError:
-            if chance.random() < 0.5:  # nobody knows whether it was renewed: work on for as long as it is trusted
-                await process.clock.sleep(max(0.0, 0.9 * (claim.deadline - process.clock.elapsed())))
-            continue
-        stage.history.extend(holder, stage.virtual(process, claim.deadline))
+    if chance.random() < 0.3:  # some work without ever renewing, up to their time and past it
+        await process.clock.sleep(chance.uniform(0, 1.3) * ttl)
+    if not await _keep(stage, process, queue, claim, chance, ttl) and chance.random() < 0.5:
+        return  # it was lost; the other half tries to settle all the same
     if chance.random() < 0.1:
         return  # it forgets what it has
     stage.history.drop(holder, stage.world.loop.now)  # who settles, or hands over, has stopped working
@@ -266,13 +256,38 @@ async def _work(  # noqa: PLR0913, PLR0917 - who works, on what, and for how lon
     await _settle(stage, process, queue, claim, chance)
 
 
-def _units(claim: Claim) -> dict[str, str]:
+async def _keep(  # noqa: PLR0913, PLR0917 - as above
+    stage: Stage, process: Process, queue: PawnQueue, claim: Claim, chance: random.Random, ttl: float
+) -> bool:
+    """Renew a claim some times, and say whether it is still ours as far as is known."""
+    holder = holder_of(process, claim)
+    for _ in range(chance.choice((0, 0, 1, 3, 6))):
+        await process.clock.sleep(min(chance.expovariate(3 / ttl), ttl))
+        try:
+            await queue.renew(claim, ttl=chance.choice(TTLS))
+        except LeaseLostError:
+            stage.history.drop(holder, stage.world.loop.now)
+            return False
+        except StoreError:
+            if chance.random() < 0.5:  # nobody knows whether it was renewed: work on for as long as it is trusted
+                await process.clock.sleep(max(0.0, 0.9 * (claim.deadline - process.clock.elapsed())))
+            continue
+        stage.history.extend(holder, stage.virtual(process, claim.deadline))
+    return True
+
+
+def holder_of(process: Process, claim: Claim) -> Holder:
+    """Return who has the claim, as the history knows them."""
+    return Holder(process.name, f"{claim.claim_id}.{claim.generation}", claim.session)
+
+
+def units(claim: Claim) -> dict[str, str]:
     """Return under which unit each of the claim's messages is kept."""
     return {one: uuid for uuid, one in claim._uuids.items()}
 
 
 async def _settle(stage: Stage, process: Process, queue: PawnQueue, claim: Claim, chance: random.Random) -> None:
-    unit_of = _units(claim)
+    unit_of = units(claim)
     ids = list(claim.ids)
     while ids:
         some, ids = (ids, []) if chance.random() < 0.6 else (ids[:1], ids[1:])
@@ -316,8 +331,8 @@ async def _finish(stage: Stage, process: Process) -> None:
         for _ in range(60):
             claim = await queue.claim(TOPIC, process.name, max_messages=10, ttl=30.0)
             if claim:
-                holder = Holder(process.name, f"{claim.claim_id}.{claim.generation}", claim.session)
-                unit_of = _units(claim)
+                holder = holder_of(process, claim)
+                unit_of = units(claim)
                 for one in claim.ids:
                     deadline = stage.virtual(process, claim.deadline)
                     stage.history.hold(holder, unit_of[one], one, stage.world.loop.now, deadline)

@@ -87,7 +87,10 @@ STORMY = Weather(
 #: A store that takes its time, without much else going wrong.
 SLOW = Weather(latency=0.6, late=0.1, lateness=60.0, kill=0.3, pause=0.3)
 
+#: Requests that take seconds, and are often answered all the same, just in time or just too late.
+SLUGGISH = Weather(lateness=9.0, late=0.25, lost=0.05, dropped=0.03, error=0.05, kill=0.1, pause=0.5)
+
 
 def any_weather(chance: random.Random) -> Weather:
     """Draw the weather of a schedule."""
-    return chance.choices((CALM, NORMAL, STORMY, SLOW), (1, 5, 5, 1))[0]
+    return chance.choices((CALM, NORMAL, STORMY, SLOW, SLUGGISH), (1, 4, 4, 1, 4))[0]

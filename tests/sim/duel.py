@@ -1,0 +1,89 @@
+"""A small schedule at the edge of time: a few consumers, two messages, claims that are hardly longer than the margin.
+
+Whoever has a claim trusts it to its very end, and the others try all the time: what is wrong by a second shows here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import LeaseLostError, PawnQueue, StoreError, layout
+from airflow_provider_pawnqueue.engine.records import Envelope
+from tests.sim.bucket import EPOCH
+from tests.sim.prepared import establish
+from tests.sim.scenario import ALL_SETTINGS, RETENTION, TOPIC, Stage, holder_of, units
+from tests.sim.weather import SLUGGISH
+
+if TYPE_CHECKING:
+    import random
+
+    from airflow_provider_pawnqueue.engine import Claim
+    from tests.sim.processes import Process
+    from tests.sim.world import World
+
+LASTS = 70.0
+TTLS = (4.5, 6.0, 14.0)
+
+
+def duel(world: World) -> list[str]:
+    """Run one duel to its end, and return every promise that it broke."""
+    world.weather = world.first_weather = SLUGGISH if world.stream("weather").random() < 0.7 else world.weather
+    return world.run(_duel)
+
+
+async def _duel(world: World) -> list[str]:
+    stage = Stage(world, world.stream("duel"))
+    establish(world.bucket, TOPIC)
+    for _ in range(stage.chance.choice((1, 2))):
+        one = str(uuid.UUID(int=stage.chance.getrandbits(128), version=4))
+        body = Envelope(id=one, topic=TOPIC, payload={}).encode()
+        world.bucket.plant(layout.message(TOPIC, layout.message_name(EPOCH - 9, one)), body)
+    for name in ("A", "B", "C"):
+        process = world.process(name)
+        process.spawn(_fight(stage, process))
+        process.trouble(LASTS, 60)
+    await world.until_idle(at_most=600.0)
+    return stage.history.violations(left=stage.history.published)
+
+
+async def _fight(stage: Stage, process: Process) -> None:
+    chance = stage.world.stream(f"actor {process.name}")
+    settings = chance.choice(ALL_SETTINGS[RETENTION])
+    while stage.world.loop.now < LASTS:
+        try:
+            async with PawnQueue.open(settings, store=process.store, clock=process.clock) as queue:
+                await _claim_and_hold(stage, process, queue, chance)
+        except (StoreError, LeaseLostError):
+            await process.clock.sleep(0.2)
+
+
+async def _claim_and_hold(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    by_id = chance.random() < 0.6
+    while stage.world.loop.now < LASTS:
+        ttl = chance.choice(TTLS)
+        # By one id for a while, and for the same owner: each is the zombie of the others, or their retry.
+        claim_id = f"job-{stage.world.loop.now // 25:.0f}" if by_id else None
+        claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=ttl, claim_id=claim_id, owner="run")
+        if claim:
+            await _hold(stage, process, queue, claim, chance)
+        await process.clock.sleep(chance.uniform(0, 0.6))
+
+
+async def _hold(stage: Stage, process: Process, queue: PawnQueue, claim: Claim, chance: random.Random) -> None:
+    """Trust the claim to its end, renewed once or not at all; then let it be over."""
+    holder = holder_of(process, claim)
+    deadline = stage.virtual(process, claim.deadline)
+    for one, unit in units(claim).items():
+        stage.history.hold(holder, unit, one, stage.world.loop.now, deadline)
+    for _ in range(chance.choice((0, 1, 2))):
+        try:
+            await queue.renew(claim, ttl=chance.choice(TTLS))
+            stage.history.extend(holder, stage.virtual(process, claim.deadline))
+        except LeaseLostError:
+            stage.history.drop(holder, stage.world.loop.now)
+            return
+        except StoreError:
+            break  # nobody knows: it is trusted as before
+    await process.clock.sleep(max(0.0, claim.deadline - process.clock.elapsed()))
+    stage.history.drop(holder, stage.world.loop.now)
