@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks import client_cpu
+from benchmarks import claim_ack, client_cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,4 +18,5 @@ class Subject:
 
 SUBJECTS: Mapping[str, Subject] = {
     "client-cpu": Subject("Client CPU per request, obstore against boto3", client_cpu.run),
+    "claim-ack": Subject("Claim and ack, against the same requests without a queue", claim_ack.run),
 }

@@ -248,7 +248,9 @@ class PawnQueue:
     async def attach(self, reference: ClaimReference | Mapping[str, Any], *, ttl: float | None = None) -> Claim:
         """Go on with a claim that another process handed over (``claim.hand_over()``).
 
-        :raises LeaseLostError: it has ended, or others work for it.
+        One that has ended is empty, and tells what was decided (``.decided``, ``.state``).
+
+        :raises LeaseLostError: it has no record any more, or others work for it.
         """
         self._check_open()
         given = reference if isinstance(reference, ClaimReference) else ClaimReference.from_dict(reference)

@@ -64,17 +64,15 @@ class _Loop:
 
     def stop(self) -> None:
         """End all that still runs, the loop and its thread. May be called twice; an interrupt leaves nothing behind."""
+        with self._lock:
+            self._ending = True
         with suppress(RuntimeError):  # it has ended before
             self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
 
     def _run(self) -> None:
-        try:
+        with self._runner:  # which ends what is left
             self._runner.run(self._end.wait())
-        finally:
-            with self._lock:
-                self._ending = True
-            self._runner.close()
 
 
 _OWN_THREAD = (

@@ -61,6 +61,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._age = count()
         self._withheld: dict[object, list[SimHandle]] = {}
         self._tasks: list[asyncio.Task[Any]] = []
+        self._owners: dict[asyncio.Task[Any], object] = {}
         self._watched: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._closed = False
 
@@ -90,11 +91,15 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._watched.remove(entry)
 
     def unretrieved(self) -> list[BaseException]:
-        """Return the errors with which tasks ended and which nobody has asked for."""
+        """Return the errors with which tasks ended and which nobody has asked for, and nobody is kept from asking."""
         return [
             error
             for task in self._tasks
-            if task.done() and not task.cancelled() and task._log_traceback and (error := task.exception())
+            if task.done()
+            and self._owners.get(task) not in self.held
+            and not task.cancelled()
+            and task._log_traceback
+            and (error := task.exception())
         ]
 
     def abandon(self) -> None:
@@ -119,6 +124,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if task.done() and not task.cancelled():
                     task.exception()
             self._tasks.clear()
+            self._owners.clear()
             self._heap.clear()
             self._closed = True
 
@@ -259,6 +265,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Start a task; :meth:`abandon` will know it."""
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks.append(task)
+        owner = context[OWNER] if context is not None and OWNER in context else OWNER.get()
+        if owner is not None:
+            self._owners[task] = owner
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

@@ -94,7 +94,8 @@ async def resume(context: Context, order: Order, standing: FoundRecord, *, vacat
     started = context.clock.elapsed()
     now = await context.now()
     until = lengthened(context, record, now + order.ttl)
-    changed = record.model_copy(update={"session": order.session, "until": until, "ttl": order.ttl})
+    longest = max(order.ttl, until - now)  # the record's size tells it
+    changed = record.model_copy(update={"session": order.session, "until": until, "ttl": longest})
     outcome = await records.change(context, order.topic.topic, changed, standing.version)
     if isinstance(outcome, Unknown):
         raise outcome.fault

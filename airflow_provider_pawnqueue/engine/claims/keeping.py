@@ -38,7 +38,8 @@ async def renew(context: Context, claim: Claim, ttl: float) -> None:
             until = lengthened(context, claim._record, now + ttl)  # noqa: SLF001
             if until <= now:
                 raise lost_error(claim, f"it is older than claims.max_claim_age_seconds={_max_age(context):g}")
-            changed = claim._record.model_copy(update={"until": until, "ttl": ttl})  # noqa: SLF001
+            longest = max(ttl, until - now)  # the record's size tells it
+            changed = claim._record.model_copy(update={"until": until, "ttl": longest})  # noqa: SLF001
             outcome = await records.change(context, claim.topic, changed, claim._version)  # noqa: SLF001
             if isinstance(outcome, Unknown):
                 raise outcome.fault

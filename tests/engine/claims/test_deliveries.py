@@ -1,0 +1,79 @@
+"""Deliveries are counted, whoever delivers, and poison ends in dead-letter (§4, §5.6)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import layout
+from tests.engine.virtual import TOPIC, Process, World, numbered
+
+
+async def deliveries(world: World, processes: list[Process], ends: str, most: int) -> list[int]:
+    """What consumers are told of one message while each of them ends in this way."""
+    seen = []
+    for turn in range(most):
+        process = processes[turn % len(processes)]
+        claim = await process.queue.claim(TOPIC, "c")
+        if not claim:
+            break
+        seen += [message.deliveries for message in claim]
+        if ends == "release":
+            await process.queue.nack(claim, requeue=True)
+        else:
+            await world.later()
+    return seen
+
+
+@pytest.mark.parametrize("ends", ["release", "crash"])
+@pytest.mark.parametrize("limit", [1, 2, 5])
+async def test_poison_is_buried_after_so_many_deliveries(world: World, ends: str, limit: int) -> None:
+    """A message is delivered ``max_deliveries`` times, however its consumers end, and then buried with that reason."""
+    world.topic(max_deliveries=limit)
+    processes = [await world.process(), await world.process()]
+    [uuid] = await processes[0].queue.publish(TOPIC, numbered(1))
+    assert await deliveries(world, processes, ends, limit + 3) == list(range(1, limit + 1))
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
+    told = json.loads(world.bucket.body(layout.dead_reason(TOPIC, uuid)))
+    assert told["reason"] == "max_deliveries"
+    assert told["deliveries"] == limit + 1
+    assert str(limit) in told["error"]
+
+
+@pytest.mark.parametrize("ends", ["release", "crash"])
+async def test_without_a_limit_nothing_is_buried(world: World, ends: str) -> None:
+    """With ``max_deliveries=None`` a message is delivered again and again."""
+    world.topic(max_deliveries=None)
+    process = await world.process()
+    await process.queue.publish(TOPIC, numbered(1))
+    assert await deliveries(world, [process], ends, 30) == list(range(1, 31))
+    assert world.bucket.below("dead-letter/") == []
+
+
+async def test_ten_deliveries_are_the_default(world: World, ann: Process) -> None:
+    """A topic of which nothing was said buries after ten."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    assert len(await deliveries(world, [ann], "release", 30)) == 10
+
+
+async def test_a_poisoned_message_does_not_take_others_along(world: World) -> None:
+    """Of a batch, only the message that was delivered too often is buried; the others are handed out."""
+    world.topic(max_deliveries=2)
+    process = await world.process()
+    ids = await process.queue.publish(TOPIC, numbered(1))
+    for _ in range(2):
+        await process.queue.nack(await process.queue.claim(TOPIC, "c"), requeue=True)
+    ids += await process.queue.publish(TOPIC, numbered(2, 1))
+    claim = await process.queue.claim(TOPIC, "c")
+    assert claim.ids == ids[1:]
+    assert claim.decided == {ids[0]: "dead"}
+
+
+async def test_finding_a_claim_again_is_no_delivery(world: World, ann: Process, bob: Process) -> None:
+    """Handing a claim over, and claiming again by its id, do not count."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
+    claim = await bob.queue.attach(claim.hand_over())
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
+    assert [message.deliveries for message in claim] == [1]

@@ -1,0 +1,402 @@
+"""Settle: what becomes of messages, whatever becomes of the requests that settle them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import ConfigError, QueueClosedError, Settlement, layout
+from tests.engine.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import Claim
+
+
+async def claimed(process: Process, count: int = 3, **options: object) -> Claim:
+    """Publish so many messages and claim them."""
+    await process.queue.publish(TOPIC, numbered(count))
+    claim = await process.queue.claim(TOPIC, "c", max_messages=count, **options)
+    assert len(claim) == count
+    return claim
+
+
+async def test_what_was_acked_is_gone(world: World, ann: Process) -> None:
+    """Message and lease are deleted, the record is closed, and nobody is given the messages again."""
+    claim = await claimed(ann)
+    settlement = await ann.queue.ack(claim)
+    assert settlement == Settlement(acked=claim.ids)
+    assert settlement.complete
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == world.bucket.below("dead-letter/") == []
+    assert world.bucket.record(f"{claim.claim_id}.0").state == claim.state == "closed"
+    assert claim.decided == dict.fromkeys(claim.ids, "acked")
+    await world.later()
+    assert not await ann.queue.claim(TOPIC, "c")
+
+
+async def test_what_was_nacked_is_buried_byte_for_byte(world: World, ann: Process) -> None:
+    """The dead letter is the envelope as it was published, under its key's uuid; the reason stands beside it."""
+    body = '{"payload" : {"ü": [1, 2.50,\n 1e2], "a":"\\u00fc\\ud83e\\udd80"}, "id":"same", "extra": 1}   '
+    [uuid] = world.fill([body])
+    claim = await ann.queue.claim(TOPIC, "worker", claim_id="run")
+    settlement = await ann.queue.nack(claim, reason="bad", error="Traceback: …")
+    assert settlement.buried == ["same"]
+    assert world.bucket.body(layout.dead_letter(TOPIC, uuid)) == body.encode()
+    reason = json.loads(world.bucket.body(layout.dead_reason(TOPIC, uuid)))
+    assert {name: reason[name] for name in ("reason", "error", "deliveries", "consumer", "claim", "v")} == {
+        "reason": "bad",
+        "error": "Traceback: …",
+        "deliveries": 1,
+        "consumer": "worker",
+        "claim": "run.0",
+        "v": 1,
+    }
+    assert reason["at"].startswith("2026-01-01T00:0")
+    assert reason["name"].endswith(f"-{uuid}.json")
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
+
+
+async def test_what_was_requeued_is_there_for_anyone_at_once(world: World, ann: Process, bob: Process) -> None:
+    """A released message is delivered again without anybody's waiting, with its deliveries counted."""
+    claim = await claimed(ann)
+    assert (await ann.queue.nack(claim, requeue=True)).released == claim.ids
+    assert claim.state == "closed"
+    again = await bob.queue.claim(TOPIC, "d")
+    assert again.ids == claim.ids
+    assert [message.deliveries for message in again] == [2, 2, 2]
+
+
+async def test_what_was_delayed_is_not_delivered_before(world: World, ann: Process, bob: Process) -> None:
+    """A message requeued with a delay is given to nobody until then, and to somebody after it."""
+    claim = await claimed(ann, 1)
+    await ann.queue.nack(claim, requeue=True, delay=100)
+    for process in (ann, bob):
+        assert not await process.queue.claim(TOPIC, "d")
+    await world.later(98)
+    assert not await bob.queue.claim(TOPIC, "d")
+    await world.later(4)
+    assert numbers(await bob.queue.claim(TOPIC, "d")) == [0]
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 1e12, "5"], ids=repr)
+async def test_a_delay_that_is_none_is_refused(world: World, ann: Process, delay: float) -> None:
+    """A delay is a number of seconds from 0; nothing is settled by another one."""
+    claim = await claimed(ann, 1)
+    before = world.bucket.snapshot()
+    with pytest.raises(ConfigError):
+        await ann.queue.nack(claim, requeue=True, delay=delay)
+    assert world.bucket.snapshot() == before
+
+
+@pytest.mark.parametrize("given", [{"reason": 5}, {"error": ValueError("x")}, {"reason": None}], ids=str)
+async def test_a_reason_that_is_no_text_is_refused(world: World, ann: Process, given: dict[str, str]) -> None:
+    """Reason and error are text; nothing is settled by anything else."""
+    claim = await claimed(ann, 1)
+    before = world.bucket.snapshot()
+    with pytest.raises(ConfigError):
+        await ann.queue.nack(claim, **given)
+    assert world.bucket.snapshot() == before
+
+
+async def test_an_error_that_no_file_could_hold_is_kept_all_the_same(world: World, ann: Process) -> None:
+    """An error's text with half a surrogate pair (a strange file name, say) can be buried and read."""
+    claim = await claimed(ann, 1)
+    assert (await ann.queue.nack(claim, error="no such file: \udcff")).complete
+    found = await ann.queue.find(TOPIC, claim.ids[0])
+    assert found is not None
+    assert "no such file" in found.error
+
+
+async def test_some_ids_are_settled_and_the_others_stay(world: World, ann: Process, bob: Process) -> None:
+    """Each message can have a fate of its own; the record is closed when all have theirs."""
+    claim = await claimed(ann, 5)
+    ids = claim.ids
+    assert (await ann.queue.ack(claim, ids[:2])).acked == ids[:2]
+    assert claim.state == "open"
+    assert len(world.bucket.below("messages/")) == 3
+    assert (await ann.queue.nack(claim, ids[2])).buried == [ids[2]]  # a lone id may be given as it is
+    assert (await ann.queue.nack(claim, [ids[3]], requeue=True)).released == [ids[3]]
+    assert claim.state == "open"
+    assert (await bob.queue.claim(TOPIC, "d")).ids == [ids[3]]
+    assert (await ann.queue.ack(claim)) == Settlement(
+        acked=[ids[0], ids[1], ids[4]], buried=[ids[2]], released=[ids[3]]
+    )
+    assert claim.state == "closed"
+    assert claim.decided == dict(zip(ids, ["acked", "acked", "dead", "released", "acked"], strict=True))
+
+
+async def test_the_first_decision_stands(world: World, ann: Process) -> None:
+    """Settling twice returns what was decided the first time, and makes no request once all is done."""
+    claim = await claimed(ann, 2)
+    await ann.queue.ack(claim)
+    before = world.bucket.snapshot()
+    with ann.client.counting() as requests:
+        assert (await ann.queue.ack(claim)).acked == claim.ids
+        assert (await ann.queue.nack(claim)).acked == claim.ids
+        assert (await ann.queue.nack(claim, requeue=True)).acked == claim.ids
+    assert not requests
+    assert world.bucket.snapshot() == before
+
+
+async def test_an_id_of_another_claim_is_said_to_be_none_of_it(world: World, ann: Process) -> None:
+    """Ids that the claim does not have are named, and the others settled."""
+    claim = await claimed(ann, 2)
+    settlement = await ann.queue.ack(claim, ["strange", claim.ids[0], "strange"])
+    assert settlement == Settlement(acked=[claim.ids[0]], not_in_claim=["strange"])
+    assert not settlement.complete
+    assert dict(settlement) == {"strange": "not_in_claim", claim.ids[0]: "acked"}
+
+
+async def test_settling_nothing_is_no_request(ann: Process) -> None:
+    """No ids, or a claim without messages: nothing is asked of the store."""
+    claim = await claimed(ann, 1)
+    empty = await ann.queue.claim(TOPIC, "c")
+    with ann.client.counting() as requests:
+        for one, ids in ((claim, []), (empty, None)):
+            assert await ann.queue.ack(one, ids) == Settlement()
+            assert await ann.queue.nack(one, ids) == Settlement()
+            assert await ann.queue.nack(one, ids, requeue=True) == Settlement()
+    assert not requests
+
+
+async def test_settling_through_a_closed_queue_is_an_error(ann: Process) -> None:
+    """Once closed, a queue settles nothing."""
+    claim = await claimed(ann, 1)
+    await ann.queue.aclose()
+    with pytest.raises(QueueClosedError):
+        await ann.queue.ack(claim)
+    with pytest.raises(QueueClosedError):
+        await ann.queue.nack(claim, requeue=True)
+
+
+@pytest.mark.parametrize("how", ["ack", "bury", "release"])
+async def test_who_was_fenced_changes_nothing(world: World, ann: Process, bob: Process, how: str) -> None:
+    """After another consumer took the messages over, all of them are lost to the first, and stay with the other."""
+    claim = await claimed(ann)
+    await world.later()
+    taken = await bob.queue.claim(TOPIC, "d")
+    assert taken.ids == claim.ids
+    before = world.bucket.snapshot()
+    settle = {
+        "ack": lambda: ann.queue.ack(claim),
+        "bury": lambda: ann.queue.nack(claim),
+        "release": lambda: ann.queue.nack(claim, requeue=True),
+    }[how]
+    settlement = await settle()
+    assert settlement == Settlement(lost=claim.ids)
+    assert world.bucket.snapshot() == before
+    assert (await bob.queue.ack(taken)).complete
+
+
+async def test_what_was_settled_before_the_fence_is_not_lost(world: World, ann: Process, bob: Process) -> None:
+    """Of a claim that was fenced, what it had decided is still told as decided, and only the rest as lost."""
+    claim = await claimed(ann, 4)
+    await ann.queue.ack(claim, claim.ids[:2])
+    await world.later()
+    assert (await bob.queue.claim(TOPIC, "d")).ids == claim.ids[2:]
+    assert await ann.queue.ack(claim) == Settlement(acked=claim.ids[:2], lost=claim.ids[2:])
+
+
+async def test_a_claim_past_its_time_may_settle_until_it_is_fenced(world: World, ann: Process, bob: Process) -> None:
+    """Nobody has taken it over, so its decision is the only one."""
+    claim = await claimed(ann)
+    await world.later()
+    assert (await ann.queue.ack(claim)).complete
+    assert not await bob.queue.claim(TOPIC, "d")
+
+
+async def test_when_the_store_does_not_answer_the_outcome_is_unknown(world: World, ann: Process) -> None:
+    """A settlement of which nobody can tell is said to be unknown, and changes nothing that it did not decide."""
+    claim = await claimed(ann, ttl=300)
+    ann.client.inject("lost", "PUT", "*/claims/*")
+    settlement = await ann.queue.ack(claim)
+    assert settlement == Settlement(unknown=claim.ids)
+    assert len(world.bucket.below("messages/")) == 3
+    ann.client.heal()
+    assert (await ann.queue.ack(claim)).acked == claim.ids
+    assert not world.bucket.below("messages/")
+
+
+async def test_an_unknown_settlement_that_landed_is_found_when_it_is_settled_again(world: World, ann: Process) -> None:
+    """Settling again tells what was decided, another decision notwithstanding, and carries it out."""
+    claim = await claimed(ann, ttl=300)
+    ann.client.inject("answer lost", "PUT", "*/claims/*")
+    ann.client.inject("lost", "GET", "*/claims/*")
+    assert (await ann.queue.ack(claim)).unknown == claim.ids
+    ann.client.heal()
+    assert len(world.bucket.below("messages/")) == 3
+    assert (await ann.queue.nack(claim)).acked == claim.ids
+    assert not world.bucket.below("messages/")
+    assert claim.state == "closed"
+
+
+async def test_a_lost_answer_is_looked_up(world: World, ann: Process) -> None:
+    """A decision whose answer was lost is found in the record, and the settlement is known after all."""
+    claim = await claimed(ann)
+    ann.client.inject("answer lost", "PUT", "*/claims/*", times=1)
+    assert (await ann.queue.ack(claim)).acked == claim.ids
+    assert claim.state == "closed"
+
+
+STEPS = {
+    "ack": ["DELETE */messages/*", "DELETE */leases/*", "PUT */claims/*"],
+    "bury": [
+        "PUT */dead-letter/*",
+        "COPY */dead-letter/*",
+        "DELETE */messages/*",
+        "DELETE */leases/*",
+        "PUT */claims/*",
+    ],
+    "release": ["PUT */leases/*", "PUT */claims/*"],
+}
+
+
+@pytest.mark.parametrize("finisher", ["consumer", "janitor"])
+@pytest.mark.parametrize("when", ["dies", "dies after"])
+@pytest.mark.parametrize(("how", "step"), [(how, step) for how, steps in STEPS.items() for step in steps])
+async def test_what_was_decided_is_finished_by_others(  # noqa: PLR0913, PLR0917 - a matrix
+    world: World, ann: Process, bob: Process, how: str, step: str, when: str, finisher: str
+) -> None:
+    """A process that ends at any step after its decision leaves work that the next consumer or janitor finishes."""
+    claim = await claimed(ann, 3)
+    kind, key = step.split()
+    ann.client.inject(when, kind, key, passed=1 if kind == "PUT" and "claims" in key else 0)
+    with pytest.raises(Died):
+        await {
+            "ack": lambda: ann.queue.ack(claim),
+            "bury": lambda: ann.queue.nack(claim),
+            "release": lambda: ann.queue.nack(claim, requeue=True),
+        }[how]()
+    await world.later()
+    if finisher == "janitor":
+        report = await bob.queue.sweep(TOPIC)
+        assert not report.failures
+    found = await bob.queue.claim(TOPIC, "d")
+    if how == "release" and not found:  # the look that met the leases released them; the next one takes them
+        found = await bob.queue.claim(TOPIC, "d")
+    assert found.ids == (claim.ids if how == "release" else [])
+    await bob.queue.ack(found)
+    if finisher == "consumer":  # it does what a delivery needs; what is left is the janitor's
+        await bob.queue.sweep(TOPIC)
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
+    assert len(world.bucket.below("dead-letter/")) == (6 if how == "bury" else 0)
+    assert world.bucket.record(f"{claim.claim_id}.0").state == "closed"
+
+
+@pytest.mark.parametrize("effect", ["lost", "denied"])
+async def test_a_failed_copy_never_leads_to_a_delete(world: World, ann: Process, bob: Process, effect: str) -> None:
+    """A message whose dead letter could not be written stays where it is, until somebody buries it to the end."""
+    claim = await claimed(ann, 3, ttl=300)
+    ann.client.inject(effect, "COPY", layout.dead_letter(TOPIC, claim.ids[1]))
+    assert (await ann.queue.nack(claim, reason="bad")).buried == claim.ids
+    assert [name[-41:-5] for name in world.bucket.below("messages/")] == [claim.ids[1]]
+    assert world.bucket.below("leases/") == [f"{claim.ids[1]}.lease"]
+    assert claim.state == "open"
+    await world.later(300 + OVERDUE)
+    assert not await bob.queue.claim(TOPIC, "d")
+    assert world.bucket.below("messages/") == []
+    assert f"{claim.ids[1]}.json" in world.bucket.below("dead-letter/")
+
+
+async def test_settling_again_finishes_what_failed(world: World, ann: Process) -> None:
+    """Effects that failed are carried out when the claim is settled once more, and the record is closed."""
+    claim = await claimed(ann, 3, ttl=300)
+    ann.client.inject("lost", "DELETE", "*/messages/*")
+    assert (await ann.queue.ack(claim)).acked == claim.ids
+    assert len(world.bucket.below("messages/")) == len(world.bucket.below("leases/")) == 3
+    assert claim.state == "open"
+    ann.client.heal()
+    assert (await ann.queue.ack(claim)).acked == claim.ids
+    assert not world.bucket.below("messages/")
+    assert claim.state == "closed"
+
+
+async def test_errors_of_single_keys_are_repeated(world: World, ann: Process) -> None:
+    """A key that a bulk delete did not delete is deleted by another one; its lease waits for it."""
+    claim = await claimed(ann, 5)
+    names = world.bucket.below("messages/")
+    fault = ann.client.inject("lost", "DELETE", f"*{names[2]}", times=2)
+    assert (await ann.queue.ack(claim)).complete
+    assert fault.hits == 2
+    deletes = [key for kind, key in ann.client.requests if kind == "DELETE" and TOPIC in key]
+    assert ["messages" in key for key in deletes] == [True, True, True, False]
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
+    assert claim.state == "closed"
+
+
+@pytest.mark.parametrize(
+    ("effect", "kind", "key"),
+    [
+        ("denied", "DELETE", "*/messages/*"),
+        ("lost", "DELETE", "*/leases/*"),
+        ("denied", "DELETE", "*/leases/*"),
+        ("denied", "PUT", "*/dead-letter/*"),
+        ("denied", "PUT", "*/leases/*"),
+        ("lost", "PUT", "*/leases/*"),
+    ],
+)
+@pytest.mark.parametrize("how", ["ack", "bury", "release"])
+async def test_an_effect_that_fails_is_no_failure_of_the_settlement(
+    ann: Process, how: str, effect: str, kind: str, key: str
+) -> None:
+    """What was decided is told as decided, whether or not its effects could be carried out now."""
+    claim = await claimed(ann, 3, ttl=300)
+    ann.client.inject(effect, kind, key)
+    settlement = await {
+        "ack": lambda: ann.queue.ack(claim),
+        "bury": lambda: ann.queue.nack(claim),
+        "release": lambda: ann.queue.nack(claim, requeue=True),
+    }[how]()
+    assert settlement.complete
+    assert dict(settlement) == dict.fromkeys(claim.ids, {"ack": "acked", "bury": "buried", "release": "released"}[how])
+
+
+async def test_an_attached_claim_whose_leases_cannot_be_read_is_settled(world: World, ann: Process) -> None:
+    """A release that must look at its leases and cannot has decided all the same."""
+    first = await claimed(ann, 3, ttl=300)
+    claim = await ann.queue.attach(first.hand_over(), ttl=300)
+    ann.client.inject("lost", "GET", "*/leases/*")
+    assert (await ann.queue.nack(claim, requeue=True)).released == first.ids
+    ann.client.heal()
+    assert (await ann.queue.ack(claim)).released == first.ids
+    assert len(await ann.queue.claim(TOPIC, "d")) == 3
+
+
+async def test_a_claim_is_renewed_while_effects_are_slow(world: World, ann: Process) -> None:
+    """Deleting what was settled does not keep the rest of the claim from being renewed in time."""
+    claim = await claimed(ann, 2)
+
+    async def slow(kind: str, key: str) -> None:
+        if kind == "DELETE":
+            await world.clock.sleep(TTL * 2)
+
+    ann.client.meanwhile = slow
+    settling = asyncio.create_task(ann.queue.ack(claim, claim.ids[:1]))
+    for _ in range(8):
+        await world.later(TTL / 3)
+        await ann.queue.renew(claim)
+    assert (await settling).acked == claim.ids[:1]
+    assert (await ann.queue.ack(claim)).complete
+    assert claim.state == "closed"
+
+
+async def test_a_claim_can_be_settled_from_several_tasks(world: World, ann: Process) -> None:
+    """Messages of one claim that are settled concurrently each have one decision, and the record is closed."""
+    claim = await claimed(ann, 20)
+    settlements = await asyncio.gather(*(ann.queue.ack(claim, [one]) for one in claim.ids))
+    assert all(settlement.complete for settlement in settlements)
+    assert claim.state == "closed"
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
+
+
+async def test_two_redriven_copies_of_one_message_are_settled_together(world: World, ann: Process) -> None:
+    """Where two objects hold one message's id, settling the id settles both."""
+    body = {"id": "same", "payload": {"n": 1}}
+    world.fill([body, body])
+    claim = await ann.queue.claim(TOPIC, "c")
+    assert claim.ids == ["same", "same"]
+    assert (await ann.queue.ack(claim, ["same"])).acked == ["same"]
+    assert world.bucket.below("messages/") == []
+    assert claim.state == "closed"

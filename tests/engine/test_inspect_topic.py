@@ -1,0 +1,196 @@
+"""Looking without taking: peek, find and stats change nothing and tell what is there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import ConfigError, InvalidTopicError, TopicNotFoundError, layout
+from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
+from tests.engine.virtual import OVERDUE, TOPIC, Process, World, numbered, numbers
+
+NOBODY = "11111111-2222-4333-8444-555555555555"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """A bucket with a topic, in which time is virtual."""
+    async with World() as world:
+        yield world
+
+
+@pytest.fixture
+async def ann(world: World) -> Process:
+    """A process that has opened the queue."""
+    return await world.process()
+
+
+async def in_every_state(process: Process) -> dict[str, str]:
+    """Make a message in each state, and return their ids by state."""
+    ids = await process.queue.publish(TOPIC, numbered(6))
+    claim = await process.queue.claim(TOPIC, "worker", max_messages=5, ttl=300)
+    await process.queue.ack(claim, ids[0])
+    await process.queue.nack(claim, ids[1], reason="bad", error="details")
+    await process.queue.nack(claim, ids[2], requeue=True, delay=250)
+    await process.queue.nack(claim, ids[3], requeue=True)
+    return dict(zip(["gone", "dead", "delayed", "released", "in_flight", "pending"], ids, strict=True))
+
+
+async def test_stats_count_each_state(world: World, ann: Process) -> None:
+    """Pending, in flight, delayed and dead are told apart, and how old the oldest is."""
+    await in_every_state(ann)
+    await world.later(100)
+    stats = await ann.queue.stats(TOPIC)
+    assert (stats.pending, stats.in_flight, stats.delayed, stats.dead, stats.strangers) == (2, 1, 1, 1, 0)
+    assert stats.oldest_age_seconds == pytest.approx(100, abs=1)
+
+
+async def test_stats_are_lists_alone(world: World, ann: Process) -> None:
+    """They cost one request for each folder and page, whatever is in it."""
+    await in_every_state(ann)
+    await ann.queue.publish(TOPIC, numbered(2500))
+    with ann.client.counting() as requests:
+        await ann.queue.stats(TOPIC)
+    assert requests == {"LIST": 1 + 1 + 3}
+
+
+async def test_stats_of_an_empty_topic(ann: Process) -> None:
+    """Nothing is there, and nothing is old."""
+    assert await ann.queue.stats(TOPIC) == Stats(0, 0, 0, 0, None)
+
+
+async def test_the_oldest_is_the_oldest_that_is_there(world: World, ann: Process) -> None:
+    """What was consumed is not old any more; a clock that runs ahead gives no negative age."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    await world.later(50)
+    await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.ack(await ann.queue.claim(TOPIC, "c", max_messages=1))
+    await world.later(10)
+    assert (await ann.queue.stats(TOPIC)).oldest_age_seconds == pytest.approx(10, abs=1)
+    world.topic("future")
+    world.bucket.plant(layout.message("future", f"99981231T235959_999999-{NOBODY}.json"), "{}")
+    assert (await ann.queue.stats("future")).oldest_age_seconds == 0
+    world.topic("timeless")
+    world.bucket.plant(layout.message("timeless", f"00000000T000000_000000-{NOBODY}.json"), "{}")
+    assert await ann.queue.stats("timeless") == Stats(1, 0, 0, 0, None)
+
+
+@pytest.mark.parametrize("state", ["dead", "delayed", "released", "in_flight", "pending", "gone", "unheard of"])
+async def test_find_says_where_a_message_is(world: World, ann: Process, state: str) -> None:
+    """By its id, in each state, with what is known of it; what is nowhere is None."""
+    ids = {**await in_every_state(ann), "unheard of": NOBODY}
+    before = world.bucket.snapshot()
+    found = await ann.queue.find(TOPIC, ids[state])
+    assert world.bucket.snapshot() == before
+    if state in ("gone", "unheard of"):
+        assert found is None
+        return
+    assert found is not None
+    assert found.id == ids[state]
+    assert found.key in world.bucket.below()
+    assert found.state == {"released": "pending"}.get(state, state)
+    if state == "dead":
+        assert (found.reason, found.error, found.deliveries, found.consumer) == ("bad", "details", 1, "worker")
+    if state in ("in_flight", "delayed"):
+        assert (found.deliveries, found.consumer) == (1, "worker")
+        assert found.until == pytest.approx(world.clock.server() + (300 if state == "in_flight" else 250), abs=1)
+    if state == "pending":
+        assert found == Found(ids[state], "pending", found.key)
+
+
+async def test_a_delayed_message_is_pending_when_its_time_has_come(world: World, ann: Process) -> None:
+    """After the delay it is found and counted among those that anyone may have."""
+    [one] = await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), requeue=True, delay=20)
+    for seconds, state in ((0, "delayed"), (60, "pending")):
+        await world.later(seconds)
+        found = await ann.queue.find(TOPIC, one)
+        assert found is not None
+        assert found.state == state
+        stats = await ann.queue.stats(TOPIC)
+        assert getattr(stats, state) == 1
+
+
+async def test_find_reads_dead_letters_without_a_reason(world: World, ann: Process) -> None:
+    """pawn-queue's dead letters have none, and somebody's may be garbage: the message is found all the same."""
+    world.bucket.plant(layout.dead_letter(TOPIC, NOBODY), '{"id":"x","payload":{}}')
+    for body in (None, "garbage", "{}"):
+        if body is not None:
+            world.bucket.plant(layout.dead_reason(TOPIC, NOBODY), body)
+        found = await ann.queue.find(TOPIC, NOBODY)
+        assert found == Found(NOBODY, "dead", layout.dead_letter(TOPIC, NOBODY))
+
+
+async def test_find_on_a_page_further_behind(ann: Process) -> None:
+    """A message is found however many are before it."""
+    ids = await ann.queue.publish(TOPIC, numbered(2100))
+    found = await ann.queue.find(TOPIC, ids[-1])
+    assert found is not None
+    assert found.state == "pending"
+
+
+async def test_peek_reads_from_the_head_and_takes_nothing(world: World, ann: Process) -> None:
+    """The first messages in order, claimed or not; nothing is changed, and they are delivered as if nobody looked."""
+    await ann.queue.publish(TOPIC, numbered(20))
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=5)
+    before = world.bucket.snapshot()
+    peeked = await ann.queue.peek(TOPIC)
+    assert numbers(peeked) == list(range(10))
+    assert {message.deliveries for message in peeked} == {0}
+    assert numbers(await ann.queue.peek(TOPIC, 1)) == [0]
+    assert len(await ann.queue.peek(TOPIC, 1000)) == 20
+    assert world.bucket.snapshot() == before
+    assert (await ann.queue.ack(claim)).complete
+    assert numbers(await ann.queue.peek(TOPIC, 2)) == [5, 6]
+
+
+async def test_peek_reads_no_more_than_it_needs(ann: Process) -> None:
+    """Ten messages of three thousand are one page and ten reads."""
+    await ann.queue.publish(TOPIC, numbered(3000))
+    with ann.client.counting() as requests:
+        await ann.queue.peek(TOPIC, 10)
+    assert requests == {"LIST": 1, "GET": 10}
+
+
+async def test_peek_looks_past_what_it_cannot_read(world: World, ann: Process) -> None:
+    """Bad messages and strangers at the head do not hide the good ones behind them."""
+    world.fill(["bad"] * 15)
+    world.bucket.plant(f"{TOPIC}/messages/0", "")
+    await ann.queue.publish(TOPIC, numbered(5))
+    assert numbers(await ann.queue.peek(TOPIC, 3)) == [0, 1, 2]
+    assert numbers(await ann.queue.peek(TOPIC, 100)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, "3", None])
+async def test_peek_wants_a_number(ann: Process, most: Any) -> None:  # noqa: ANN401 - anything
+    """What is no number of messages is a ConfigError without a request."""
+    with ann.client.counting() as requests, pytest.raises(ConfigError):
+        await ann.queue.peek(TOPIC, most)
+    assert not requests
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda queue, topic: queue.stats(topic),
+        lambda queue, topic: queue.find(topic, NOBODY),
+        lambda queue, topic: queue.peek(topic),
+    ],
+    ids=["stats", "find", "peek"],
+)
+async def test_a_topic_that_does_not_exist_is_an_error(ann: Process, look: Callable[..., Awaitable[Any]]) -> None:
+    """Looking at nothing says that it is nothing."""
+    with pytest.raises(TopicNotFoundError):
+        await look(ann.queue, "nowhere")
+    with pytest.raises(InvalidTopicError):
+        await look(ann.queue, "a/b")
+
+
+async def test_an_abandoned_message_is_in_flight_until_somebody_takes_it(world: World, ann: Process) -> None:
+    """LISTs alone do not tell whether a claim was renewed, so its messages count as being worked on."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.claim(TOPIC, "c")
+    await world.later(OVERDUE)
+    assert (await ann.queue.stats(TOPIC)).in_flight == 1

@@ -1,0 +1,267 @@
+"""Publish: what is in the bucket afterwards, and what its caller is told when requests go wrong."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import (
+    InvalidPayloadError,
+    InvalidTopicError,
+    PublishError,
+    QueueClosedError,
+    RetryBudgetExceededError,
+    StoreError,
+    TopicNotFoundError,
+    layout,
+)
+from tests.engine.virtual import TOPIC, Kind, Process, World, numbered, numbers
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """A bucket with a topic, in which time is virtual."""
+    async with World() as world:
+        yield world
+
+
+@pytest.fixture
+async def ann(world: World) -> Process:
+    """A process that has opened the queue."""
+    return await world.process()
+
+
+def stored(world: World, topic: str = TOPIC) -> list[dict[str, object]]:
+    """The messages' bodies in LIST order."""
+    names = world.bucket.below("messages/", topic=topic)
+    return [json.loads(world.bucket.body(layout.message(topic, name))) for name in names]
+
+
+async def test_ids_come_in_the_order_of_the_payloads(world: World, ann: Process) -> None:
+    """Each payload's id is at its place, whichever of the concurrent requests is answered first."""
+    ids = await ann.queue.publish(TOPIC, numbered(100))
+    by_id = {body["id"]: body["payload"] for body in stored(world)}
+    assert [by_id[one] for one in ids] == numbered(100)
+
+
+async def test_keys_are_in_publish_order_within_one_call(world: World, ann: Process) -> None:
+    """LIST is publish order: the time in a key is strictly later than that in the one before, to the microsecond."""
+    ids = await ann.queue.publish(TOPIC, numbered(2000))
+    assert [body["id"] for body in stored(world)] == ids
+    stamps = [name.partition("-")[0] for name in world.bucket.below("messages/")]
+    assert len(set(stamps)) == len(stamps)
+
+
+async def test_keys_are_in_publish_order_over_calls(world: World, ann: Process) -> None:
+    """A later call sorts behind an earlier one, even within the same instant."""
+    for start in range(0, 200, 10):
+        await ann.queue.publish(TOPIC, numbered(10, start))
+    assert [body["payload"] for body in stored(world)] == numbered(200)
+
+
+async def test_a_message_is_one_put(ann: Process) -> None:
+    """Publishing costs one request a message."""
+    with ann.client.counting() as requests:
+        await ann.queue.publish(TOPIC, numbered(50))
+    assert requests == {"PUT": 50}
+
+
+async def test_a_message_has_pawn_queues_fields(world: World, ann: Process) -> None:
+    """What the published library reads is there as it writes it: id, topic, producer, an ISO time and the payload."""
+    [one] = await ann.queue.publish(TOPIC, [{"a": 1}], producer="shop")
+    [body] = stored(world)
+    producer = await ann.queue.register_producer("shop")
+    assert (body["id"], body["topic"], body["producer_id"], body["payload"]) == (
+        one,
+        TOPIC,
+        producer.entity_id,
+        {"a": 1},
+    )
+    assert uuid.UUID(one).version == 4
+    assert abs(datetime.fromisoformat(str(body["created_at"])).timestamp() - world.clock.server()) < 1
+    assert str(body["created_at"]).endswith("+00:00")
+    assert world.bucket.below("messages/")[0].endswith(f"-{one}.json")
+
+
+async def test_headers_are_carried_to_the_consumer(ann: Process) -> None:
+    """What was given as headers is what each message of the call has."""
+    await ann.queue.publish(TOPIC, numbered(2), headers={"trace": "äöü", "empty": ""})
+    claim = await ann.queue.claim(TOPIC, "c")
+    assert [dict(message.headers) for message in claim] == [{"trace": "äöü", "empty": ""}] * 2
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"a": 1}, {1: "a"}, {"a": None}, ["a"], "a", {"a": b"b"}, {"a": "\ud800"}, {"\udfff": "a"}, {"a": "x" * 60_000}],
+    ids=["number", "key", "None", "list", "text", "bytes", "surrogate", "surrogate key", "long"],
+)
+async def test_headers_that_are_no_text_are_refused(ann: Process, headers: object) -> None:
+    """Headers that no consumer could be given are refused before any request is made."""
+    with ann.client.counting() as requests, pytest.raises(InvalidPayloadError, match="headers"):
+        await ann.queue.publish(TOPIC, numbered(1), headers=headers)  # type: ignore[arg-type]
+    assert not requests
+
+
+async def test_nothing_to_publish_is_no_request(ann: Process) -> None:
+    """An empty list of payloads gives an empty list of ids."""
+    with ann.client.counting() as requests:
+        assert await ann.queue.publish(TOPIC, []) == []
+    assert not requests
+
+
+async def test_an_unknown_topic_is_an_error(world: World, ann: Process) -> None:
+    """A message for a topic that does not exist is not published, and the error names it."""
+    with pytest.raises(TopicNotFoundError, match="'nowhere'"):
+        await ann.queue.publish("nowhere", numbered(1))
+    assert not [key for key in world.bucket.below() if key.startswith("nowhere")]
+
+
+async def test_a_topic_can_be_created_on_the_way(world: World, ann: Process) -> None:
+    """With ``create=True`` the topic exists afterwards, with the message in it; doing it again changes nothing."""
+    await ann.queue.publish("new", numbered(1), create=True)
+    marker = world.bucket.body(layout.topic_marker("new"))
+    await ann.queue.publish("new", numbered(1, 1), create=True)
+    assert world.bucket.body(layout.topic_marker("new")) == marker
+    assert [body["payload"] for body in stored(world, "new")] == numbered(2)
+
+
+@pytest.mark.parametrize("topic", ["", "a/b", "-a", "x" * 129, "a b", None, 5], ids=repr)
+async def test_a_name_that_is_none_is_refused_without_a_request(ann: Process, topic: str) -> None:
+    """An invalid topic name is an error before any request is made."""
+    with ann.client.counting() as requests, pytest.raises(InvalidTopicError):
+        await ann.queue.publish(topic, numbered(1), create=True)
+    assert not requests
+
+
+async def test_a_closed_queue_publishes_nothing(ann: Process) -> None:
+    """Publishing through a closed queue is an error."""
+    await ann.queue.aclose()
+    with ann.client.counting() as requests, pytest.raises(QueueClosedError):
+        await ann.queue.publish(TOPIC, numbered(1))
+    assert not requests
+
+
+async def test_what_the_store_rejects_is_named_as_failed(world: World, ann: Process) -> None:
+    """Of a call that fails in part, each message is said to be failed or published, and that is what the bucket has."""
+    ann.client.inject("denied", "PUT", times=3, passed=2)
+    with pytest.raises(PublishError, match="3 were not published") as caught:
+        await ann.queue.publish(TOPIC, numbered(8))
+    error = caught.value
+    assert len(error.ids) == 8
+    assert (len(error.failed), len(error.unknown), len(error.published)) == (3, 0, 5)
+    assert sorted(error.published) == sorted(str(body["id"]) for body in stored(world))
+    assert not any(fault.transient for fault in error.failed.values())
+    assert error.topic == TOPIC
+
+
+async def test_what_nobody_can_tell_is_named_as_unknown(world: World, ann: Process) -> None:
+    """A message of which no request was ever answered is neither failed nor published."""
+    names: list[str] = []
+
+    def choose(kind: Kind, key: str) -> None:
+        # Nothing about the third message is answered.
+        if kind == "PUT" and "/messages/" in key and key not in names:
+            names.append(key)
+            if len(names) == 3:
+                ann.client.inject("lost", key=f"*{key[-41:-5]}*")
+
+    ann.client.meanwhile = choose
+    with pytest.raises(PublishError, match="of 1 it could not be found out") as caught:
+        await ann.queue.publish(TOPIC, numbered(5))
+    error = caught.value
+    assert list(error.unknown) == [error.ids[2]]
+    assert isinstance(error.unknown[error.ids[2]], RetryBudgetExceededError)
+    assert error.published == [one for one in error.ids if one != error.ids[2]]
+    assert len(stored(world)) == 4
+
+
+async def test_failed_and_unknown_are_told_apart_in_one_call(ann: Process) -> None:
+    """One error names the rejected, the doubtful and the published messages of a call."""
+    keys: list[str] = []
+
+    def choose(kind: Kind, key: str) -> None:
+        if kind == "PUT" and key not in keys:
+            keys.append(key)
+            if len(keys) == 1:
+                ann.client.inject("denied", "PUT", key)
+            elif len(keys) == 2:
+                ann.client.inject("lost", "PUT", key)
+
+    ann.client.meanwhile = choose
+    with pytest.raises(PublishError) as caught:
+        await ann.queue.publish(TOPIC, numbered(3))
+    error = caught.value
+    assert (list(error.failed), list(error.unknown), error.published) == (error.ids[:1], error.ids[1:2], error.ids[2:])
+
+
+async def test_a_message_whose_answer_was_lost_is_not_sent_twice(world: World, ann: Process) -> None:
+    """A PUT that landed without an answer is found by a look, and counts as published."""
+    ann.client.inject("answer lost", "PUT", times=1)
+    with ann.client.counting() as requests:
+        [one] = await ann.queue.publish(TOPIC, numbered(1))
+    assert requests == {"PUT": 1, "HEAD": 3}
+    assert [body["id"] for body in stored(world)] == [one]
+
+
+async def test_a_message_that_did_not_arrive_is_sent_again_under_its_key(world: World, ann: Process) -> None:
+    """A PUT that was lost is repeated with the same key and body, until the store has it."""
+    ann.client.inject("lost", "PUT", times=3)
+    [one] = await ann.queue.publish(TOPIC, numbered(1))
+    sent = [key for kind, key in ann.client.requests if kind == "PUT" and "/messages/" in key]
+    assert len(sent) == 4
+    assert len(set(sent)) == 1
+    assert [body["id"] for body in stored(world)] == [one]
+
+
+@pytest.mark.parametrize("trace", ["lease", "dead letter"])
+async def test_any_trace_of_a_message_says_that_it_landed(world: World, ann: Process, trace: str) -> None:
+    """A message without an answer that was claimed or buried meanwhile is not sent again."""
+
+    def gone(kind: Kind, key: str) -> None:
+        if kind == "HEAD" and world.bucket.below("messages/"):
+            parsed = layout.parse_message(world.bucket.below("messages/")[0])
+            assert parsed is not None
+            world.bucket.remove(layout.message(TOPIC, parsed.name))
+            make = layout.lease if trace == "lease" else layout.dead_letter
+            world.bucket.plant(make(TOPIC, parsed.uuid), "{}")
+
+    ann.client.inject("answer lost", "PUT", times=1)
+    ann.client.meanwhile = gone
+    await ann.queue.publish(TOPIC, numbered(1))
+    assert not world.bucket.below("messages/")
+
+
+async def test_a_rejection_after_doubt_is_still_doubt(ann: Process) -> None:
+    """A message that may have landed is not called failed because a later attempt was rejected."""
+    ann.client.inject("lost", "PUT", times=1)
+    ann.client.inject("denied", "PUT")
+    with pytest.raises(PublishError) as caught:
+        await ann.queue.publish(TOPIC, numbered(1))
+    assert list(caught.value.unknown) == caught.value.ids
+
+
+async def test_a_store_that_hides_whether_it_landed_leaves_it_unknown(ann: Process) -> None:
+    """If the look after a lost answer is rejected, the outcome is unknown."""
+    ann.client.inject("answer lost", "PUT", times=1)
+    ann.client.inject("denied", "HEAD")
+    with pytest.raises(PublishError) as caught:
+        await ann.queue.publish(TOPIC, numbered(1))
+    assert list(caught.value.unknown) == caught.value.ids
+
+
+async def test_a_producer_that_cannot_be_registered_publishes_nothing(world: World, ann: Process) -> None:
+    """Without its producer's id no message is sent."""
+    ann.client.inject("denied", "PUT", "_registry/*")
+    with pytest.raises(StoreError):
+        await ann.queue.publish(TOPIC, numbered(3), producer="shop")
+    assert not stored(world)
+
+
+async def test_payloads_may_be_a_generator(ann: Process) -> None:
+    """Payloads are taken from anything that can be iterated over, once."""
+    await ann.queue.publish(TOPIC, (one for one in numbered(5)))
+    assert numbers(await ann.queue.claim(TOPIC, "c")) == [0, 1, 2, 3, 4]

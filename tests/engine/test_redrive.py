@@ -1,0 +1,307 @@
+"""Redrive: a dead letter becomes one message again, whoever does it, and wherever they stop (§5)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import ConfigError, QueueClosedError, TopicNotFoundError, layout
+from tests.engine.virtual import OVERDUE, TOPIC, Died, Process, World, numbered, numbers
+
+#: After so long, a redriver's lock is over.
+LOCK_OVER = 70.0
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """A bucket with a topic, in which time is virtual."""
+    async with World() as world:
+        yield world
+
+
+@pytest.fixture
+async def ann(world: World) -> Process:
+    """A process that has opened the queue."""
+    return await world.process()
+
+
+@pytest.fixture
+async def bob(world: World) -> Process:
+    """Another one."""
+    return await world.process()
+
+
+async def bury(process: Process, count: int) -> list[str]:
+    """Publish and bury so many messages."""
+    ids = await process.queue.publish(TOPIC, numbered(count))
+    claim = await process.queue.claim(TOPIC, "c", max_messages=count)
+    assert (await process.queue.nack(claim, reason="bad")).buried == ids
+    return ids
+
+
+def letters(world: World) -> list[str]:
+    """The uuids of the dead letters."""
+    parsed = (layout.parse_dead_letter(key) for key in world.bucket.below() if "/dead-letter/" in key)
+    return [one[0] for one in parsed if one is not None and not one[1]]
+
+
+async def test_a_redriven_message_is_delivered_again(world: World, ann: Process) -> None:
+    """Same id, same payload, same envelope, deliveries at zero, under a new key; letter and reason are gone."""
+    [one] = await ann.queue.publish(TOPIC, [{"a": 1}], producer="shop", headers={"h": "1"})
+    body = world.bucket.body(layout.message(TOPIC, world.bucket.below("messages/")[0]))
+    for _ in range(3):
+        await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), requeue=True)
+    await ann.queue.nack(await ann.queue.claim(TOPIC, "c"))
+    await world.later(5)
+    result = await ann.queue.redrive(TOPIC)
+    assert (result.moved, result.skipped, result.failed) == ([one], [], {})
+    assert world.bucket.below("dead-letter/") == []
+    [name] = world.bucket.below("messages/")
+    assert one not in name
+    assert world.bucket.body(layout.message(TOPIC, name)) == body
+    claim = await ann.queue.claim(TOPIC, "c")
+    [message] = claim
+    assert (message.id, message.payload, message.deliveries, dict(message.headers)) == (one, {"a": 1}, 1, {"h": "1"})
+    assert (await ann.queue.ack(claim)).acked == [one]
+    assert claim.decided == {one: "acked"}
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
+
+
+async def test_a_redriven_message_may_be_buried_again(world: World, ann: Process) -> None:
+    """It can die and come back as often as it likes, and is one message all the time."""
+    [one] = await bury(ann, 1)
+    for _ in range(4):
+        await world.later(5)
+        assert len((await ann.queue.redrive(TOPIC)).moved) == 1
+        claim = await ann.queue.claim(TOPIC, "c")
+        assert claim.ids == [one]
+        await ann.queue.nack(claim)
+        assert len(letters(world)) == 1
+
+
+async def test_the_order_is_that_of_the_burials(world: World, ann: Process) -> None:
+    """Redriven messages are delivered in the order in which they died, behind what was published before."""
+    first = await bury(ann, 1)
+    await world.later(5)
+    second = await bury(ann, 1)
+    await world.later(5)
+    await ann.queue.publish(TOPIC, numbered(1, 99))
+    await ann.queue.redrive(TOPIC)
+    claim = await ann.queue.claim(TOPIC, "c")
+    assert claim.ids[:2] == first + second
+
+
+async def test_only_the_ids_that_were_asked_for(world: World, ann: Process) -> None:
+    """``ids`` names dead letters by the uuid under which they are kept; a lone one may be given as it is."""
+    ids = await bury(ann, 5)
+    assert sorted((await ann.queue.redrive(TOPIC, ids[1:3])).moved) == sorted(ids[1:3])
+    assert (await ann.queue.redrive(TOPIC, ids[0])).moved == [ids[0]]
+    assert (await ann.queue.redrive(TOPIC, [])).moved == []
+    assert (await ann.queue.redrive(TOPIC, ["unheard of"])).moved == []
+    assert sorted(letters(world)) == sorted(ids[3:])
+
+
+async def test_no_more_than_was_asked_for(world: World, ann: Process) -> None:
+    """``max_messages`` is the most; over several calls all come back."""
+    await bury(ann, 10)
+    assert [len((await ann.queue.redrive(TOPIC, max_messages=4)).moved) for _ in range(4)] == [4, 4, 2, 0]
+    assert len(await ann.queue.claim(TOPIC, "c", max_messages=20)) == 10
+
+
+async def test_what_is_skipped_does_not_count(world: World, ann: Process) -> None:
+    """Letters that cannot be moved now do not keep those behind them from being moved."""
+    ids = sorted(await bury(ann, 6))
+    for one in ids[:3]:
+        world.bucket.plant(layout.lease(TOPIC, one), "{}")
+    result = await ann.queue.redrive(TOPIC, max_messages=2)
+    assert (sorted(result.skipped), sorted(result.moved)) == (ids[:3], ids[3:5])
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, "3"])
+async def test_a_number_that_is_none_is_refused(ann: Process, most: Any) -> None:  # noqa: ANN401 - anything
+    """What is no number of messages is a ConfigError without a request."""
+    with ann.client.counting() as requests, pytest.raises(ConfigError):
+        await ann.queue.redrive(TOPIC, max_messages=most)
+    assert not requests
+
+
+async def test_an_unknown_topic_and_a_closed_queue(ann: Process) -> None:
+    """Redriving nothing says that it is nothing."""
+    with pytest.raises(TopicNotFoundError):
+        await ann.queue.redrive("nowhere")
+    await ann.queue.aclose()
+    with pytest.raises(QueueClosedError):
+        await ann.queue.redrive(TOPIC)
+
+
+async def test_many_pages_of_dead_letters(world: World, ann: Process) -> None:
+    """More than a page holds is redriven in one call."""
+    await bury(ann, 1200)
+    assert len((await ann.queue.redrive(TOPIC)).moved) == 1200
+    assert letters(world) == []
+    assert len(await ann.queue.claim(TOPIC, "c", max_messages=2000)) == 1200
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_redrivers_at_once_make_one_message_of_a_letter(world: World, ann: Process, seed: int) -> None:
+    """However many redrive at the same time, each letter is one message afterwards."""
+    ids = await bury(ann, 5)
+    redrivers = [await world.process() for _ in range(4)]
+    world.clock._random.seed(seed)
+
+    async def stagger(_kind: str, _key: str) -> None:
+        await world.clock.sleep(world.clock.uniform(0, 2))
+
+    for process in redrivers:
+        process.client.meanwhile = stagger
+    results = await asyncio.gather(*(process.queue.redrive(TOPIC) for process in redrivers))
+    assert sorted(one for result in results for one in result.moved) == sorted(ids)
+    assert len(world.bucket.below("messages/")) == 5
+    assert letters(world) == []
+    assert sorted((await ann.queue.claim(TOPIC, "c")).ids) == sorted(ids)
+
+
+async def test_a_letter_that_is_still_being_buried_is_skipped(world: World, ann: Process, bob: Process) -> None:
+    """While its old lease is there the burial is not finished: whoever finishes it makes it ready."""
+    [one] = await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c")
+    ann.client.inject("dies", "DELETE")
+    with pytest.raises(Died):
+        await ann.queue.nack(claim)
+    result = await bob.queue.redrive(TOPIC)
+    assert (result.moved, result.skipped) == ([], [one])
+    await world.later()
+    await bob.queue.sweep(TOPIC)
+    assert (await bob.queue.redrive(TOPIC)).moved == [one]
+    assert len(world.bucket.below("messages/")) == 1
+
+
+@pytest.mark.parametrize("finisher", ["redriver", "consumer", "janitor"])
+@pytest.mark.parametrize("effect", ["dies", "dies after"])
+@pytest.mark.parametrize("step", range(9))
+async def test_a_redrive_that_stopped_anywhere_is_finished(  # noqa: PLR0913, PLR0917 - a matrix
+    world: World, ann: Process, bob: Process, step: int, effect: str, finisher: str
+) -> None:
+    """Whichever request was its last, there is exactly one message in the end, and nothing else is left."""
+    [one] = await bury(ann, 1)
+    ann.client.inject(effect, passed=step)
+    try:
+        await ann.queue.redrive(TOPIC)
+    except Died:
+        pass
+    else:
+        assert step > 7, "a redrive is more requests than that"
+    found: list[int] = []
+    for _ in range(3):
+        await world.later(LOCK_OVER)
+        if finisher == "redriver":
+            await bob.queue.redrive(TOPIC)
+        elif finisher == "janitor":
+            assert not (await bob.queue.sweep(TOPIC)).failures
+            await bob.queue.redrive(TOPIC)
+        claim = await bob.queue.claim(TOPIC, "d")
+        found += numbers(claim)
+        assert set(claim.ids) <= {one}
+        assert (await bob.queue.ack(claim)).complete
+        if finisher == "consumer":
+            await bob.queue.redrive(TOPIC)  # a letter that was not touched yet is no consumer's business
+    await world.later(4000)
+    await bob.queue.sweep(TOPIC)
+    assert found == [0]
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == world.bucket.below("dead-letter/") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("PUT", "*/leases/*"),
+        ("COPY", "*"),
+        ("DELETE", "*/dead-letter/*"),
+        ("HEAD", "*/dead-letter/*"),
+        ("HEAD", "*/messages/*"),
+    ],
+)
+@pytest.mark.parametrize("effect", ["lost", "denied"])
+async def test_what_could_not_be_confirmed_is_named_as_failed(  # noqa: PLR0913, PLR0917 - a matrix
+    world: World, ann: Process, bob: Process, kind: str, key: str, effect: str
+) -> None:
+    """A letter whose move was begun and not confirmed is neither moved nor skipped, and somebody finishes it."""
+    [one] = await bury(ann, 1)
+    ann.client.inject(effect, kind, key)
+    result = await ann.queue.redrive(TOPIC)
+    assert (result.moved, result.skipped, list(result.failed)) == ([], [], [one])
+    await world.later(LOCK_OVER)
+    await bob.queue.sweep(TOPIC)
+    await bob.queue.redrive(TOPIC)
+    assert (await bob.queue.claim(TOPIC, "d")).ids == [one]
+
+
+async def test_a_move_that_cannot_be_finished_keeps_no_delivery_waiting(
+    world: World, ann: Process, bob: Process
+) -> None:
+    """A consumer that meets a move that it cannot finish is given other messages; the janitor tells of it."""
+    await bury(ann, 1)
+    ann.client.inject("dies", "DELETE", "*/dead-letter/*")
+    with pytest.raises(Died):
+        await ann.queue.redrive(TOPIC)
+    await world.later(LOCK_OVER)
+    await bob.queue.publish(TOPIC, numbered(1, 5))
+    bob.client.inject("denied", "COPY")
+    assert numbers(await bob.queue.claim(TOPIC, "d")) == [5]
+    report = await bob.queue.sweep(TOPIC)
+    assert (report.finished_moves, len(report.failures)) == (0, 1)
+    bob.client.heal()
+    assert (await bob.queue.sweep(TOPIC)).finished_moves == 1
+
+
+async def test_pawn_queues_dead_letters_have_no_reason(world: World, ann: Process) -> None:
+    """A letter without a reason beside it is redriven like any other."""
+    uuid = "11111111-2222-4333-8444-555555555555"
+    world.bucket.plant(layout.dead_letter(TOPIC, uuid), json.dumps({"id": "theirs", "payload": {"n": 7}}))
+    assert (await ann.queue.redrive(TOPIC)).moved == [uuid]
+    claim = await ann.queue.claim(TOPIC, "c")
+    assert (claim.ids, numbers(claim)) == (["theirs"], [7])
+
+
+async def test_a_letter_that_is_gone_before_it_is_moved_leaves_no_trace(world: World, ann: Process) -> None:
+    """Somebody deletes the letter after it was listed: nothing is moved, and the lock is taken away again."""
+    [one] = await bury(ann, 1)
+
+    def vanish(kind: str, key: str) -> None:
+        if kind == "HEAD" and key == layout.dead_letter(TOPIC, one) and letters(world):
+            world.bucket.remove(layout.dead_letter(TOPIC, one), layout.dead_reason(TOPIC, one))
+
+    ann.client.meanwhile = vanish
+    result = await ann.queue.redrive(TOPIC)
+    assert (result.moved, result.skipped) == ([], [one])
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
+
+
+async def test_a_message_is_not_delivered_while_it_is_moved(world: World, ann: Process, bob: Process) -> None:
+    """From its COPY until its lock is opened, a redriven message is nobody's."""
+    await bury(ann, 1)
+    seen: list[int] = []
+
+    async def look(kind: str, key: str) -> None:
+        if kind == "DELETE" and "/dead-letter/" in key:
+            assert len(world.bucket.below("messages/")) == 1
+            seen.append(len(await bob.queue.claim(TOPIC, "d")))
+
+    ann.client.meanwhile = look
+    await ann.queue.redrive(TOPIC)
+    assert set(seen) == {0}
+    ann.client.heal()
+    assert len(await bob.queue.claim(TOPIC, "d")) == 1
+
+
+async def test_a_redriven_message_survives_its_consumer(world: World, ann: Process, bob: Process) -> None:
+    """Taken and abandoned, it is delivered again, for the second time since its redrive."""
+    await bury(ann, 1)
+    await ann.queue.redrive(TOPIC)
+    await ann.queue.claim(TOPIC, "c")
+    await world.later(OVERDUE)
+    assert [message.deliveries for message in await bob.queue.claim(TOPIC, "d")] == [2]
