@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 TOPIC_FRESH = 60.0
 #: The first pause of a claim that waits; the following ones double.
 FIRST_PAUSE = 0.25
+#: Of a reason or an error: it is kept in the claim record for each message.
+LONGEST_ERROR = 2000
 MOST_DELAY = 10 * 365 * 86_400.0
 
 
@@ -234,7 +236,7 @@ class PawnQueue:
                 record, claim_id=claim_id, owner=owner or consumer, consumer=consumer, most=most, ttl=time
             )
             left = give_up - self._clock.elapsed()
-            if claim or left <= 0 or (claim.recorded and claim_id is not None):
+            if claim or left <= 0 or (claim_id is not None and claim.was_handed_out):
                 return claim
             self._check_open()
             if claim.recorded:
@@ -301,7 +303,8 @@ class PawnQueue:
         """Settle messages as not done: buried in the dead-letter prefix, or with ``requeue`` given back to the queue.
 
         :param delay: requeue: not to be delivered for so many seconds.
-        :param reason: bury: why, for whoever looks at the dead letter; ``error`` has room for details.
+        :param reason: bury: why, for whoever looks at the dead letter; ``error`` has room for details, 2,000
+            characters of them.
         """
         if not all(_is_text(given) for given in (reason, error)):
             raise ConfigError(
@@ -309,9 +312,17 @@ class PawnQueue:
                 topic=claim.topic,
                 operation="nack",
             )
+        if delay and not requeue:
+            raise ConfigError(
+                "delay is for messages that are given back: pass requeue=True with it.",
+                topic=claim.topic,
+                operation="nack",
+            )
         if not requeue:
             at = await self._context.now() if claim else 0.0
-            return await self._settle(claim, ids, Decision(how="dead", reason=reason, error=error, until=at))
+            return await self._settle(
+                claim, ids, Decision(how="dead", reason=reason[:LONGEST_ERROR], error=error[:LONGEST_ERROR], until=at)
+            )
         if not _is_number(delay) or not 0 <= delay < MOST_DELAY:
             raise ConfigError(
                 f"delay is a number of seconds from 0, not {delay!r}.", topic=claim.topic, operation="nack"

@@ -162,6 +162,7 @@ class Decision(BaseModel):
     until: float = 0.0  # released: not to be delivered before
     reason: str = ""  # dead: for the record beside the dead letter
     error: str = ""
+    unseen: bool = False  # decided by the claim itself: its consumer was never given the message
     id: str = ""  # of the message, where it is not the uuid in its key: a redriven one's
 
 
@@ -195,6 +196,11 @@ class ClaimRecord(Record):
         """The uuids of the members of which nothing was decided, in publish order: JSON has sorted them by uuid."""
         left = [uuid for uuid in self.members if uuid not in self.settled]
         return sorted(left, key=lambda uuid: self.members[uuid].name)
+
+    @property
+    def was_handed_out(self) -> bool:
+        """Whether its owner was, or may have been, given any message of it."""
+        return any(uuid not in self.settled or not self.settled[uuid].unseen for uuid in self.members)
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""

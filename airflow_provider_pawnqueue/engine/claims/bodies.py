@@ -62,7 +62,7 @@ async def _fetch(context: Context, topic: str, member: Member) -> Message | Deci
     key = layout.message(topic, member.name)
     found = await context.store.get(key)
     if found is None:
-        return Decision(how="gone")
+        return Decision(how="gone", unseen=True)
     try:
         envelope = Envelope.decode(found.body, key)
     except UnreadableRecordError as problem:
@@ -81,4 +81,4 @@ async def _fetch(context: Context, topic: str, member: Member) -> Message | Deci
 
 
 def _dead(reason: str, error: str) -> Decision:
-    return Decision(how="dead", reason=reason, error=error)
+    return Decision(how="dead", reason=reason, error=error, unseen=True)

@@ -114,6 +114,7 @@ class Claim:
         self._deadline = deadline
         self._lost: str | None = None
         self._given_away = False
+        self._is_fleeting = False  # nobody else can know its id
         self._done: set[str] = set()  # members whose decision is known to be carried out
         self._under_way: set[str] = set()  # and those where it is being carried out
         self._lock = asyncio.Lock()  # one change of the record at a time: our own refusals would only cost requests
@@ -144,6 +145,11 @@ class Claim:
         return bool(self._version)
 
     @property
+    def was_handed_out(self) -> bool:
+        """Whether its owner was ever given a message of it, in this session or an earlier one."""
+        return self._record.was_handed_out
+
+    @property
     def decided(self) -> Mapping[str, str]:
         """What was decided of its messages, by id: acked, dead, released."""
         return {
@@ -158,6 +164,7 @@ class Claim:
         The other process need not wait, as it knows by the reference that nobody works on the messages.
         """
         self._given_away = True
+        self._is_fleeting = False
         return ClaimReference(self.topic, self.claim_id, self.generation, self.session)
 
     def _uuids_by_id(self) -> dict[str, list[str]]:

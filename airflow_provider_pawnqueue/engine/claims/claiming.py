@@ -42,6 +42,7 @@ class Order:
     session: str
     most: int
     ttl: float
+    named: bool = True  # its id was given, and may be given again
 
     @property
     def stem(self) -> str:
@@ -106,7 +107,7 @@ def as_claim(
     """Put a claim together from its record and its messages."""
     messages = list(bodies.messages.values())
     uuids = {uuid: message.id for uuid, message in bodies.messages.items()}
-    return Claim(
+    claim = Claim(
         standing.record,
         standing.version,
         order.topic.topic,
@@ -115,6 +116,8 @@ def as_claim(
         leases=versions,
         deadline=deadline,
     )
+    claim._is_fleeting = not order.named  # noqa: SLF001 - this package's own
+    return claim
 
 
 async def without_bad_ones(context: Context, claim: Claim, bodies: Bodies) -> Claim:

@@ -43,6 +43,7 @@ class Claims:
             session=self._context.clock.uuid(),
             most=most,
             ttl=ttl,
+            named=claim_id is not None,
         )
         if claim_id is None:
             # A generated id was never used: there is nothing to find.
@@ -116,7 +117,9 @@ class Claims:
             if standing.record.owner == order.owner:
                 if standing.record.state == "open":
                     return await again.resume(self._context, order, standing)
-                return again.ended(order, standing)
+                if standing.record.was_handed_out:
+                    return again.ended(order, standing)
+                # All that it had won was bad and is buried: its owner has had nothing, and is not to go without.
             following = await again.next_generation(self._context, order, standing)
             if following is None:
                 return None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
@@ -85,11 +86,19 @@ async def _carry_out(context: Context, claim: Claim) -> None:
 
 
 async def _close(context: Context, claim: Claim) -> None:
-    """Close the record when all that it had was decided and carried out."""
+    """Close the record when all that it had was decided and carried out.
+
+    Nobody can ask again for a claim whose id was made up and that was not handed over: its record is deleted at once,
+    or every look at a busy topic would list a day's records. A lease of it that lands late finds none, and is fenced.
+    """
     record = claim._record  # noqa: SLF001
     if record.state == "closed" or record.unsettled or not claim._done.issuperset(record.settled):  # noqa: SLF001
         return
     closed = record.model_copy(update={"state": "closed"})
+    if claim._is_fleeting:  # noqa: SLF001
+        if not await context.store.delete([layout.claim(claim.topic, record.stem)]):
+            claim._now_at(closed, claim._version)  # noqa: SLF001
+        return
     outcome = await records.change(context, claim.topic, closed, claim._version)  # noqa: SLF001
     if isinstance(outcome, Done):
         claim._now_at(closed, outcome.version)  # noqa: SLF001
