@@ -15,6 +15,7 @@ from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ConfigError, StoreError
 from airflow_provider_pawnqueue.engine.leases.cas import Registers, Step
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
+from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify
 from airflow_provider_pawnqueue.engine.probe import Finding, probe
 from airflow_provider_pawnqueue.engine.records import BucketRecord, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
@@ -50,13 +51,10 @@ async def agree(store: ResilientStore, clock: Clock, settings: Settings) -> Buck
 
 def registers_for(record: BucketRecord, store: ResilientStore, clock: Clock, settings: Settings) -> Registers:
     """Return the way to carry registers that the bucket's processes agreed on."""
-    if record.strategy != "conditional_write":
-        raise CompatibilityError(
-            f"This bucket needs the strategy {record.strategy}, which this version does not carry: use a store whose "
-            "conditional PUTs are atomic (AWS S3, R2, MinIO, Ceph, SeaweedFS).",
-            operation="open",
-        )
-    return ConditionalWrite(store, clock, unquoted=record.unquoted_if_match, at_once=settings.concurrency.max_in_flight)
+    at_once = settings.concurrency.max_in_flight
+    if record.strategy == "csprng_verify":
+        return CsprngVerify(store, clock, settings.concurrency.csprng_verify, at_once=at_once)
+    return ConditionalWrite(store, clock, unquoted=record.unquoted_if_match, at_once=at_once)
 
 
 async def _first_contact(store: ResilientStore, endpoint: str) -> BucketRecord | None:

@@ -246,6 +246,14 @@ class DeadReason(Record):
     name: str = ""  # of the key that it had below messages/
 
 
+def nonce_of(body: bytes, key: str) -> str | None:
+    """Return the write id in a register's body, or None where it is none of ours."""
+    try:
+        return Record.decode(body, key).nonce
+    except (UnreadableRecordError, CompatibilityError):
+        return None
+
+
 def canonical(data: Any) -> bytes:  # noqa: ANN401 - any JSON value
     """Write JSON in the bucket's one form: sorted keys, no spaces, UTF-8."""
     return _json(data).encode()

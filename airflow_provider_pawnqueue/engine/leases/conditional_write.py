@@ -8,7 +8,7 @@ from airflow_provider_pawnqueue.engine.clock import Clock
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.records import Record, UnreadableRecordError
+from airflow_provider_pawnqueue.engine.records import nonce_of
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
     Expect,
@@ -80,7 +80,7 @@ class ConditionalWrite:
             return Unknown(error)
         if found is None:
             return None if step.expect is Expect.NOTHING else Refused(Refusal.CONDITION)
-        if _nonce_of(found.body, step.key) == nonce:
+        if nonce_of(found.body, step.key) == nonce:
             return Done(found.info.version)
         # A condition on a version that is gone, or on an absence that has ended, refuses whatever of ours is still
         # under way.
@@ -88,13 +88,6 @@ class ConditionalWrite:
 
     def _sent(self, expect: Expectation) -> Expectation:
         return expect.strip('"') if self._unquoted and isinstance(expect, str) else expect
-
-
-def _nonce_of(body: bytes, key: str) -> str | None:
-    try:
-        return Record.decode(body, key).nonce
-    except (UnreadableRecordError, CompatibilityError):
-        return None  # whoever wrote that, it was not us
 
 
 def _undecided(step: Step) -> StoreError:

@@ -1,0 +1,190 @@
+"""``csprng_verify``: registers on a store without conditional writes, where the last write wins and is read at once.
+
+A compare-and-set is: look that the version is the expected one; write a body with a nonce of 256 bits; sleep a random
+while; see that ours survived, several times; sleep, and see once more. For a whole batch at once: all the PUTs, each
+sleep once, and each look is one LIST.
+
+⚑ §6, the assumption: from a look to the answer of the PUT that rests on it less time passes than the shortest
+verification takes. Then whoever wrote between that look and that PUT is still verifying when the PUT lands, sees it,
+and gives up. It is measured for each key: before a PUT that would be late the key is looked at again, and a PUT that
+was late is not trusted. Where a PUT lands after its connection has died, nobody can measure it: that can deliver a
+message twice, and lose none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine.clock import Clock
+from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.gather import each, together
+from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.records import nonce_of
+from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Outcome, Refusal, Refused, Unknown
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.settings.sections import CsprngVerifySettings
+    from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+
+#: A folder is listed for at least so many keys; for fewer, each is asked for.
+WORTH_A_LIST = 8
+#: A PUT is begun only while this part of the shortest verification is left since its key was looked at.
+BEGIN_WITHIN = 0.5
+
+_REFUSED = Refused(Refusal.CONDITION)
+
+
+@dataclass(slots=True)
+class _Write:
+    """One step on its way."""
+
+    step: Step
+    nonce: str
+    body: bytes
+    looked: float = 0.0
+    version: str = ""
+    outcome: Outcome | None = None  # None: still in the race
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The versions that stood there, by key, and when that was asked."""
+
+    at: float
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+class CsprngVerify:
+    """See :class:`~.cas.Registers`.
+
+    :param at_once: how many requests one call may have under way.
+    """
+
+    def __init__(self, store: ResilientStore, clock: Clock, settings: CsprngVerifySettings, *, at_once: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._least = settings.jitter_min_ms / 1000
+        self._most = settings.jitter_max_ms / 1000
+        self._retries = settings.verify_retries
+        self._pause = settings.verify_retry_delay_ms / 1000
+        self._at_once = at_once
+
+    @property
+    def shortest(self) -> float:
+        """How long the shortest verification takes, by its sleeps alone: what a PUT must be faster than."""
+        return 2 * self._least + self._retries * self._pause
+
+    async def write(self, steps: Sequence[Step]) -> list[Outcome]:
+        """See :class:`~.cas.Registers`."""
+        writes = []
+        for step in steps:
+            nonce = self._clock.nonce()
+            writes.append(_Write(step, nonce, step.record.stamped(nonce).encode()))
+        await self._look(writes)
+        await each(self._put, _racing(writes), at_once=self._at_once)
+        await self._verify(writes)
+        return [write.outcome or Done(write.version) for write in writes]
+
+    async def _look(self, writes: Sequence[_Write]) -> None:
+        """Refuse what does not stand as it was expected, before anything is written."""
+        seen = await self._see([write.step.key for write in writes])
+        for write in writes:
+            write.looked = seen.at
+            if seen.versions.get(write.step.key) != _expected(write.step):
+                write.outcome = _REFUSED
+
+    async def _put(self, write: _Write) -> None:
+        # ⚑ §6: a PUT that was queued behind many others rests on an old look.
+        if self._clock.elapsed() - write.looked > self.shortest * BEGIN_WITHIN:
+            write.looked = self._clock.elapsed()
+            found = await self._store.head(write.step.key)
+            if (found.version if found else None) != _expected(write.step):
+                write.outcome = _REFUSED
+                return
+        outcome = await self._store.put(write.step.key, write.body)
+        if isinstance(outcome, Unknown):
+            await self._find_out(write, outcome)
+        elif isinstance(outcome, Done):
+            write.version = outcome.version
+        else:
+            write.outcome = outcome
+        if write.outcome is None and self._clock.elapsed() - write.looked >= self.shortest:
+            # ⚑ §6: it took longer than somebody else's verification: they may hold what was overwritten.
+            write.outcome = Unknown(_too_late(write.step, self.shortest))
+
+    async def _find_out(self, write: _Write, unknown: Unknown) -> None:
+        """Look whether a PUT without an answer has landed: then it was answered now."""
+        try:
+            found = await self._store.get(write.step.key)
+        except StoreError as error:
+            if not error.transient:
+                raise
+            found = None
+        if found is not None and nonce_of(found.body, write.step.key) == write.nonce:
+            write.version = found.info.version
+        else:
+            write.outcome = unknown
+
+    async def _verify(self, writes: Sequence[_Write]) -> None:
+        """Sleep and look, until whoever wrote at the same time has written and has been seen."""
+        pauses = [self._clock.uniform(self._least, self._most), *[self._pause] * self._retries, self._least]
+        for pause in pauses:
+            racing = _racing(writes)
+            if not racing:
+                return
+            await self._clock.sleep(pause)
+            try:
+                seen = await self._see([write.step.key for write in racing])
+            except StoreError as error:
+                if not error.transient:
+                    raise
+                for write in racing:
+                    write.outcome = Unknown(error)
+                return
+            for write in racing:
+                if seen.versions.get(write.step.key) != write.version:
+                    write.outcome = _REFUSED
+
+    async def _see(self, keys: Sequence[str]) -> _Seen:
+        """Ask for the present versions of these keys: a LIST of their folder where there are many, else a HEAD each."""
+        seen = _Seen(self._clock.elapsed())
+        by_folder: dict[str, list[str]] = defaultdict(list)
+        for key in keys:
+            by_folder[key.rpartition("/")[0] + "/"].append(key)
+        single = [key for several in by_folder.values() if len(several) < WORTH_A_LIST for key in several]
+        listed = [self._list(folder, keys, seen) for folder, keys in by_folder.items() if len(keys) >= WORTH_A_LIST]
+
+        async def head(key: str) -> None:
+            found = await self._store.head(key)
+            if found is not None:
+                seen.versions[key] = found.version
+
+        await together(each(head, single, at_once=self._at_once), *listed)
+        return seen
+
+    async def _list(self, folder: str, keys: Sequence[str], seen: _Seen) -> None:
+        wanted = set(keys)
+        async for page in self._store.pages(folder):
+            for info in page:
+                if info.key in wanted:
+                    seen.versions[info.key] = info.version
+
+
+def _racing(writes: Sequence[_Write]) -> list[_Write]:
+    return [write for write in writes if write.outcome is None]
+
+
+def _expected(step: Step) -> str | None:
+    return None if step.expect is Expect.NOTHING else step.expect
+
+
+def _too_late(step: Step, limit: float) -> StoreError:
+    return StoreError(
+        f"Writing {step.key} took longer than {limit:.2f} seconds, so it proves nothing: raise "
+        "concurrency.csprng_verify.jitter_min_ms, in every process of the bucket, or use a faster store.",
+        transient=True,
+        operation="compare-and-set",
+    )
