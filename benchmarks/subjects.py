@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks import claim_ack, client_cpu
+from benchmarks import claim_ack, client_cpu, csprng
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,4 +19,5 @@ class Subject:
 SUBJECTS: Mapping[str, Subject] = {
     "client-cpu": Subject("Client CPU per request, obstore against boto3", client_cpu.run),
     "claim-ack": Subject("Claim and ack, against the same requests without a queue", claim_ack.run),
+    "csprng": Subject("A claim without conditional writes, by the size of its batch", csprng.run),
 }

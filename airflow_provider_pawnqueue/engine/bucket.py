@@ -15,7 +15,7 @@ from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ConfigError, StoreError
 from airflow_provider_pawnqueue.engine.leases.cas import Registers, Step
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
-from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify
+from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify, advice, shortest_verification
 from airflow_provider_pawnqueue.engine.probe import Finding, probe
 from airflow_provider_pawnqueue.engine.records import BucketRecord, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
@@ -53,6 +53,12 @@ def registers_for(record: BucketRecord, store: ResilientStore, clock: Clock, set
     """Return the way to carry registers that the bucket's processes agreed on."""
     at_once = settings.concurrency.max_in_flight
     if record.strategy == "csprng_verify":
+        if not shortest_verification(settings.concurrency.csprng_verify):
+            raise ConfigError(
+                "concurrency.csprng_verify.jitter_min_ms and verify_retry_delay_ms are both 0: without pauses nothing "
+                "is verified; use 100 and 150.",
+                operation="open",
+            )
         return CsprngVerify(store, clock, settings.concurrency.csprng_verify, at_once=at_once)
     return ConditionalWrite(store, clock, unquoted=record.unquoted_if_match, at_once=at_once)
 
@@ -95,6 +101,8 @@ async def _establish(store: ResilientStore, clock: Clock, settings: Settings) ->
     [outcome] = await registers.write([Step(layout.BUCKET_RECORD, record)])
     if isinstance(outcome, Done):
         logger.info("This bucket is now used with %s.", record.strategy)
+        if finding.look_to_answer is not None:
+            logger.info("csprng_verify: %s", advice(finding.look_to_answer, settings.concurrency.csprng_verify))
         return record
     # Another process was faster, or nobody can tell who was: what stands there is what holds.
     standing = await _read(store)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_provider_pawnqueue.engine import layout
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MEASURED = 8  # writes from look to answer, where the pauses of csprng_verify have to be sized by them
 ROUNDS = 4  # of creates, and as many of updates; each on a key of its own, all at once
 CONTENDERS = 4  # some stores let losers wait for a second each
 _WRONG = '"0123456789abcdef0123456789abcdef"'  # an ETag that no object of the probe has
@@ -55,6 +56,8 @@ class Finding:
     strategy: StrategyName
     reason: str
     unquoted_if_match: bool = False
+    #: Of csprng_verify: how long the slowest of some writes took, in seconds, from a look to the answer.
+    look_to_answer: float | None = None
 
 
 async def probe(store: ResilientStore, clock: Clock) -> Finding:
@@ -75,10 +78,22 @@ class _Probe:
     async def run(self) -> Finding:
         try:
             finding = await self._find()
+            if finding.strategy == "csprng_verify":
+                finding = replace(finding, look_to_answer=await self._measure())
         finally:
             await self._store.delete(self._keys)
         logger.info("Probe: this bucket carries %s (%s).", finding.strategy, finding.reason)
         return finding
+
+    async def _measure(self) -> float:
+        """Return how long a look and the write that rests on it take, at the worst of some."""
+        key, slowest = self._new_key(), 0.0
+        for _ in range(MEASURED):
+            began = self._clock.elapsed()
+            await self._store.head(key)
+            await self._store.overwrite(key, version_body(self._clock))
+            slowest = max(slowest, self._clock.elapsed() - began)
+        return slowest
 
     async def _find(self) -> Finding:
         await self._read_after_write()

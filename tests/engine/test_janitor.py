@@ -13,7 +13,7 @@ from airflow_provider_pawnqueue.engine import QueueClosedError, TopicNotFoundErr
 from airflow_provider_pawnqueue.engine.janitor import Report, Verdict
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
-from tests.engine.virtual import EPOCH, OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
+from tests.engine.virtual import EPOCH, OVERDUE, TOPIC, TTL, Died, Effect, Process, World, numbered, numbers
 
 OTHER = "99999999-2222-4333-8444-555555555555"
 UUID = "11111111-2222-4333-8444-555555555555"
@@ -239,9 +239,28 @@ async def test_the_retention_can_be_set(world: World) -> None:
     """``claims.record_retention_seconds`` says how long."""
     process = await world.process(claims={"record_retention_seconds": 5})
     await process.queue.publish(TOPIC, numbered(1))
-    await process.queue.ack(await process.queue.claim(TOPIC, "c"))
+    await process.queue.ack(await process.queue.claim(TOPIC, "c", claim_id="run"))
     await world.later(8)
     assert await process.queue.sweep(TOPIC) == report(removed_records=1)
+
+
+@pytest.mark.parametrize("effect", ["lost", "denied"])
+async def test_a_record_that_could_not_be_deleted_is_swept_up(
+    world: World, ann: Process, bob: Process, effect: Effect
+) -> None:
+    """That of a claim whose id was made up, and which is settled: it is closed, and removed past its retention."""
+    await ann.queue.publish(TOPIC, numbered(3))
+    claim = await ann.queue.claim(TOPIC, "c")
+    ann.client.inject(effect, "DELETE", "*/claims/*")
+    assert (await ann.queue.ack(claim)).complete
+    assert world.bucket.record(f"{claim.claim_id}.0").state == claim.state == "open"
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
+    await world.later(200)
+    assert await bob.queue.sweep(TOPIC) == report(fenced_claims=1, finished_effects=3, closed_claims=1)
+    assert world.bucket.record(f"{claim.claim_id}.0").state == "closed"
+    await world.later(RETENTION + 10)
+    assert await bob.queue.sweep(TOPIC) == report(removed_records=1)
+    assert world.bucket.below("claims/") == []
 
 
 async def test_lone_reasons_are_removed_after_an_hour(world: World, ann: Process) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import multiprocessing
 import pickle
 import random
@@ -295,16 +296,15 @@ async def test_a_strategy_that_the_store_cannot_carry_is_refused() -> None:
         assert server.objects(BUCKET) == {}
 
 
-async def test_csprng_verify_is_not_carried_yet() -> None:
-    """A bucket of that strategy, and a store that needs it, are refused by its name, and nothing is written."""
-    store = await with_record({"v": 1, "strategy": "csprng_verify"})
-    with pytest.raises(CompatibilityError, match="csprng_verify"):
-        await PawnQueue.open(store=store)
-    assert store.calls == 1
+async def test_a_store_without_conditions_is_used_with_csprng_verify(caplog: pytest.LogCaptureFixture) -> None:
+    """The first opener finds out and writes it down, says how its pauses fit the store, and the second one follows."""
+    caplog.set_level(logging.INFO)
     with FaultServer(Behaviour(if_none_match="ignored", if_match="ignored"), buckets=(BUCKET,)) as server:
-        with pytest.raises(CompatibilityError, match="csprng_verify"):
-            await PawnQueue.open(settings_at(server.endpoint))
-        assert server.objects(BUCKET) == {}
+        for _ in range(2):
+            async with PawnQueue.open(settings_at(server.endpoint)) as queue:
+                assert queue.strategy == "csprng_verify"
+        assert [*server.objects(BUCKET)] == ["_registry/bucket.json"]
+    assert "from look to answer a write took up to" in caplog.text
 
 
 @pytest.mark.parametrize("version", [2, 99])

@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 
     from airflow_provider_pawnqueue.engine import Claim
     from tests.sim.processes import Process
+    from tests.sim.weather import Weather
     from tests.sim.world import World
 
 LASTS = 70.0
 TTLS = (4.5, 6.0, 14.0)
 
 
-def duel(world: World) -> list[str]:
-    """Run one duel to its end, and return every promise that it broke."""
-    world.weather = world.first_weather = SLUGGISH if world.stream("weather").random() < 0.7 else world.weather
+def duel(world: World, weather: Weather | None = None) -> list[str]:
+    """Run one duel to its end, and return every promise that it broke.
+
+    :param weather: without it, mostly that in which requests take seconds.
+    """
+    sluggish = SLUGGISH if world.stream("weather").random() < 0.7 else world.weather
+    world.weather = world.first_weather = weather or sluggish
     return world.run(_duel)
 
 

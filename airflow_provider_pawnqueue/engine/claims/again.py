@@ -9,6 +9,7 @@ from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
 from airflow_provider_pawnqueue.engine.claims.claim import Claim
 from airflow_provider_pawnqueue.engine.claims.claiming import Order, Won, as_claim, record_claim, without_bad_ones
+from airflow_provider_pawnqueue.engine.claims.effects import carry_out
 from airflow_provider_pawnqueue.engine.claims.keeping import lengthened, lost_error
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.takeover import fence, is_over
@@ -104,10 +105,28 @@ async def resume(context: Context, order: Order, standing: FoundRecord, *, vacat
     deadline = started + until - now - context.margin
     members = {uuid: record.members[uuid] for uuid in record.unsettled}
     bodies = await fetch_bodies(context, order.topic, members, {})
+    # The session before us may have been given what is bad or gone now: it counts as handed out.
+    bodies.decisions = {uuid: one.model_copy(update={"unseen": False}) for uuid, one in bodies.decisions.items()}
     claim = as_claim(order, FoundRecord(changed, outcome.version), bodies, versions={}, deadline=deadline)
     if until <= now:
         raise lost_error(claim, "it is older than claims.max_claim_age_seconds")
     return await without_bad_ones(context, claim, bodies)
+
+
+async def finish(context: Context, order: Order, standing: FoundRecord) -> FoundRecord | None:
+    """Carry out what an open claim has decided of all that it had, and close it. None: others do; look again.
+
+    ⚑ §5.5: whoever decided it died before the end, or was refused by the store. There is nothing to wait for.
+    """
+    topic = order.topic.topic
+    failed = await carry_out(context, topic, standing.record, list(standing.record.settled), {})
+    if failed:
+        raise next(iter(failed.values()))
+    closed = standing.record.model_copy(update={"state": "closed"})
+    outcome = await records.change(context, topic, closed, standing.version)
+    if isinstance(outcome, Unknown):
+        raise outcome.fault
+    return FoundRecord(closed, outcome.version) if isinstance(outcome, Done) else None
 
 
 def ended(order: Order, standing: FoundRecord) -> Claim:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import again, records
 from airflow_provider_pawnqueue.engine.claims.claim import Claim, ClaimReference, Settlement
 from airflow_provider_pawnqueue.engine.claims.claiming import Order, claim_fresh
@@ -15,6 +16,7 @@ from airflow_provider_pawnqueue.engine.claims.spread import Spread
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import Decision, TopicRecord
 
@@ -73,7 +75,7 @@ class Claims:
             standing = await records.read(self._context, topic.topic, order.stem)
             if standing is None:
                 raise _lost(order, "it has no record any more")
-            if standing.record.state != "open":
+            if standing.record.state != "open" or not standing.record.unsettled:
                 return again.ended(order, standing)
             claim = await again.resume(self._context, order, standing, vacated=reference.session)
             if claim is not None:
@@ -108,22 +110,30 @@ class Claims:
             self._spreads.pop(topic, None)
 
     async def _look_and_claim(self, order: Order) -> Claim | None:
-        topic = order.topic.topic
-        generation = await again.latest_generation(self._context, topic, order.claim_id)
-        if generation is not None:
-            standing = await records.read(self._context, topic, f"{order.claim_id}.{generation}")
-            if standing is None:
-                return None
-            if standing.record.owner == order.owner:
-                if standing.record.state == "open":
-                    return await again.resume(self._context, order, standing)
-                if standing.record.was_handed_out:
-                    return again.ended(order, standing)
-                # All that it had won was bad and is buried: its owner has had nothing, and is not to go without.
-            following = await again.next_generation(self._context, order, standing)
-            if following is None:
-                return None
-            order = replace(order, generation=following)
+        """Find the claim again, or begin it. Returns None if somebody changed something meanwhile: look again."""
+        generation = await again.latest_generation(self._context, order.topic.topic, order.claim_id)
+        if generation is None:
+            return await self._begin(order)
+        stem = layout.claim_stem(order.claim_id, generation)
+        standing = await records.read(self._context, order.topic.topic, stem)
+        if standing is None:
+            return None
+        if standing.record.owner == order.owner:
+            if standing.record.state == "open":
+                return await self._go_on(order, standing)
+            if standing.record.was_handed_out:
+                return again.ended(order, standing)
+            # All that it had won was bad and is buried: its owner has had nothing, and is not to go without.
+        following = await again.next_generation(self._context, order, standing)
+        return None if following is None else await self._begin(replace(order, generation=following))
+
+    async def _go_on(self, order: Order, standing: FoundRecord) -> Claim | None:
+        if standing.record.unsettled:
+            return await again.resume(self._context, order, standing)
+        finished = await again.finish(self._context, order, standing)
+        return again.ended(order, finished) if finished and finished.record.was_handed_out else None
+
+    async def _begin(self, order: Order) -> Claim | None:
         lookout = self._lookout(order.topic)
         orphans = await again.orphans(self._context, lookout, order)
         if orphans:

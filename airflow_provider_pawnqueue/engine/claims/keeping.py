@@ -29,8 +29,8 @@ async def renew(context: Context, claim: Claim, ttl: float) -> None:
     """
     async with claim._lock:  # noqa: SLF001 - this package's own
         for _ in range(2):
-            if claim.recorded and claim.state == "closed":
-                return  # all is settled, and a final record is not written again
+            if claim.recorded and not claim._record.unsettled:  # noqa: SLF001
+                return  # all is settled: there is nothing to keep, and a final record is not written again
             # ⚑ §2: counted from before the request is sent; and who is past its time has lost it, and says so.
             started = context.clock.elapsed()
             _check_trusted(claim, started)

@@ -13,6 +13,8 @@ message twice, and lose none.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,10 +31,14 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.settings.sections import CsprngVerifySettings
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
+logger = logging.getLogger(__name__)
+
 #: A folder is listed for at least so many keys; for fewer, each is asked for.
 WORTH_A_LIST = 8
 #: A PUT is begun only while this part of the shortest verification is left since its key was looked at.
 BEGIN_WITHIN = 0.5
+#: The shortest verification should take so many times as long as a write does.
+ROOM = 2.0
 
 _REFUSED = Refused(Refusal.CONDITION)
 
@@ -57,6 +63,26 @@ class _Seen:
     versions: dict[str, str] = field(default_factory=dict)
 
 
+def shortest_verification(settings: CsprngVerifySettings) -> float:
+    """Return how long the shortest verification takes, in seconds, by its sleeps alone: a PUT has to be faster."""
+    return (2 * settings.jitter_min_ms + settings.verify_retries * settings.verify_retry_delay_ms) / 1000
+
+
+def advice(look_to_answer: float, settings: CsprngVerifySettings) -> str:
+    """Say whether the pauses are long enough for a store whose writes take so long, and which would be."""
+    shortest = shortest_verification(settings)
+    wanted = look_to_answer * ROOM
+    told = f"from look to answer a write took up to {look_to_answer * 1000:.0f} ms"
+    if wanted <= shortest:
+        return f"{told}, and the shortest verification takes {shortest * 1000:.0f} ms: the pauses are long enough."
+    longer = math.ceil((wanted - settings.verify_retries * settings.verify_retry_delay_ms / 1000) / 2 * 100) * 10
+    return (
+        f"{told}, and the shortest verification takes {shortest * 1000:.0f} ms: raise "
+        f"concurrency.csprng_verify.jitter_min_ms to {longer} and jitter_max_ms to "
+        f"{max(longer * 4, settings.jitter_max_ms)}, in every process of the bucket."
+    )
+
+
 class CsprngVerify:
     """See :class:`~.cas.Registers`.
 
@@ -70,12 +96,15 @@ class CsprngVerify:
         self._most = settings.jitter_max_ms / 1000
         self._retries = settings.verify_retries
         self._pause = settings.verify_retry_delay_ms / 1000
+        self._shortest = shortest_verification(settings)
+        self._settings = settings
+        self._warned = False
         self._at_once = at_once
 
     @property
     def shortest(self) -> float:
         """How long the shortest verification takes, by its sleeps alone: what a PUT must be faster than."""
-        return 2 * self._least + self._retries * self._pause
+        return self._shortest
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
         """See :class:`~.cas.Registers`."""
@@ -111,7 +140,11 @@ class CsprngVerify:
             write.version = outcome.version
         else:
             write.outcome = outcome
-        if write.outcome is None and self._clock.elapsed() - write.looked >= self.shortest:
+        took = self._clock.elapsed() - write.looked
+        if took * ROOM > self.shortest and not self._warned:
+            self._warned = True
+            logger.warning("csprng_verify: %s", advice(took, self._settings))
+        if write.outcome is None and took >= self.shortest:
             # ⚑ §6: it took longer than somebody else's verification: they may hold what was overwritten.
             write.outcome = Unknown(_too_late(write.step, self.shortest))
 

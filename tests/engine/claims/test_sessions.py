@@ -101,7 +101,7 @@ async def test_a_reference_to_nowhere(ann: Process) -> None:
 async def test_attaching_to_a_claim_that_has_ended(world: World, ann: Process, bob: Process) -> None:
     """Settled to the end, it is empty and tells what was decided; fenced, it is empty and expired."""
     ids = await ann.queue.publish(TOPIC, numbered(3))
-    settled = await ann.queue.claim(TOPIC, "c", max_messages=2)
+    settled = await ann.queue.claim(TOPIC, "c", max_messages=2, claim_id="run")
     await ann.queue.ack(settled, ids[0])
     await ann.queue.nack(settled, ids[1])
     ended = await bob.queue.attach(settled.hand_over())
@@ -117,15 +117,28 @@ async def test_attaching_to_a_claim_that_has_ended(world: World, ann: Process, b
         await bob.queue.renew(ended)
 
 
+async def test_a_claim_that_was_settled_and_then_handed_over(world: World, ann: Process, bob: Process) -> None:
+    """If its id was made up, nobody could ask for it: it has no record any more, and whoever attaches is told so."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    claim = await ann.queue.claim(TOPIC, "c")
+    await ann.queue.ack(claim)
+    with pytest.raises(LeaseLostError, match="no record"):
+        await bob.queue.attach(claim.hand_over())
+    assert world.bucket.below("claims/") == []
+
+
 async def test_an_attached_claim_has_what_is_not_settled(ann: Process, bob: Process) -> None:
     """What was settled before the hand-over is not handed out again, and still told when it is settled again."""
     await ann.queue.publish(TOPIC, numbered(4))
     claim = await ann.queue.claim(TOPIC, "c")
     await ann.queue.ack(claim, claim.ids[:2])
-    attached = await bob.queue.attach(claim.hand_over())
+    reference = claim.hand_over()
+    attached = await bob.queue.attach(reference)
     assert attached.ids == claim.ids[2:]
     assert await bob.queue.ack(attached, claim.ids) == Settlement(acked=claim.ids)
     assert attached.state == "closed"
+    # Its id was made up, but others know it by now.
+    assert (await bob.queue.attach(reference)).decided == dict.fromkeys(claim.ids, "acked")
 
 
 async def test_a_retry_waits_for_the_old_session_and_has_the_same_messages(
@@ -170,6 +183,61 @@ async def test_a_retry_after_the_settlement_is_told_what_was_decided(ann: Proces
         again = await bob.queue.claim(TOPIC, "c", claim_id="run", wait=wait)
         assert list(again) == []
         assert again.decided == dict(zip(claim.ids, ["acked", "dead", "released"], strict=True))
+
+
+@pytest.mark.parametrize("wait", [0, 600])
+@pytest.mark.parametrize("bad", ["malformed", "delivered too often", "gone"])
+async def test_a_claim_of_which_nothing_was_handed_out_is_no_batch(
+    world: World, ann: Process, bob: Process, bad: str, wait: float
+) -> None:
+    """Its owner comes in the next generation to the good ones behind the bad ones, and has no second batch of them."""
+    if bad == "malformed":
+        world.fill(["bad"] * 20)
+    else:
+        await ann.queue.publish(TOPIC, numbered(20, 100))
+    heads = {layout.message(TOPIC, name) for name in world.bucket.below("messages/")}
+    if bad == "delivered too often":
+        await ann.queue.update_topic(TOPIC, max_deliveries=1)
+        ann, bob = await world.process(), await world.process()
+        await ann.queue.nack(await ann.queue.claim(TOPIC, "d", max_messages=20), requeue=True)
+    await world.later(1)
+    await ann.queue.publish(TOPIC, numbered(20))
+
+    def settle(kind: str, key: str) -> None:
+        if kind == "GET" and key in heads:
+            world.bucket.remove(key)
+
+    ann.client.meanwhile = settle if bad == "gone" else None
+    claims = [await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=10, wait=wait)]
+    while not claims[-1]:
+        assert (claims[-1].was_handed_out, claims[-1].state) == (False, "closed")
+        claims.append(await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=10, wait=wait))
+    assert len(claims) == (1 if wait else 3)
+    batch = claims[-1]
+    assert (batch.generation, numbers(batch), batch.was_handed_out) == (2, list(range(10)), True)
+    assert len(world.bucket.below("dead-letter/")) == (0 if bad == "gone" else 40)
+    await ann.queue.ack(batch)
+    for process in (ann, bob):
+        again = await process.queue.claim(TOPIC, "c", claim_id="run", wait=600)
+        assert (list(again), again.generation, again.decided) == ([], 2, dict.fromkeys(batch.ids, "acked"))
+    assert len(world.bucket.below("messages/")) == 10
+
+
+async def test_a_claim_of_which_one_message_was_handed_out_is_a_batch(world: World, ann: Process, bob: Process) -> None:
+    """Bad messages around it do not give its owner a second one, while it is worked on or after it was settled."""
+    world.fill(["bad"] * 9)
+    await world.later(1)
+    await ann.queue.publish(TOPIC, numbered(1))
+    await world.later(1)
+    await ann.queue.publish(TOPIC, numbered(11, 1))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=10)
+    assert numbers(claim) == [0]
+    again = await bob.queue.claim(TOPIC, "c", claim_id="run", max_messages=10)
+    assert (numbers(again), again.generation) == ([0], 0)
+    await bob.queue.nack(again)
+    again = await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=10, wait=600)
+    assert (list(again), again.generation, again.decided[claim.ids[0]]) == ([], 0, "dead")
+    assert len(world.bucket.below("messages/")) == 11
 
 
 async def test_a_claim_that_was_fenced_is_never_opened_again(world: World, ann: Process, bob: Process) -> None:

@@ -14,6 +14,13 @@ from tests.engine.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numb
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Claim
 
+#: What a settlement of each kind cannot do without.
+FAILING = {
+    "ack": ("DELETE", "*/leases/*"),
+    "bury": ("COPY", "*/dead-letter/*"),
+    "release": ("PUT", "*/leases/*"),
+}
+
 
 async def claimed(process: Process, count: int = 3, **options: object) -> Claim:
     """Publish so many messages and claim them."""
@@ -23,17 +30,103 @@ async def claimed(process: Process, count: int = 3, **options: object) -> Claim:
     return claim
 
 
+async def settled_as(how: str, process: Process, claim: Claim, ids: list[str] | None = None) -> Settlement:
+    """Settle it in one of the three ways."""
+    if how == "ack":
+        return await process.queue.ack(claim, ids)
+    return await process.queue.nack(claim, ids, requeue=how == "release")
+
+
 async def test_what_was_acked_is_gone(world: World, ann: Process) -> None:
     """Message and lease are deleted, the record is closed, and nobody is given the messages again."""
-    claim = await claimed(ann)
+    claim = await claimed(ann, claim_id="run")
     settlement = await ann.queue.ack(claim)
     assert settlement == Settlement(acked=claim.ids)
     assert settlement.complete
     assert world.bucket.below("messages/") == world.bucket.below("leases/") == world.bucket.below("dead-letter/") == []
-    assert world.bucket.record(f"{claim.claim_id}.0").state == claim.state == "closed"
+    assert world.bucket.record("run.0").state == claim.state == "closed"
     assert claim.decided == dict.fromkeys(claim.ids, "acked")
     await world.later()
     assert not await ann.queue.claim(TOPIC, "c")
+
+
+@pytest.mark.parametrize("how", ["ack", "bury", "release"])
+async def test_the_record_of_a_claim_that_nobody_can_ask_for_is_deleted(world: World, ann: Process, how: str) -> None:
+    """Settled to the end, a claim whose id was made up costs a DELETE where a named one costs a PUT."""
+    counts = {}
+    for claim_id in ("run", None):
+        claim = await claimed(ann, claim_id=claim_id)
+        with ann.client.counting() as counts[claim_id]:
+            assert (await settled_as(how, ann, claim)).complete
+        assert claim.state == "closed"
+        assert world.bucket.below("claims/") == ["run.0.json"]
+        world.bucket.remove(*(layout.message(TOPIC, name) for name in world.bucket.below("messages/")))
+    assert counts[None] - counts["run"] == {"DELETE": 1}
+    assert counts["run"] - counts[None] == {"PUT": 1}
+
+
+async def test_a_record_is_not_deleted_while_something_is_undecided(world: World, ann: Process) -> None:
+    """It alone remembers what was decided: it stays, open, until the last message has its fate."""
+    claim = await claimed(ann, 4)
+    for one, how in zip(claim.ids, ["ack", "bury", "release", "ack"], strict=True):
+        assert claim.state == world.bucket.record(f"{claim.claim_id}.0").state == "open"
+        await settled_as(how, ann, claim, [one])
+    assert world.bucket.below("claims/") == []
+
+
+async def test_a_record_is_not_deleted_before_all_effects_are_confirmed(
+    world: World, ann: Process, bob: Process
+) -> None:
+    """It alone remembers what is left to do, and is deleted when that is done."""
+    for how, (kind, key) in FAILING.items():
+        claim = await claimed(ann, ttl=300)
+        ann.client.inject("lost", kind, key)
+        assert (await settled_as(how, ann, claim)).complete
+        assert claim.state == world.bucket.record(f"{claim.claim_id}.0").state == "open"
+        ann.client.heal()
+        assert (await settled_as(how, ann, claim)).complete
+        assert claim.state == "closed"
+        assert world.bucket.below("claims/") == []
+        assert len(world.bucket.below("messages/")) == (3 if how == "release" else 0)
+    await bob.queue.ack(await bob.queue.claim(TOPIC, "d"))
+    assert world.bucket.below("messages/") == world.bucket.below("claims/") == []
+
+
+@pytest.mark.parametrize("when", ["at once", "during the settlement"])
+async def test_the_record_of_a_claim_that_was_handed_over_is_kept(
+    world: World, ann: Process, bob: Process, when: str
+) -> None:
+    """Whoever brings the reference asks for it: it is closed, and tells what was decided for its retention."""
+    claim = await claimed(ann)
+    if when == "at once":
+        reference = claim.hand_over()
+        await bob.queue.ack(await bob.queue.attach(reference))
+    else:
+        references = []
+
+        def hand_over(kind: str, key: str) -> None:
+            if kind == "DELETE" and "/leases/" in key:
+                references.append(claim.hand_over())
+
+        ann.client.meanwhile = hand_over
+        assert (await ann.queue.ack(claim)).complete
+        [reference] = references
+    assert world.bucket.record(f"{claim.claim_id}.0").state == "closed"
+    assert (await bob.queue.attach(reference)).decided == dict.fromkeys(claim.ids, "acked")
+    await world.later(80_000)
+    assert (await bob.queue.sweep(TOPIC)).removed_records == 0
+    await world.later(10_000)
+    assert (await bob.queue.sweep(TOPIC)).removed_records == 1
+
+
+async def test_a_delete_of_the_record_whose_answer_was_lost_is_repeated(world: World, ann: Process) -> None:
+    """A record that is gone already is as good as deleted."""
+    claim = await claimed(ann)
+    fault = ann.client.inject("answer lost", "DELETE", "*/claims/*", times=2)
+    assert (await ann.queue.ack(claim)).complete
+    assert fault.hits == 2
+    assert claim.state == "closed"
+    assert world.bucket.below("claims/") == []
 
 
 async def test_what_was_nacked_is_buried_byte_for_byte(world: World, ann: Process) -> None:
@@ -90,6 +183,18 @@ async def test_a_delay_that_is_none_is_refused(world: World, ann: Process, delay
     assert world.bucket.snapshot() == before
 
 
+@pytest.mark.parametrize("delay", [5, 0.001, -1, float("nan")], ids=repr)
+async def test_a_delay_of_what_is_not_given_back_is_refused(world: World, ann: Process, delay: float) -> None:
+    """Who forgets ``requeue`` with a delay would bury what was to be tried again: the error says so, before it is."""
+    claim = await claimed(ann, 1)
+    before = world.bucket.snapshot()
+    with ann.client.counting() as requests, pytest.raises(ConfigError, match="requeue=True"):
+        await ann.queue.nack(claim, delay=delay)
+    assert not requests
+    assert world.bucket.snapshot() == before
+    assert (await ann.queue.nack(claim, delay=0)).buried == claim.ids
+
+
 @pytest.mark.parametrize("given", [{"reason": 5}, {"error": ValueError("x")}, {"reason": None}], ids=str)
 async def test_a_reason_that_is_no_text_is_refused(world: World, ann: Process, given: dict[str, str]) -> None:
     """Reason and error are text; nothing is settled by anything else."""
@@ -107,6 +212,18 @@ async def test_an_error_that_no_file_could_hold_is_kept_all_the_same(world: Worl
     found = await ann.queue.find(TOPIC, claim.ids[0])
     assert found is not None
     assert "no such file" in found.error
+
+
+@pytest.mark.parametrize("character", ["x", "ü", "\U0001f980"])
+async def test_a_long_reason_or_error_is_cut(world: World, ann: Process, character: str) -> None:
+    """Of each, 2,000 characters are kept, as the record holds them for each message; what fits is kept whole."""
+    claim = await claimed(ann, 2, claim_id="run")
+    await ann.queue.nack(claim, claim.ids[0], reason=character * 100_000, error="b" + character * 100_000)
+    await ann.queue.nack(claim, claim.ids[1], reason=character * 2000, error=character * 2000)
+    told = [json.loads(world.bucket.body(layout.dead_reason(TOPIC, one))) for one in claim.ids]
+    assert [one["reason"] for one in told] == [character * 2000] * 2
+    assert [one["error"] for one in told] == ["b" + character * 1999, character * 2000]
+    assert len(world.bucket.body(layout.claim(TOPIC, "run.0"))) < 4 * 4 * 2000 + 2000
 
 
 async def test_some_ids_are_settled_and_the_others_stay(world: World, ann: Process, bob: Process) -> None:
@@ -127,16 +244,20 @@ async def test_some_ids_are_settled_and_the_others_stay(world: World, ann: Proce
     assert claim.decided == dict(zip(ids, ["acked", "acked", "dead", "released", "acked"], strict=True))
 
 
-async def test_the_first_decision_stands(world: World, ann: Process) -> None:
-    """Settling twice returns what was decided the first time, and makes no request once all is done."""
-    claim = await claimed(ann, 2)
+@pytest.mark.parametrize("claim_id", ["run", None])
+async def test_the_first_decision_stands(world: World, ann: Process, claim_id: str | None) -> None:
+    """Settling twice returns what was decided the first time, and makes no request, record or no record."""
+    claim = await claimed(ann, 2, claim_id=claim_id)
     await ann.queue.ack(claim)
+    assert len(world.bucket.below("claims/")) == (1 if claim_id else 0)
     before = world.bucket.snapshot()
     with ann.client.counting() as requests:
         assert (await ann.queue.ack(claim)).acked == claim.ids
         assert (await ann.queue.nack(claim)).acked == claim.ids
         assert (await ann.queue.nack(claim, requeue=True)).acked == claim.ids
+        assert (await ann.queue.ack(claim, claim.ids[1])).acked == claim.ids[1:]
     assert not requests
+    assert claim.decided == dict.fromkeys(claim.ids, "acked")
     assert world.bucket.snapshot() == before
 
 
@@ -179,12 +300,7 @@ async def test_who_was_fenced_changes_nothing(world: World, ann: Process, bob: P
     taken = await bob.queue.claim(TOPIC, "d")
     assert taken.ids == claim.ids
     before = world.bucket.snapshot()
-    settle = {
-        "ack": lambda: ann.queue.ack(claim),
-        "bury": lambda: ann.queue.nack(claim),
-        "release": lambda: ann.queue.nack(claim, requeue=True),
-    }[how]
-    settlement = await settle()
+    settlement = await settled_as(how, ann, claim)
     assert settlement == Settlement(lost=claim.ids)
     assert world.bucket.snapshot() == before
     assert (await bob.queue.ack(taken)).complete
@@ -241,34 +357,29 @@ async def test_a_lost_answer_is_looked_up(world: World, ann: Process) -> None:
 
 
 STEPS = {
-    "ack": ["DELETE */messages/*", "DELETE */leases/*", "PUT */claims/*"],
-    "bury": [
-        "PUT */dead-letter/*",
-        "COPY */dead-letter/*",
-        "DELETE */messages/*",
-        "DELETE */leases/*",
-        "PUT */claims/*",
-    ],
-    "release": ["PUT */leases/*", "PUT */claims/*"],
+    "ack": ["DELETE */messages/*", "DELETE */leases/*"],
+    "bury": ["PUT */dead-letter/*", "COPY */dead-letter/*", "DELETE */messages/*", "DELETE */leases/*"],
+    "release": ["PUT */leases/*"],
 }
+#: The last step, of a claim that has this id, or one that was made up.
+LAST_STEP = {"run": "PUT */claims/*", None: "DELETE */claims/*"}
 
 
 @pytest.mark.parametrize("finisher", ["consumer", "janitor"])
 @pytest.mark.parametrize("when", ["dies", "dies after"])
-@pytest.mark.parametrize(("how", "step"), [(how, step) for how, steps in STEPS.items() for step in steps])
+@pytest.mark.parametrize(
+    ("how", "step", "claim_id"),
+    [(how, step, one) for how, steps in STEPS.items() for one, last in LAST_STEP.items() for step in [*steps, last]],
+)
 async def test_what_was_decided_is_finished_by_others(  # noqa: PLR0913, PLR0917 - a matrix
-    world: World, ann: Process, bob: Process, how: str, step: str, when: str, finisher: str
+    world: World, ann: Process, bob: Process, how: str, step: str, claim_id: str | None, when: str, finisher: str
 ) -> None:
     """A process that ends at any step after its decision leaves work that the next consumer or janitor finishes."""
-    claim = await claimed(ann, 3)
+    claim = await claimed(ann, 3, claim_id=claim_id)
     kind, key = step.split()
     ann.client.inject(when, kind, key, passed=1 if kind == "PUT" and "claims" in key else 0)
     with pytest.raises(Died):
-        await {
-            "ack": lambda: ann.queue.ack(claim),
-            "bury": lambda: ann.queue.nack(claim),
-            "release": lambda: ann.queue.nack(claim, requeue=True),
-        }[how]()
+        await settled_as(how, ann, claim)
     await world.later()
     if finisher == "janitor":
         report = await bob.queue.sweep(TOPIC)
@@ -282,7 +393,10 @@ async def test_what_was_decided_is_finished_by_others(  # noqa: PLR0913, PLR0917
         await bob.queue.sweep(TOPIC)
     assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
     assert len(world.bucket.below("dead-letter/")) == (6 if how == "bury" else 0)
-    assert world.bucket.record(f"{claim.claim_id}.0").state == "closed"
+    if step == LAST_STEP[None] and when == "dies after":
+        assert world.bucket.below("claims/") == []
+    else:
+        assert world.bucket.record(f"{claim.claim_id}.0").state == "closed"
 
 
 @pytest.mark.parametrize("effect", ["lost", "denied"])
@@ -321,7 +435,7 @@ async def test_errors_of_single_keys_are_repeated(world: World, ann: Process) ->
     assert (await ann.queue.ack(claim)).complete
     assert fault.hits == 2
     deletes = [key for kind, key in ann.client.requests if kind == "DELETE" and TOPIC in key]
-    assert ["messages" in key for key in deletes] == [True, True, True, False]
+    assert [key.split("/")[1] for key in deletes] == ["messages", "messages", "messages", "leases", "claims"]
     assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
     assert claim.state == "closed"
 
@@ -344,11 +458,7 @@ async def test_an_effect_that_fails_is_no_failure_of_the_settlement(
     """What was decided is told as decided, whether or not its effects could be carried out now."""
     claim = await claimed(ann, 3, ttl=300)
     ann.client.inject(effect, kind, key)
-    settlement = await {
-        "ack": lambda: ann.queue.ack(claim),
-        "bury": lambda: ann.queue.nack(claim),
-        "release": lambda: ann.queue.nack(claim, requeue=True),
-    }[how]()
+    settlement = await settled_as(how, ann, claim)
     assert settlement.complete
     assert dict(settlement) == dict.fromkeys(claim.ids, {"ack": "acked", "bury": "buried", "release": "released"}[how])
 
