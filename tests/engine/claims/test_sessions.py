@@ -376,3 +376,41 @@ async def test_no_claim_lives_past_its_greatest_age(world: World, way: str) -> N
     await world.later(100 + OVERDUE)
     assert await other.queue.claim(TOPIC, "d")
     assert layout.parse_claim(world.bucket.below("claims/")[0])
+
+
+async def test_what_was_handed_out_and_vanished_is_a_batch(world: World, ann: Process, bob: Process) -> None:
+    """Messages that a former session was given, and that are gone now, do not let their owner have others."""
+    await ann.queue.publish(TOPIC, numbered(4))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=2)
+    assert numbers(claim) == [0, 1]
+    world.bucket.remove(*(layout.message(TOPIC, name) for name in world.bucket.below("messages/")[:2]))
+    for _ in range(3):
+        again = await bob.queue.claim(TOPIC, "c", claim_id="run", max_messages=2)
+        assert (list(again), again.generation, again.was_handed_out) == ([], 0, True)
+
+
+async def test_an_end_that_failed_is_made_up_for(world: World, ann: Process, bob: Process) -> None:
+    """A named claim all of whose messages were bad, and whose burial failed, is finished by who claims it again."""
+    world.fill(["bad"] * 3)
+    await ann.queue.publish(TOPIC, numbered(2))
+    ann.client.inject("lost", "COPY")
+    assert not await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=3)
+    ann.client.heal()
+    before = world.clock.elapsed()
+    claim = await bob.queue.claim(TOPIC, "c", claim_id="run", max_messages=3)
+    assert (numbers(claim), claim.generation) == ([0, 1], 1)
+    assert world.clock.elapsed() == before  # there was nobody to wait for
+    assert len(world.bucket.below("dead-letter/")) == 6
+    assert world.bucket.record("run.0").state == "closed"
+
+
+async def test_what_is_settled_is_not_lost(ann: Process) -> None:
+    """A renewal of a claim that has nothing unsettled is quiet, also where the end of its record is not known."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
+    ann.client.inject("answer lost", "PUT", "*/claims/*", passed=1)
+    ann.client.inject("lost", "GET", "*/claims/*")
+    await ann.queue.ack(claim)
+    ann.client.heal()
+    await ann.queue.renew(claim)
+    assert claim.lost is None
