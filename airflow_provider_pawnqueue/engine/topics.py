@@ -144,10 +144,13 @@ class Topics:
         if found is None:
             return None
         try:
-            return TopicRecord.decode(found.body, key), found.info.version
+            record = TopicRecord.decode(found.body, key)
         except UnreadableRecordError:
             # The marker makes the topic, whatever is in it: an empty object made by hand is one too.
-            return TopicRecord(v=0, topic=topic), found.info.version
+            record = TopicRecord(v=0, topic=topic)
+        # Its key names it: pawn-queue's "team/orders" is our "orders" below the prefix "team/", and a marker may be a
+        # copy of another topic's.
+        return record.model_copy(update={"topic": topic}), found.info.version
 
 
 def _never_deleted(topic: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from airflow_provider_pawnqueue.engine.claims.moves import finish_move
 from airflow_provider_pawnqueue.engine.claims.takeover import free_to_take, is_over
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import each, together
+from airflow_provider_pawnqueue.engine.store.port import NO_VERSION
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
@@ -158,24 +159,29 @@ class Lookout:
 
     async def _resolve(
         self, doubtful: Sequence[str], listing: _Listing, wanted: int, most_reads: int, now: float
-    ) -> tuple[dict[str, FoundLease], int]:
+    ) -> tuple[dict[str, FoundLease | None], int]:
         """Read what LIST did not tell, and take away from other claims what is theirs no more."""
         held = [uuid for uuid in doubtful if not self._is_released(uuid, listing.leases[uuid])]
         covered = await self.covered(listing.claims) if held else set()
         open_ = [uuid for uuid in doubtful if uuid not in covered or self._is_released(uuid, listing.leases[uuid])]
+        free: dict[str, FoundLease | None] = {}
         unread = [uuid for uuid in open_ if not self._knows(uuid, listing.leases[uuid])][:most_reads]
         for uuid, found in zip(
             unread, await each(self._read_lease, unread, at_once=self._context.at_once), strict=True
         ):
             if found is None:
                 self._leases.pop(uuid, None)
+                # Deleted meanwhile, with its message; or it is but a ghost in the listing (rclone's), of no version.
+                if listing.leases[uuid].version == NO_VERSION:
+                    free[uuid] = None
             else:
                 self._leases[uuid] = found
         known = {uuid: self._leases[uuid] for uuid in open_ if uuid in self._leases}
         await self._finish_moves(known, now)
         ready = {uuid: found for uuid, found in known.items() if self._looks_due(found, now)}
         first = dict(list(ready.items())[: 2 * wanted])
-        return await free_to_take(self._context, self._topic, first), len(unread)
+        free.update(await free_to_take(self._context, self._topic, first))
+        return free, len(unread)
 
     async def _finish_moves(self, known: dict[str, FoundLease], now: float) -> None:
         for uuid, found in known.items():

@@ -25,7 +25,7 @@ from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import nonce_of
-from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Outcome, Refusal, Refused, Unknown
+from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Expect, Outcome, Refusal, Refused, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.settings.sections import CsprngVerifySettings
@@ -202,8 +202,12 @@ class CsprngVerify:
         wanted = set(keys)
         async for page in self._store.pages(folder):
             for info in page:
-                if info.key in wanted:
-                    seen.versions[info.key] = info.version
+                if info.key not in wanted:
+                    continue
+                # An object without a version may be one that only the listing has (rclone's, of a while ago).
+                found = await self._store.head(info.key) if info.version == NO_VERSION else info
+                if found is not None:
+                    seen.versions[info.key] = found.version
 
 
 def _racing(writes: Sequence[_Write]) -> list[_Write]:

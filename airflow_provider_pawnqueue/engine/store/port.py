@@ -95,6 +95,10 @@ def version_of(etag: str | None) -> str:
     return f'"{(etag or "").strip(chr(34))}"'
 
 
+#: The version of an object whose ETag the store does not tell.
+NO_VERSION = version_of(None)
+
+
 class Store(Protocol):
     """One bucket, below an optional key prefix that its users never see.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_pawnqueue.engine.errors import RetryBudgetExceededError, StoreError
 from airflow_provider_pawnqueue.engine.store.port import (
+    NO_VERSION,
     Done,
     Expect,
     Expectation,
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.settings import RetrySettings
 
 T = TypeVar("T")
+
+#: After so many failed GETs of one object it is looked at whether it can be read at all.
+TORN_AFTER = 3
 
 
 class Backoff:
@@ -90,8 +94,19 @@ class ResilientStore:
         return Backoff(self._settings, self._clock)
 
     async def get(self, key: str) -> StoredObject | None:
-        """See :class:`~.port.Store`."""
-        return await self._repeat(lambda: self._store.get(key))
+        """See :class:`~.port.Store`. The body of an object that two writers have torn is nothing."""
+        backoff = self.backoff()
+        while True:
+            try:
+                return await self._store.get(key)
+            except StoreError as error:
+                if not error.transient:
+                    raise
+                torn = await self._torn(key) if backoff.attempts == TORN_AFTER else None
+                if torn is not None:
+                    return StoredObject(torn, b"")
+                if not await backoff.pause():
+                    raise backoff.exceeded(error) from None
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~.port.Store`."""
@@ -159,6 +174,18 @@ class ResilientStore:
         """See :class:`~.port.Store`."""
         if self._owned:
             await self._store.aclose()
+
+    async def _torn(self, key: str) -> ObjectInfo | None:
+        """Return what is known of an object that no GET will ever read, or None if it is not such a one.
+
+        Where ``rclone serve s3`` has let two writers into one object at once, it shows the object without an ETag and
+        answers 500 to every GET, until somebody writes it anew. Its readers judge it as garbage, and replace it.
+        """
+        try:
+            info = await self._store.head(key)
+        except StoreError:
+            return None
+        return info if info is not None and info.version == NO_VERSION else None
 
     async def _repeat(self, call: Callable[[], Awaitable[T]]) -> T:
         backoff = self.backoff()
