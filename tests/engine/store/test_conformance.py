@@ -111,7 +111,7 @@ class TestOwnStore(PlainConformance, ConditionalConformance, ConcurrentConforman
 
         def make(client: str) -> Settings:
             prefix = os.environ.get("PAWNQUEUE_S3_KEY_PREFIX", "")
-            unique = f"{prefix.strip('/')}/pawnqueue-conformance-{os.getpid()}-{os.urandom(6).hex()}/".lstrip("/")
+            unique = f"{prefix.strip('/')}/pawnqueue-conformance/{os.getpid()}-{os.urandom(6).hex()}/".lstrip("/")
             return Settings.from_env(s3={"client": client, "key_prefix": unique})
 
         return make
