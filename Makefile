@@ -18,10 +18,15 @@ STAMP := $(VENV)/.installed
 PIP_LINES := awk '!/^(Requirement already satisfied| +(Downloading|Using cached) )/ {print; fflush()}'
 PYTEST := $(BIN)/python -m pytest
 
+# The published library, beside which the tests run ours. Its dependencies and ours exclude each other.
+PEER := .venv-peer
+PEER_PINS := tests/interop/peer-constraints.txt
+PEER_STAMP := $(PEER)/.installed
+
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo venv lint test test-fast test-servers test-store sim bench constraints clean
+.PHONY: help demo venv peer lint test test-fast test-servers test-store sim bench constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,19 +53,27 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 	@echo "== $(VENV): ready"
 
+peer: $(PEER_STAMP)  ## .venv-peer: the published pawn-queue library, for the tests that run it beside ours
+
+$(PEER_STAMP): $(PEER_PINS) | $(STAMP)
+	@echo "== $(PEER): the published pawn-queue library, for the tests of interoperability"
+	@$(BIN)/python -m venv --clear $(PEER)
+	@$(PEER)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(PEER_PINS) pawn-queue | $(PIP_LINES)
+	@touch $(PEER_STAMP)
+
 lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import-linter
 	@echo "== ruff check";    $(BIN)/ruff check .
 	@echo "== ruff format";   $(BIN)/ruff format --check .
 	@echo "== mypy";          $(BIN)/mypy
 	@echo "== import-linter"; $(BIN)/lint-imports
 
-test: $(STAMP)  ## every test that needs neither Debian packages nor an account
+test: $(STAMP) $(PEER_STAMP)  ## every test that needs neither Debian packages nor an account
 	@echo "== tests"; $(PYTEST) -m "not ceph and not own_store"
 
 test-fast: $(STAMP)  ## the inner loop: no servers, nothing slow
 	@echo "== fast tests"; $(PYTEST) -m "not servers and not ceph and not own_store and not slow"
 
-test-servers: $(STAMP)  ## the tests on real S3 servers, Ceph too (as root it installs Ceph's Debian packages, and says so)
+test-servers: $(STAMP) $(PEER_STAMP)  ## the tests on real S3 servers, Ceph too (as root it installs Ceph's Debian packages, and says so)
 	@missing=; for pair in $(CEPH); do \
 		command -v "$${pair%=*}" >/dev/null 2>&1 || missing="$$missing $${pair#*=}"; done; \
 	if [ -n "$$missing" ]; then \
@@ -90,6 +103,6 @@ bench: $(STAMP)  ## the benchmarks, on servers that they start themselves
 constraints:  ## constraints.txt anew: the newest versions that go together, from a fresh environment
 	@PYTHON="$(PYTHON)" tools/constraints.sh
 
-clean:  ## remove what the tools left behind, and .venv
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
+clean:  ## remove what the tools left behind, .venv and .venv-peer
+	rm -rf $(VENV) $(PEER) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -409,3 +409,11 @@ async def test_what_is_not_there_is_named_with_its_remedy(queue: PawnQueue) -> N
             await call("orders")
         assert str(caught.value) == "Topic 'orders' does not exist: create it with create_topic('orders')."
         assert (caught.value.topic, caught.value.operation) == ("orders", operation)
+
+
+async def test_a_topic_is_named_by_its_key(queue: PawnQueue, store: ScriptedStore) -> None:
+    """Whatever name the body of a marker has, a copied one or one of pawn-queue's with a slash, its key is right."""
+    await store.put(MARKER, b'{"topic":"team/orders","created_at":"2026-01-01T00:00:00+00:00"}')
+    assert (await queue.topic("orders")).topic == "orders"
+    await queue.publish("orders", [{"n": 1}])
+    assert len(await queue.claim("orders", "c")) == 1
