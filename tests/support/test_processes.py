@@ -138,7 +138,7 @@ def test_servers_serve(start: Callable[[], AbstractContextManager[S3Server]]) ->
         assert bucket != server.make_bucket()
 
 
-@pytest.mark.skipif("PAWNQUEUE_TEST_CEPH" not in os.environ, reason="takes 20 s: set PAWNQUEUE_TEST_CEPH to run it")
+@pytest.mark.ceph
 def test_ceph_serves() -> None:
     """Ceph takes an object into a fresh bucket."""
     test_servers_serve(servers.ceph)
