@@ -87,7 +87,7 @@ class Publisher:
     async def _landed(self, topic: str, name: str, uuid: str) -> bool:
         """Say whether an attempt without an answer arrived: the message, its lease or its dead letter is there.
 
-        ⚑ §7: a message that was claimed and settled meanwhile has left none of them, and is sent again. It is then
+        §7: a message that was claimed and settled meanwhile has left none of them, and is sent again. It is then
         delivered twice, under one id: the one duplicate that a publisher can make.
         """
         keys = (layout.message(topic, name), layout.lease(topic, uuid), layout.dead_letter(topic, uuid))

@@ -102,7 +102,7 @@ class Topics:
         if await self._find(topic) is None:
             raise _missing(topic, "delete_topic")
         marker = layout.topic_marker(topic)
-        # ⚑ The marker goes first, so that publishers stop; what came in before that is seen by the second look.
+        # The marker goes first, so that publishers stop; what came in before that is seen by the second look.
         await self._refuse_if_used(topic)
         found = await self._find(topic)
         await self._gone([marker], topic)
