@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,19 +12,6 @@ from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
 from tests.engine.virtual import OVERDUE, TOPIC, Process, World, numbered, numbers
 
 NOBODY = "11111111-2222-4333-8444-555555555555"
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    """A bucket with a topic, in which time is virtual."""
-    async with World() as world:
-        yield world
-
-
-@pytest.fixture
-async def ann(world: World) -> Process:
-    """A process that has opened the queue."""
-    return await world.process()
 
 
 async def in_every_state(process: Process) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,25 +18,6 @@ OTHER = "99999999-2222-4333-8444-555555555555"
 UUID = "11111111-2222-4333-8444-555555555555"
 RETENTION = 86_400.0
 AN_HOUR = 3600.0
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    """A bucket with a topic, in which time is virtual."""
-    async with World() as world:
-        yield world
-
-
-@pytest.fixture
-async def ann(world: World) -> Process:
-    """A process that has opened the queue."""
-    return await world.process()
-
-
-@pytest.fixture
-async def bob(world: World) -> Process:
-    """Another one."""
-    return await world.process()
 
 
 def report(**counts: Any) -> Report:

@@ -6,7 +6,6 @@ import enum
 import json
 import math
 from collections import OrderedDict
-from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -22,19 +21,6 @@ from airflow_provider_pawnqueue.engine.settings import LimitsSettings
 from tests.engine.virtual import TOPIC, Process, World
 
 MIB = 1024**2
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    """A bucket with a topic, in which time is virtual."""
-    async with World() as world:
-        yield world
-
-
-@pytest.fixture
-async def ann(world: World) -> Process:
-    """A process that has opened the queue."""
-    return await world.process()
 
 
 def nested(kind: type, depth: int) -> Any:  # noqa: ANN401 - lists or dicts

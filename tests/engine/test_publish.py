@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncIterator
 from datetime import datetime
 
 import pytest
@@ -20,19 +19,6 @@ from airflow_provider_pawnqueue.engine import (
     layout,
 )
 from tests.engine.virtual import TOPIC, Kind, Process, World, numbered, numbers
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    """A bucket with a topic, in which time is virtual."""
-    async with World() as world:
-        yield world
-
-
-@pytest.fixture
-async def ann(world: World) -> Process:
-    """A process that has opened the queue."""
-    return await world.process()
 
 
 def stored(world: World, topic: str = TOPIC) -> list[dict[str, object]]:

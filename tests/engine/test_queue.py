@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -58,19 +58,6 @@ OF_A_TOPIC: dict[str, Callable[[PawnQueue, str], Awaitable[Any]]] = {
     "find": lambda queue, topic: queue.find(topic, "x"),
     "stats": lambda queue, topic: queue.stats(topic),
 }
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    """A bucket with a topic, in which time is virtual."""
-    async with World() as world:
-        yield world
-
-
-@pytest.fixture
-async def ann(world: World) -> Process:
-    """A process that has opened the queue."""
-    return await world.process()
 
 
 def test_every_method_is_tried_here() -> None:

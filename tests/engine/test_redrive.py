@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,25 +13,6 @@ from tests.engine.virtual import OVERDUE, TOPIC, Died, Process, World, numbered,
 
 #: After so long, a redriver's lock is over.
 LOCK_OVER = 70.0
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    """A bucket with a topic, in which time is virtual."""
-    async with World() as world:
-        yield world
-
-
-@pytest.fixture
-async def ann(world: World) -> Process:
-    """A process that has opened the queue."""
-    return await world.process()
-
-
-@pytest.fixture
-async def bob(world: World) -> Process:
-    """Another one."""
-    return await world.process()
 
 
 async def bury(process: Process, count: int) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -193,8 +193,3 @@ def _record(history: History, event: dict[str, Any]) -> None:
                     history.acked.append((at, message_id, holder.claim))
         case other:
             raise ValueError(f"unknown event {other!r}")
-
-
-def as_dict(hold: Hold) -> dict[str, Any]:
-    """Show a hold in a report."""
-    return asdict(hold)
