@@ -6,6 +6,8 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from airflow_provider_pawnqueue.engine import Settings
 from tests.support import servers
@@ -14,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.support.servers import S3Server
+
+# A busy machine takes its time over one example or over making them: that is nothing about what is tested.
+hypothesis_settings.register_profile(
+    "here", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("here")
 
 
 @pytest.fixture(scope="session")

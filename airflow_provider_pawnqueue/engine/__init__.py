@@ -2,6 +2,7 @@
 
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Message, Settlement
 from airflow_provider_pawnqueue.engine.errors import (
+    ClaimBusyError,
     CompatibilityError,
     ConfigError,
     InvalidPayloadError,
@@ -24,6 +25,7 @@ from airflow_provider_pawnqueue.engine.sync import SyncPawnQueue
 
 __all__ = [
     "Claim",
+    "ClaimBusyError",
     "ClaimReference",
     "CompatibilityError",
     "ConfigError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -139,6 +140,32 @@ class LeaseLostError(PawnQueueError):
 
     What was claimed under it may be worked on by others: stop, and claim anew.
     """
+
+
+class ClaimBusyError(PawnQueueError):
+    """Somebody else works for this claim: wait until their time is over, or claim under another id.
+
+    :param claim_id: the claim's id.
+    :param owner: on whose behalf it is held.
+    :param until: when it can be had at the earliest, unless it is renewed until then.
+    :param retry_after: the same, in seconds from now.
+    """
+
+    def __init__(
+        self,
+        sentence: str | None = None,
+        *,
+        claim_id: str = "",
+        owner: str = "",
+        until: datetime | None = None,
+        retry_after: float = 0.0,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(sentence, **attributes)
+        self.claim_id = claim_id
+        self.owner = owner
+        self.until = until
+        self.retry_after = retry_after
 
 
 class QueueClosedError(PawnQueueError):

@@ -150,7 +150,9 @@ class Member(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str  # of its key below messages/
-    deliveries: int = 1
+    deliveries: int = 1  # how often it was handed out, this time included
+    reason: str = ""  # given when it was last given back, and the error beside it
+    error: str = ""
 
 
 class Decision(BaseModel):
@@ -170,6 +172,8 @@ class ClaimRecord(Record):
     """``{topic}/claims/{claim_id}.{gen}.json``: the register of a batch that was claimed together (§4).
 
     ``open`` until somebody fences it (``expired``); ``closed`` when all that was decided has been carried out.
+    Two times stand in it: ``until``, for which the claim lives (its session, its run's janitor and its run renew it),
+    and ``session_until``, for which the process that works for it is trusted (only that process renews it).
     """
 
     what: ClassVar[str] = "claim record"
@@ -182,7 +186,9 @@ class ClaimRecord(Record):
     state: Literal["open", "expired", "closed"] = "open"
     created_at: float = 0.0
     until: float = 0.0
-    ttl: float = 0.0
+    session_until: float | None = None  # None: a record from before sessions had a time of their own
+    ttl: float = 0.0  # what was left of its time when it was written: the record's size tells it
+    lasts: float = 0.0  # what a renewal gives it
     members: dict[str, Member] = {}
     settled: dict[str, Decision] = {}
 
@@ -190,6 +196,16 @@ class ClaimRecord(Record):
     def stem(self) -> str:
         """The record's name, as leases have it."""
         return f"{self.claim_id}.{self.generation}"
+
+    @property
+    def session_end(self) -> float:
+        """When its session stops to be trusted: the earlier of its two times."""
+        return self.until if self.session_until is None else min(self.until, self.session_until)
+
+    @property
+    def free_at(self) -> float:
+        """When, but for the margin, its messages may be taken: an open claim lives on without its session."""
+        return self.until if self.state == "open" else self.session_end
 
     @property
     def unsettled(self) -> list[str]:
@@ -224,8 +240,10 @@ class Lease(Record):
     ttl: float = 0.0
     key: str = ""  # the message's name
     claim: str = ""  # the stem of its record; none for a lease of pawn-queue's
-    deliveries: int = 0
+    deliveries: int = 0  # held: how often it was handed out if it is handed out by this lease; released: so far
     source: str = ""  # moving: the dead letter's uuid
+    reason: str = ""  # released: given with it, and the error beside it
+    error: str = ""
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""
