@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.leases import lease
+from airflow_provider_pawnqueue.engine.server_time import DRIFT
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.server_time import ServerTime
     from airflow_provider_pawnqueue.engine.settings import Settings
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+
+#: How long one object that does not answer well is tried for, where others wait beside it.
+HASTE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,17 @@ class Context:
     def margin(self) -> float:
         """How long before its time a holder stops trusting its claim, and how long after it a taker waits."""
         return self.settings.claims.margin_seconds
+
+    def hasty(self, seconds: float = HASTE) -> Context:
+        """Return the same hold with little patience: a single object that cannot be read must not delay the others."""
+        return replace(self, store=self.store.with_budget(seconds))
+
+    def trusted(self, started: float, seconds: float) -> float:
+        """Return until when (in elapsed time) a holder trusts what it was given for so long, from ``started`` on.
+
+        ⚑ §2: earlier by the margin, and by as much as its clock may run slow meanwhile.
+        """
+        return started + seconds * (1 - DRIFT) - self.margin
 
     async def read_lease(self, topic: str, uuid: str) -> FoundLease | None:
         """Return the lease on a message as it stands now, or None."""

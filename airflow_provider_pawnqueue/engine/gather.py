@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.clock import Clock
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -42,4 +45,34 @@ async def together(*work: Awaitable[Any]) -> list[Any]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def first_of(work: Awaitable[Any], clock: Clock, at_most: float) -> bool:
+    """Wait until the work is done, but no longer than this, and return whether it is. What is not is cancelled."""
+    task = asyncio.ensure_future(work)
+    alarm = asyncio.ensure_future(clock.sleep(at_most))
+    try:
+        await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
+        return task.done()
+    finally:
+        task.cancel()
+        alarm.cancel()
+        await asyncio.gather(task, alarm, return_exceptions=True)
+
+
+async def uncut(work: Awaitable[B], clock: Clock, at_most: float) -> B:
+    """Await the work to its end, also where the caller is cancelled meanwhile: the cancellation is raised after it.
+
+    A write that was sent may land, whether or not somebody waits for it: who is to know what it did has to hear its
+    answer. Whoever is cancelled waits for that no longer than ``at_most`` seconds, and a second cancellation cuts it.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await first_of(task, clock, at_most)
+        elif not task.cancelled():
+            task.exception()  # it was heard of: the cancellation is what is raised
         raise

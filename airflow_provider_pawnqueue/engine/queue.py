@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_pawnqueue.engine import bucket, layout
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
+from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
 from airflow_provider_pawnqueue.engine.claims.keeping import renew
 from airflow_provider_pawnqueue.engine.clock import Clock, SystemClock
 from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.errors import ConfigError, LeaseLostError, QueueClosedError
+from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, ConfigError, LeaseLostError, QueueClosedError
 from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats, find, peek, stats
 from airflow_provider_pawnqueue.engine.janitor import Ask, Report, sweep, sweep_probes
 from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 TOPIC_FRESH = 60.0
 #: The first pause of a claim that waits; the following ones double.
 FIRST_PAUSE = 0.25
-#: Of a reason or an error: it is kept in the claim record for each message.
-LONGEST_ERROR = 2000
+#: The reason of who gives none.
+NACK = "nack"
 MOST_DELAY = 10 * 365 * 86_400.0
 
 
@@ -205,6 +206,7 @@ class PawnQueue:
         claim_id: str | None = None,
         owner: str | None = None,
         wait: float = 0.0,
+        session_ttl: float | None = None,
     ) -> Claim:
         """Claim messages: nobody else is given them until they are settled, or the claim's time is over.
 
@@ -214,9 +216,12 @@ class PawnQueue:
         :param claim_id: with it, claiming is idempotent: the same id and owner give the same messages, as far as they
             are still theirs, and never a second batch.
         :param owner: on whose behalf, for ``claim_id``; without it, the consumer's name.
-        :param wait: look again for so many seconds while there is nothing.
+        :param wait: look again for so many seconds while there is nothing, or while another one works for this id.
+        :param session_ttl: for how many seconds of ``ttl`` this process is trusted with the claim without renewing it;
+            without it, all of them. Where somebody else (the janitor of a DAG's run) keeps the claim for its owner, a
+            retry has it after so long.
         :returns: a claim, which iterates over its messages and is false if there are none.
-        :raises LeaseLostError: the claim id is held by another owner, or was taken over.
+        :raises ClaimBusyError: somebody else works for the claim id: who, until when, and when to try again.
         """
         self._check_open()
         layout.checked_topic(topic)
@@ -226,46 +231,81 @@ class PawnQueue:
             layout.checked_claim_id(claim_id)
         most = self._settings.polling.max_messages_per_poll if max_messages is None else _checked_count(max_messages)
         time = self._checked_ttl(ttl)
-        if not _is_number(wait) or not wait >= 0:
-            raise ConfigError(f"wait is a number of seconds from 0, not {wait!r}.", topic=topic, operation="claim")
+        session = time if session_ttl is None else self._checked_ttl(session_ttl)
+        give_up = self._clock.elapsed() + _checked_wait(wait, topic)
         record = await self._topic(topic, "claim")
-        give_up = self._clock.elapsed() + wait
         pause = FIRST_PAUSE
         while True:
-            claim = await self._claims.claim(
-                record, claim_id=claim_id, owner=owner or consumer, consumer=consumer, most=most, ttl=time
-            )
+            busy: ClaimBusyError | None = None
+            claim: Claim | None = None
+            try:
+                claim = await self._claims.claim(
+                    record,
+                    claim_id=claim_id,
+                    owner=owner or consumer,
+                    consumer=consumer,
+                    most=most,
+                    ttl=time,
+                    session_ttl=session,
+                )
+            except ClaimBusyError as error:
+                busy = error
             left = give_up - self._clock.elapsed()
-            if claim or left <= 0 or (claim_id is not None and claim.was_handed_out):
+            if busy is not None and left <= 0:
+                raise busy
+            if claim is not None and (claim or left <= 0 or (claim_id is not None and claim.was_handed_out)):
                 return claim
             self._check_open()
-            if claim.recorded:
-                continue  # what it had found was bad and is buried: good ones may be right behind
             # An idle consumer costs one LIST a look, and looks less often the longer there is nothing.
             jitter = self._clock.uniform(0, self._settings.polling.jitter_max_ms / 1000)
             await self._clock.sleep(min(pause + jitter, left))
             pause = min(pause * 2, max(self._settings.polling.interval_seconds, FIRST_PAUSE))
             self._check_open()
 
-    async def attach(self, reference: ClaimReference | Mapping[str, Any], *, ttl: float | None = None) -> Claim:
+    async def attach(
+        self,
+        reference: ClaimReference | Mapping[str, Any],
+        *,
+        ttl: float | None = None,
+        session_ttl: float | None = None,
+        wait: float = 0.0,
+    ) -> Claim:
         """Go on with a claim that another process handed over (``claim.hand_over()``).
 
         One that has ended is empty, and tells what was decided (``.decided``, ``.state``).
 
-        :raises LeaseLostError: it has no record any more, or others work for it.
+        :param wait: for how many seconds to wait while another process works for it.
+        :raises ClaimBusyError: somebody else works for it: who, until when, and when to try again.
+        :raises LeaseLostError: it has no record any more, or was taken over.
         """
         self._check_open()
         given = reference if isinstance(reference, ClaimReference) else ClaimReference.from_dict(reference)
         layout.checked_claim_id(given.claim_id)
-        return await self._claims.attach(await self._topic(given.topic, "attach"), given, ttl=self._checked_ttl(ttl))
+        time = self._checked_ttl(ttl)
+        session = time if session_ttl is None else self._checked_ttl(session_ttl)
+        give_up = self._clock.elapsed() + _checked_wait(wait, given.topic)
+        record = await self._topic(given.topic, "attach")
+        while True:
+            try:
+                return await self._claims.attach(record, given, ttl=time, session_ttl=session)
+            except ClaimBusyError as busy:
+                left = give_up - self._clock.elapsed()
+                if left <= 0:
+                    raise
+                pause = min(busy.retry_after + FIRST_PAUSE, self._settings.polling.interval_seconds)
+                await self._clock.sleep(min(pause, left))
+                self._check_open()
 
-    async def renew(self, claim: Claim, *, ttl: float | None = None) -> None:
-        """Keep the claim for another ``ttl`` seconds from now: one request, whatever its size.
+    async def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
+        """Keep the claim for as long as it was claimed for, from now on: one request, whatever its size.
 
+        :param ttl: for another time, in seconds, from now on.
+        :param session_ttl: the same of the time for which this process is trusted.
         :raises LeaseLostError: it is no longer ours; stop working on its messages.
         """
         self._check_open()
-        await renew(self._context, claim, self._checked_ttl(ttl))
+        time = None if ttl is None else self._checked_ttl(ttl)
+        await renew(self._context, claim, time, None if session_ttl is None else self._checked_ttl(session_ttl))
 
     def keep_alive(
         self,
@@ -297,14 +337,14 @@ class PawnQueue:
         *,
         requeue: bool = False,
         delay: float = 0.0,
-        reason: str = "nack",
+        reason: str = NACK,
         error: str = "",
     ) -> Settlement:
         """Settle messages as not done: buried in the dead-letter prefix, or with ``requeue`` given back to the queue.
 
         :param delay: requeue: not to be delivered for so many seconds.
-        :param reason: bury: why, for whoever looks at the dead letter; ``error`` has room for details, 2,000
-            characters of them.
+        :param reason: why, for whoever looks at the dead letter, now or when the message has been given back once too
+            often; ``error`` has room for details, 2,000 characters of them.
         """
         if not all(_is_text(given) for given in (reason, error)):
             raise ConfigError(
@@ -328,7 +368,8 @@ class PawnQueue:
                 f"delay is a number of seconds from 0, not {delay!r}.", topic=claim.topic, operation="nack"
             )
         until = await self._context.now() + delay
-        return await self._settle(claim, ids, Decision(how="released", until=until if delay else 0.0))
+        told = {"reason": reason[:LONGEST_ERROR] if reason != NACK else "", "error": error[:LONGEST_ERROR]}
+        return await self._settle(claim, ids, Decision(how="released", until=until if delay else 0.0, **told))
 
     async def redrive(
         self, topic: str, ids: Iterable[str] | None = None, *, max_messages: int | None = None
@@ -338,7 +379,10 @@ class PawnQueue:
         only = None if ids is None else {ids} if isinstance(ids, str) else set(ids)
         most = None if max_messages is None else _checked_count(max_messages)
         await self._topic(topic, "redrive")
-        return await redrive(self._context, topic, only=only, most=most)
+        try:
+            return await redrive(self._context, topic, only=only, most=most)
+        finally:
+            self._claims.look_anew(topic)
 
     async def sweep(self, topic: str, *, dry_run: bool = False, ask: Ask | None = None) -> Report:
         """Let the janitor sweep the topic once: finish what crashed processes left, remove what nobody needs.
@@ -350,6 +394,7 @@ class PawnQueue:
         self._check_open()
         await self._topic(topic, "sweep")
         report = await sweep(self._context, topic, dry_run=dry_run, ask=ask)
+        self._claims.look_anew(topic)
         report.removed_leftovers += await sweep_probes(self._context, dry_run=dry_run)
         return report
 
@@ -372,11 +417,19 @@ class PawnQueue:
         await self._topic(topic, "stats")
         return await stats(self._context, topic)
 
-    async def aclose(self) -> None:
-        """Close the queue: end its background work and give back its connections. May be called twice."""
+    async def aclose(self, *, keep_claims: bool | None = None) -> None:
+        """Close the queue: give back its open claims, end its background work, give back its connections.
+
+        May be called twice.
+
+        :param keep_claims: leave the messages of open claims to whoever comes by their claim ids next, who need not
+            wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
+        """
         if self._closed:
             return
         self._closed = True
+        keep = self._settings.claims.keep_when_closed if keep_claims is None else keep_claims
+        await self._claims.close(keep=keep)
         await self._heartbeat.stop()
         await self._store.aclose()
 
@@ -433,6 +486,12 @@ def _is_text(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _checked_wait(wait: object, topic: str) -> float:
+    if isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0:
+        return float(wait)
+    raise ConfigError(f"wait is a number of seconds from 0, not {wait!r}.", topic=topic, operation="claim")
 
 
 def _checked_count(value: object) -> int:

@@ -162,9 +162,10 @@ class Decision(BaseModel):
 
     how: Literal["acked", "dead", "released", "gone"]
     until: float = 0.0  # released: not to be delivered before
-    reason: str = ""  # dead: for the record beside the dead letter
+    reason: str = ""  # dead: for the record beside the dead letter; released: for the same, if it comes to that
     error: str = ""
     unseen: bool = False  # decided by the claim itself: its consumer was never given the message
+    returned: bool = False  # given back by closing the queue: its owner has not finished with it
     id: str = ""  # of the message, where it is not the uuid in its key: a redriven one's
 
 
@@ -218,6 +219,11 @@ class ClaimRecord(Record):
         """Whether its owner was, or may have been, given any message of it."""
         return any(uuid not in self.settled or not self.settled[uuid].unseen for uuid in self.members)
 
+    @property
+    def was_returned(self) -> bool:
+        """Whether its owner's process has closed its queue, and given back what it had not finished with."""
+        return any(decision.returned for decision in self.settled.values())
+
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""
         return hint.padded(super().encode(), hint.RECORD_STATES[self.state], self.ttl)
@@ -262,6 +268,8 @@ class DeadReason(Record):
     claim: str = ""
     at: str = ""
     name: str = ""  # of the key that it had below messages/
+    given_reason: str = ""  # when it was last given back, and the error beside it
+    given_error: str = ""
 
 
 def nonce_of(body: bytes, key: str) -> str | None:

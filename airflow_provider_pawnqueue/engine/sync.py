@@ -186,13 +186,20 @@ class SyncPawnQueue:
         """See :meth:`.queue.PawnQueue.claim`."""
         return self._run(lambda queue: queue.claim(topic, consumer, **options))
 
-    def attach(self, reference: ClaimReference | Mapping[str, Any], *, ttl: float | None = None) -> Claim:
+    def attach(
+        self,
+        reference: ClaimReference | Mapping[str, Any],
+        *,
+        ttl: float | None = None,
+        session_ttl: float | None = None,
+        wait: float = 0.0,
+    ) -> Claim:
         """See :meth:`.queue.PawnQueue.attach`."""
-        return self._run(lambda queue: queue.attach(reference, ttl=ttl))
+        return self._run(lambda queue: queue.attach(reference, ttl=ttl, session_ttl=session_ttl, wait=wait))
 
-    def renew(self, claim: Claim, *, ttl: float | None = None) -> None:
+    def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """See :meth:`.queue.PawnQueue.renew`."""
-        self._run(lambda queue: queue.renew(claim, ttl=ttl))
+        self._run(lambda queue: queue.renew(claim, ttl=ttl, session_ttl=session_ttl))
 
     @contextmanager
     def keep_alive(
@@ -243,14 +250,17 @@ class SyncPawnQueue:
         """See :meth:`.queue.PawnQueue.stats`."""
         return self._run(lambda queue: queue.stats(topic))
 
-    def close(self) -> None:
-        """Close the queue, and end its thread; what other threads are doing with it ends too. May be called twice."""
+    def close(self, *, keep_claims: bool | None = None) -> None:
+        """Close the queue, and end its thread; what other threads are doing with it ends too. May be called twice.
+
+        :param keep_claims: see :meth:`.queue.PawnQueue.aclose`.
+        """
         self._closed = True
         if self._loop.pid != os.getpid():
             return
         try:
             with suppress(QueueClosedError):
-                self._loop.run(self._queue.aclose())
+                self._loop.run(self._queue.aclose(keep_claims=keep_claims))
         finally:
             self._loop.stop()
 

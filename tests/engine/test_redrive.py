@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import ConfigError, QueueClosedError, TopicNotFoundError, layout
+from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK
 from tests.engine.virtual import OVERDUE, TOPIC, Died, Process, World, numbered, numbers
 
 #: After so long, a redriver's lock is over.
@@ -275,6 +276,7 @@ async def test_a_message_is_not_delivered_while_it_is_moved(world: World, ann: P
     await ann.queue.redrive(TOPIC)
     assert set(seen) == {0}
     ann.client.heal()
+    await world.later(FULL_LOOK)
     assert len(await bob.queue.claim(TOPIC, "d")) == 1
 
 

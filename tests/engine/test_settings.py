@@ -69,6 +69,7 @@ OTHER: dict[str, object] = {
     "registry.heartbeat_interval_seconds": 61.5,
     "claims.margin_seconds": 2.5,
     "claims.max_claim_age_seconds": 86401.5,
+    "claims.keep_when_closed": True,
     "claims.record_retention_seconds": 86402.5,
     "retry.budget_seconds": 0.0,
     "retry.initial_delay_seconds": 0.25,

@@ -473,7 +473,7 @@ def test_an_interrupted_close_leaves_no_thread() -> None:
         import asyncio
         async def opened():
             queue = await PawnQueue.open(store=store)
-            async def slow():
+            async def slow(**_):
                 await asyncio.sleep(3600)
             queue.aclose = slow
             return queue

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import LeaseLostError, PawnQueue, StoreError, layout
+from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, StoreError, layout
 from airflow_provider_pawnqueue.engine.records import Envelope
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import establish
@@ -58,8 +58,11 @@ async def _fight(stage: Stage, process: Process) -> None:
     while stage.world.loop.now < LASTS:
         try:
             async with PawnQueue.open(settings, store=process.store, clock=process.clock) as queue:
-                await _claim_and_hold(stage, process, queue, chance)
-        except (StoreError, LeaseLostError):
+                try:
+                    await _claim_and_hold(stage, process, queue, chance)
+                finally:
+                    stage.history.leave(process.name, stage.world.loop.now)  # closing gives back what it has
+        except (StoreError, LeaseLostError, ClaimBusyError):
             await process.clock.sleep(0.2)
 
 

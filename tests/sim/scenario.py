@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_provider_pawnqueue.engine import (
     Claim,
+    ClaimBusyError,
     ClaimReference,
     LeaseLostError,
     PawnQueue,
@@ -150,7 +151,10 @@ async def _act(stage: Stage, process: Process, actor: Actor) -> None:
     for _ in range(20):
         with suppress(StoreError):
             async with PawnQueue.open(settings, store=process.store, clock=process.clock) as queue:
-                await actor(stage, process, queue, chance)
+                try:
+                    await actor(stage, process, queue, chance)
+                finally:
+                    stage.history.leave(process.name, stage.world.loop.now)  # closing gives back what it has
                 return
 
 
@@ -188,7 +192,7 @@ async def consumer(stage: Stage, process: Process, queue: PawnQueue, chance: ran
             if claim:
                 claim_id = None
             await _work(stage, process, queue, claim, chance, ttl)
-        except (StoreError, LeaseLostError):
+        except (StoreError, LeaseLostError, ClaimBusyError):
             continue
 
 
@@ -198,7 +202,7 @@ async def forked(stage: Stage, process: Process, queue: PawnQueue, chance: rando
         await process.clock.sleep(chance.uniform(0, 8))
         owner = f"run-{attempt}" if chance.random() < 0.3 else "run"
         ttl = chance.choice(TTLS)
-        with suppress(StoreError, LeaseLostError):
+        with suppress(StoreError, LeaseLostError, ClaimBusyError):
             claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=ttl, claim_id="job", owner=owner)
             await _work(stage, process, queue, claim, chance, ttl)
 

@@ -78,6 +78,11 @@ class History:
                 hold = self.open_holds.pop((who, unit))
                 hold.end = min(hold.end, now)
 
+    def leave(self, process: str, now: float) -> None:
+        """Record that a process closes its queue: it works on nothing any more."""
+        for holder in {holder for holder, _ in self.open_holds if holder.process == process}:
+            self.drop(holder, now)
+
     def violations(self, *, left: Collection[str] = (), reborn: Collection[str] = ()) -> list[str]:
         """Return every promise that was broken.
 

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import logging
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
 from airflow_provider_pawnqueue.engine.claims.claim import Claim
-from airflow_provider_pawnqueue.engine.claims.claiming import Order, Won, as_claim, record_claim, without_bad_ones
+from airflow_provider_pawnqueue.engine.claims.claiming import (
+    PARTING,
+    SHARE,
+    Order,
+    Won,
+    as_claim,
+    in_time,
+    made_record,
+    without_bad_ones,
+)
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
-from airflow_provider_pawnqueue.engine.claims.keeping import lengthened, lost_error
+from airflow_provider_pawnqueue.engine.claims.keeping import lost_error, renewed
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
+from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided
 from airflow_provider_pawnqueue.engine.claims.takeover import fence, is_over
-from airflow_provider_pawnqueue.engine.errors import LeaseLostError
-from airflow_provider_pawnqueue.engine.gather import each
-from airflow_provider_pawnqueue.engine.hint import glance_at_lease
-from airflow_provider_pawnqueue.engine.records import Member
+from airflow_provider_pawnqueue.engine.context import HASTE
+from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.gather import each, uncut
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Member
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.looking import Lookout
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+
+logger = logging.getLogger(__name__)
 
 
 async def latest_generation(context: Context, topic: str, claim_id: str) -> int | None:
@@ -43,17 +57,14 @@ async def next_generation(context: Context, order: Order, standing: FoundRecord)
     """Return the generation that a new owner may begin, after the last one has ended; None: look again.
 
     A record in a final state is never opened again.
+
+    :raises ClaimBusyError: it has not ended.
     """
     record = standing.record
     if record.state == "open":
         now = await context.now()
         if not is_over(context, record.until, now):
-            raise LeaseLostError(
-                f"Claim {order.claim_id} of topic {order.topic.topic!r} is still held for owner {record.owner!r}, for "
-                f"{record.until - now:.0f} seconds unless it is renewed: wait, or claim under another claim_id.",
-                topic=order.topic.topic,
-                operation="claim",
-            )
+            raise busy_error(context, order, record, record.until, now)
         if await fence(context, order.topic.topic, standing) is None:
             return None
     return record.generation + 1
@@ -62,66 +73,90 @@ async def next_generation(context: Context, order: Order, standing: FoundRecord)
 async def adopt(context: Context, order: Order, found: dict[str, FoundLease]) -> Claim | None:
     """Record the leases that a former attempt at this very claim won before it died, with the time that they have.
 
-    Returns None where another one has recorded the claim meanwhile.
+    Returns None where another one has recorded the claim meanwhile, or where nothing of it can be handed out.
     """
     started = context.clock.elapsed()
     now = await context.now()
     found = dict(sorted(found.items(), key=lambda one: one[1].lease.key))  # in publish order
     until = min(one.lease.until for one in found.values())
-    deadline = started + until - now - context.margin - context.time.error
     won = Won(
         until,
-        deadline,
-        members={uuid: Member(name=one.lease.key, deliveries=one.lease.deliveries) for uuid, one in found.items()},
+        until,
+        context.trusted(started, until - now) - context.time.error,
+        members={
+            uuid: Member(
+                name=one.lease.key, deliveries=one.lease.deliveries, reason=one.lease.reason, error=one.lease.error
+            )
+            for uuid, one in found.items()
+        },
         versions={uuid: one.version for uuid, one in found.items()},
     )
-    return await record_claim(context, order, won)
+    bodies = await fetch_bodies(context.hasty(), order.topic, won.members)
+    record = made_record(order, won, bodies.decisions)
+    outcome = await records.create(context, order.topic.topic, record)
+    if isinstance(outcome, Unknown):
+        raise outcome.fault
+    if not isinstance(outcome, Done):
+        return None
+    claim = as_claim(
+        context, order, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
+    )
+    if bodies.decisions:
+        await carry_out_decided(context, claim)
+    return in_time(context, claim) if claim else None
 
 
 async def resume(context: Context, order: Order, standing: FoundRecord, *, vacated: str | None = None) -> Claim | None:
     """Work for an open claim in a new session. Returns None if its record changed meanwhile: look again.
 
-    ⚑ §4, Sessions: who does not know by a reference that the last session has handed over waits until its time is over,
-    as it may be alive and knows nothing of us. Its next renewal or settlement is refused.
+    ⚑ §4, Sessions: who does not know by a reference that the last session has handed over waits until that session's
+    time is over, as it may be alive and knows nothing of us. Its next renewal or settlement is refused. The claim's own
+    time, which its run's janitor renews, does not matter here.
+
+    :raises ClaimBusyError: the last session may be alive.
     """
     record = standing.record
     now = await context.now()
     # Our own session stands there if an earlier attempt landed of which nobody knew: nobody else works for it.
-    if record.session not in ("", vacated, order.session):
-        left = record.until + context.margin - now
-        if left > 0:
-            await context.clock.sleep(left)
-            return None
+    if record.session not in ("", vacated, order.session) and not is_over(context, record.session_end, now):
+        raise busy_error(context, order, record, record.session_end, now)
     started = context.clock.elapsed()
     now = await context.now()
-    until = lengthened(context, record, now + order.ttl)
-    longest = max(order.ttl, until - now)  # the record's size tells it
-    changed = record.model_copy(update={"session": order.session, "until": until, "ttl": longest})
-    outcome = await records.change(context, order.topic.topic, changed, standing.version)
+    changed = renewed(context, record, now, ttl=order.ttl, session_ttl=order.session_ttl)
+    changed = changed.model_copy(update={"session": order.session})
+    outcome = await uncut(records.change(context, order.topic.topic, changed, standing.version), context.clock, PARTING)
     if isinstance(outcome, Unknown):
         raise outcome.fault
     if not isinstance(outcome, Done):
         return None
-    deadline = started + until - now - context.margin
+    deadline = context.trusted(started, changed.session_end - now)
     members = {uuid: record.members[uuid] for uuid in record.unsettled}
-    bodies = await fetch_bodies(context, order.topic, members, {})
+    bodies = await fetch_bodies(context.hasty(max(HASTE, order.ttl * SHARE)), order.topic, members)
     # The session before us may have been given what is bad or gone now: it counts as handed out.
     bodies.decisions = {uuid: one.model_copy(update={"unseen": False}) for uuid, one in bodies.decisions.items()}
-    claim = as_claim(order, FoundRecord(changed, outcome.version), bodies, versions={}, deadline=deadline)
-    if until <= now:
+    claim = as_claim(context, order, FoundRecord(changed, outcome.version), bodies, versions={}, deadline=deadline)
+    if changed.session_end <= now:
         raise lost_error(claim, "it is older than claims.max_claim_age_seconds")
     return await without_bad_ones(context, claim, bodies)
 
 
 async def finish(context: Context, order: Order, standing: FoundRecord) -> FoundRecord | None:
-    """Carry out what an open claim has decided of all that it had, and close it. None: others do; look again.
+    """Carry out what a claim has decided of all that it had, and close it. None: others do; look again.
 
-    ⚑ §5.5: whoever decided it died before the end, or was refused by the store. There is nothing to wait for.
+    ⚑ §5.5: whoever decided it died before the end, or was refused by the store. What is refused again is left to the
+    next who meets it: the claim has ended all the same.
     """
     topic = order.topic.topic
-    failed = await carry_out(context, topic, standing.record, list(standing.record.settled), {})
+    failed = await carry_out(context.hasty(), topic, standing.record, list(standing.record.settled), {})
     if failed:
-        raise next(iter(failed.values()))
+        logger.warning(
+            "Claim %s of topic %r has decided of %d messages what could not be carried out: %s",
+            order.stem,
+            topic,
+            len(failed),
+            next(iter(failed.values())),
+        )
+        return standing
     closed = standing.record.model_copy(update={"state": "closed"})
     outcome = await records.change(context, topic, closed, standing.version)
     if isinstance(outcome, Unknown):
@@ -129,9 +164,25 @@ async def finish(context: Context, order: Order, standing: FoundRecord) -> Found
     return FoundRecord(closed, outcome.version) if isinstance(outcome, Done) else None
 
 
-def ended(order: Order, standing: FoundRecord) -> Claim:
+def busy_error(context: Context, order: Order, record: ClaimRecord, until: float, now: float) -> ClaimBusyError:
+    """Say who has the claim, and until when."""
+    left = max(0.0, until + context.margin - now)
+    return ClaimBusyError(
+        f"Claim {order.claim_id} of topic {order.topic.topic!r} is worked for by consumer {record.consumer!r} on "
+        f"behalf of {record.owner!r}, for {left:.0f} more seconds unless that is renewed: claim again then, pass "
+        "wait=, or claim under another claim_id.",
+        claim_id=order.claim_id,
+        owner=record.owner,
+        until=datetime.fromtimestamp(until + context.margin, UTC),
+        retry_after=left,
+        topic=order.topic.topic,
+        operation="claim",
+    )
+
+
+def ended(context: Context, order: Order, standing: FoundRecord) -> Claim:
     """Show a claim that has ended: it has no messages, and tells what was decided."""
-    return as_claim(order, standing, Bodies(), versions={}, deadline=0.0)
+    return as_claim(context, order, standing, Bodies(), versions={}, deadline=0.0)
 
 
 async def orphans(context: Context, lookout: Lookout, order: Order) -> dict[str, FoundLease]:
@@ -140,17 +191,17 @@ async def orphans(context: Context, lookout: Lookout, order: Order) -> dict[str,
     Only leases that no live claim covers are read. What is over may be taken by others at this moment, and is left
     to them.
     """
-    listed, claims = await lookout.list_leases(), await lookout.list_claims()
-    covered = await lookout.covered(claims)
-    unsure = []
-    for uuid, info in listed.items():
-        glance = glance_at_lease(info.size, info.last_modified)
-        if uuid not in covered and (glance is None or glance.state == "held"):
-            unsure.append(uuid)
+    listed = await lookout.held_leases()
+    covered = await lookout.covered() if listed else {}
+    unsure = [uuid for uuid in listed if uuid not in covered]
 
     async def read(uuid: str) -> FoundLease | None:
-        return await context.read_lease(order.topic.topic, uuid)
+        try:
+            return await hasty.read_lease(order.topic.topic, uuid)
+        except (StoreError, CompatibilityError):
+            return None  # ⚑ §5.6: it concerns its own message only
 
+    hasty = context.hasty()
     found = dict(zip(unsure, await each(read, unsure, at_once=context.at_once), strict=True))
     now = await context.now()
     return {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.claim import Message
-from airflow_provider_pawnqueue.engine.errors import CompatibilityError
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.records import Decision, Envelope, UnreadableRecordError
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import Member, TopicRecord
 
-#: What an envelope may have around its payload.
-AROUND = 64 * 1024
+#: Of a reason or an error: it is kept in the claim record for each message.
+LONGEST_ERROR = 2000
 
 
 @dataclass(slots=True)
@@ -26,35 +26,40 @@ class Bodies:
 
     messages: dict[str, Message] = field(default_factory=dict)
     decisions: dict[str, Decision] = field(default_factory=dict)
+    aside: dict[str, PawnQueueError] = field(default_factory=dict)
+    """Not for this process, or not now: given back, whatever else is decided. Never buried."""
 
 
-async def fetch_bodies(
-    context: Context, topic: TopicRecord, members: Mapping[str, Member], sizes: Mapping[str, int]
-) -> Bodies:
+async def fetch_bodies(context: Context, topic: TopicRecord, members: Mapping[str, Member]) -> Bodies:
     """Read the members' messages.
 
-    ⚑ §5.6: bad messages do not block good ones. What does not parse, what is larger than a message may be, and what was
-    delivered too often is to be buried; it was claimed like any other, so nobody else can be working on it.
+    ⚑ §5.6: bad messages do not block good ones. What does not parse and what was delivered too often is to be buried;
+    it was claimed like any other, so nobody else can be working on it. What only this process cannot read, as the store
+    refuses it or its format is newer, is given back: others may be able to.
     """
     most = topic.settings.max_deliveries
     bodies = Bodies()
     wanted = []
     for uuid, member in members.items():
         if most is not None and member.deliveries > most:
-            bodies.decisions[uuid] = _dead("max_deliveries", f"delivered {most} times without a settlement")
-        elif sizes.get(uuid, 0) > context.settings.limits.max_payload_bytes + AROUND:
-            bodies.decisions[uuid] = _dead("malformed", f"{sizes[uuid]:,} bytes are more than limits.max_payload_bytes")
+            bodies.decisions[uuid] = _dead("max_deliveries", _delivered(most, member))
         else:
             wanted.append(uuid)
 
-    async def fetch(uuid: str) -> Message | Decision:
-        return await _fetch(context, topic.topic, members[uuid])
+    async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
+        try:
+            return await _fetch(context, topic.topic, members[uuid])
+        except (StoreError, CompatibilityError) as error:
+            return error
 
     for uuid, body in zip(wanted, await each(fetch, wanted, at_once=context.at_once), strict=True):
         if isinstance(body, Message):
             bodies.messages[uuid] = body
-        else:
+        elif isinstance(body, Decision):
             bodies.decisions[uuid] = body
+        else:
+            bodies.aside[uuid] = body
+            bodies.decisions[uuid] = Decision(how="released", unseen=True)
     return bodies
 
 
@@ -67,8 +72,6 @@ async def _fetch(context: Context, topic: str, member: Member) -> Message | Deci
         envelope = Envelope.decode(found.body, key)
     except UnreadableRecordError as problem:
         return _dead("malformed", str(problem))
-    except CompatibilityError as problem:
-        return _dead("newer_format", str(problem))
     return Message(
         id=envelope.id,
         topic=topic,
@@ -80,5 +83,13 @@ async def _fetch(context: Context, topic: str, member: Member) -> Message | Deci
     )
 
 
+def _delivered(most: int, member: Member) -> str:
+    told = f"delivered {most} times without a settlement"
+    if member.reason or member.error:
+        told += f"; given back last with the reason {member.reason!r}"
+        told += f": {member.error}" if member.error else ""
+    return told
+
+
 def _dead(reason: str, error: str) -> Decision:
-    return Decision(how="dead", reason=reason, error=error, unseen=True)
+    return Decision(how="dead", reason=reason, error=error[:LONGEST_ERROR], unseen=True)

@@ -70,11 +70,14 @@ class Settlement:
     not_in_claim: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """It could not be found out; settle them again to know."""
+    unfinished: dict[str, str] = field(default_factory=dict)
+    """Decided, as the other lists say, but not carried out yet, and why: the store refuses to delete a message, say.
+    They are not delivered again; whoever meets them, or the janitor, tries again."""
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was asked for was decided by this claim."""
-        return not (self.lost or self.not_in_claim or self.unknown)
+        """Whether everything that was asked for was decided by this claim, and carried out."""
+        return not (self.lost or self.not_in_claim or self.unknown or self.unfinished)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Give each id with what became of it."""
@@ -99,6 +102,7 @@ class Claim:
         uuids: Mapping[str, str],
         leases: Mapping[str, str],
         deadline: float,
+        session_ttl: float,
     ) -> None:
         self.topic = topic
         self.claim_id = record.claim_id
@@ -112,6 +116,7 @@ class Claim:
         self._uuids = dict(uuids)  # of each member's key, its message's id
         self._leases = dict(leases)  # of each member's key, the version of its lease, where it is known
         self._deadline = deadline
+        self._session_ttl = session_ttl
         self._lost: str | None = None
         self._given_away = False
         self._is_fleeting = False  # nobody else can know its id
@@ -128,6 +133,16 @@ class Claim:
     def deadline(self) -> float:
         """When this process stops trusting the claim, in the elapsed seconds of its clock."""
         return self._deadline
+
+    @property
+    def ttl(self) -> float:
+        """For how many seconds a renewal keeps the claim."""
+        return self._record.lasts or self._record.ttl
+
+    @property
+    def session_ttl(self) -> float:
+        """For how many seconds after a renewal this process is trusted with it: at most :attr:`ttl`."""
+        return min(self._session_ttl, self.ttl)
 
     @property
     def lost(self) -> str | None:

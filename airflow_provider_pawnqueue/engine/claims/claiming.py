@@ -1,33 +1,42 @@
-"""Claim a batch: win its leases, record it, and only then read it (§4)."""
+"""Claim a batch: win its leases, read its messages, record it, and only then hand it out (§4)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
 from airflow_provider_pawnqueue.engine.claims.claim import Claim
-from airflow_provider_pawnqueue.engine.claims.looking import Candidate, Lookout
+from airflow_provider_pawnqueue.engine.claims.looking import COURTESY, Candidate, Lookout
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
-from airflow_provider_pawnqueue.engine.claims.settling import settle
+from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
 from airflow_provider_pawnqueue.engine.claims.spread import Spread
-from airflow_provider_pawnqueue.engine.gather import together
+from airflow_provider_pawnqueue.engine.context import HASTE
+from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Member
-from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Unknown
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
+from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refused, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import TopicRecord
 
-#: Candidates that others were faster at are replaced so many times within one claim.
-ROUNDS = 4
-#: Winning may take this part of the claim's time: what is left is for the work.
-WINNING_SHARE = 0.25
+logger = logging.getLogger(__name__)
+
+#: Candidates that others were faster at are replaced so many times after one look, and so many looks are taken.
+ROUNDS = 5
+LOOKS = 6
+#: Winning may take this part of the claim's time, and so may reading: what is left is for the work.
+SHARE = 0.25
+#: How long a claim that is cancelled waits for what it has sent, to give back what it won.
+PARTING = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,7 @@ class Order:
     session: str
     most: int
     ttl: float
+    session_ttl: float
     named: bool = True  # its id was given, and may be given again
 
     @property
@@ -50,59 +60,239 @@ class Order:
         return layout.claim_stem(self.claim_id, self.generation)
 
 
+class Outcome(Enum):
+    """Why an attempt at a claim gave none."""
+
+    NOTHING = "there is nothing to be had"
+    CROWDED = "others were faster, or what was won is not to be handed out"
+    TAKEN = "another one has recorded this very claim meanwhile"
+
+
 @dataclass(slots=True)
 class Won:
-    """The leases of a batch, and the time that they all have."""
+    """The leases of a batch, and the times that they all have."""
 
     until: float
+    session_until: float
     deadline: float
     members: dict[str, Member] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
 
 
 async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order: Order) -> Claim | None:
-    """Claim messages that nobody has. Returns None where another one has recorded this very claim meanwhile."""
-    won = await _win_leases(context, lookout, spread, order)
-    if not won.members:
-        return nothing(order)
-    return await record_claim(context, order, won)
+    """Claim messages that nobody has. Returns None where the claim's id has been used up meanwhile: look again.
 
-
-async def record_claim(context: Context, order: Order, won: Won) -> Claim | None:
-    """Create the record of a batch that was won, and read its messages.
-
-    Returns None where another one has recorded this very claim meanwhile.
+    ⚑ §5.7: nobody leaves empty-handed while there is plenty: who lost a race looks again, and tries elsewhere.
     """
-    record = ClaimRecord(
+    fault: StoreError | None = None
+    began = context.clock.elapsed()
+    for _ in range(LOOKS):
+        attempt = Attempt(context, lookout, spread, order)
+        result = await attempt.run()
+        fault = fault or attempt.fault
+        if isinstance(result, Claim):
+            return result
+        if result is Outcome.TAKEN or (order.named and attempt.recorded):
+            return None
+        if result is Outcome.NOTHING or (fault and context.clock.elapsed() - began > 2 * SHARE * order.ttl):
+            break
+        order = order if order.named else replace(order, claim_id=context.clock.uuid())
+    if fault is not None:
+        raise fault
+    return nothing(order)
+
+
+class Attempt:
+    """One look, and what comes of it."""
+
+    def __init__(self, context: Context, lookout: Lookout, spread: Spread, order: Order) -> None:
+        self._context = context
+        self._lookout = lookout
+        self._spread = spread
+        self._order = order
+        self._won: Won | None = None
+        self._standing: FoundRecord | None = None
+        self._may_be_recorded = False
+        self.fault: StoreError | None = None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether its record is in the bucket."""
+        return self._standing is not None
+
+    async def run(self) -> Claim | Outcome:
+        """Claim once. Whatever interrupts it, what was won is given back."""
+        order = self._order
+        pool = await self._lookout.candidates(order.most, most_reads=2 * order.most)
+        if not pool:
+            return Outcome.NOTHING
+        try:
+            self._won = won = await self._win(pool)
+            if not won.members:
+                return Outcome.CROWDED
+            # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
+            patient = self._context.hasty(max(HASTE, order.ttl * SHARE))
+            bodies = await fetch_bodies(patient, order.topic, won.members)
+            self._note(bodies)
+            return await self._record(won, bodies)
+        except BaseException:
+            await uncut(self._give_back(), self._context.clock, PARTING)
+            raise
+
+    async def _win(self, pool: list[Candidate]) -> Won:
+        order, context = self._order, self._context
+        # ⚑ §2: the time of a claim is counted from before its first request was sent.
+        started = context.clock.elapsed()
+        now = await context.now()
+        self._won = won = Won(
+            now + order.ttl, now + order.session_ttl, context.trusted(started, min(order.ttl, order.session_ttl))
+        )
+        picks = self._spread.picks(pool)
+        for _ in range(ROUNDS):
+            batch = picks.take(order.most - len(won.members))
+            if not batch or context.clock.elapsed() - started > order.session_ttl * SHARE:
+                break
+            # ⚑ §4, cancellation: a lease that was asked for may be won: its answer is waited for.
+            refused = await uncut(self._ask_for(won, batch), context.clock, PARTING)
+            self._spread.learn(len(batch), refused)
+            if refused:
+                self._lookout.is_stale()
+        if self._spread.is_alone:
+            self._lookout.put_back(picks.left)
+        elif picks.left:
+            self._lookout.is_stale()
+        return won
+
+    async def _ask_for(self, won: Won, batch: list[Candidate]) -> int:
+        """Ask for these leases; return how many of them are not ours."""
+        steps = [self._step(one, won) for one in batch]
+        outcomes = await self._context.registers.write([step for step, _ in steps])
+        refused = 0
+        for one, (_, member), outcome in zip(batch, steps, outcomes, strict=True):
+            if isinstance(outcome, Done):
+                won.members[one.uuid] = member
+                won.versions[one.uuid] = outcome.version
+            else:
+                # Refused: another consumer was faster. Unknown: where it lands, it names a claim that does not know it.
+                refused += 1
+                if isinstance(outcome, Unknown):
+                    self.fault = self.fault or outcome.fault
+        return refused
+
+    def _step(self, one: Candidate, won: Won) -> tuple[Step, Member]:
+        order, before = self._order, one.lease
+        # ⚑ §4: deliveries are hand-outs: this will be the next.
+        member = Member(name=one.name, deliveries=1)
+        if before is not None:
+            told = before.lease
+            member = Member(name=one.name, deliveries=told.deliveries + 1, reason=told.reason, error=told.error)
+        # Its time is the session's: a claimer that dies before it has recorded the claim is soon known to be gone.
+        lease = leases.held(
+            one.uuid,
+            one.name,
+            consumer=order.consumer,
+            claim=order.stem,
+            deliveries=member.deliveries,
+            until=min(won.until, won.session_until),
+            ttl=min(order.ttl, order.session_ttl),
+        ).model_copy(update={"reason": member.reason, "error": member.error})
+        key = layout.lease(order.topic.topic, one.uuid)
+        return Step(key, lease, Expect.NOTHING if before is None else before.version), member
+
+    def _note(self, bodies: Bodies) -> None:
+        """Remember what this process cannot take, and that what is gone shows that others are at work here."""
+        for uuid, why in bodies.aside.items():
+            self._lookout.aside.put(uuid, why)
+            if isinstance(why, StoreError):
+                self.fault = self.fault or why
+        for uuid, decision in bodies.decisions.items():
+            if decision.how == "gone":
+                self._lookout.aside.put(uuid, "its message is not there", quiet=True)
+                self._spread.meet()
+                self._lookout.is_stale()
+
+    async def _record(self, won: Won, bodies: Bodies) -> Claim | Outcome:
+        """⚑ §4.3: record what was won, and what is to become of the bad ones, before any of it is handed out."""
+        context, order = self._context, self._order
+        record = made_record(order, won, bodies.decisions)
+        outcome = await uncut(self._create(record), context.clock, PARTING)
+        if isinstance(outcome, Unknown):
+            raise outcome.fault
+        if not isinstance(outcome, Done):
+            return Outcome.TAKEN
+        claim = as_claim(
+            context, order, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
+        )
+        errands, errand = self._lookout.errands, f"what claim {order.stem} found bad in {order.topic.topic}"
+        if bodies.decisions:
+            # Beside the delivery of the good ones: a burial that the store refuses does not hold them up for long.
+            errands.run(errand, lambda: _carried_out(context, claim))
+            await errands.done(errand, COURTESY)
+        if not claim:
+            return Outcome.CROWDED
+        return in_time(context, claim)
+
+    async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
+        self._may_be_recorded = True
+        outcome = await records.create(self._context, self._order.topic.topic, record)
+        if isinstance(outcome, Done):
+            self._standing = FoundRecord(record, outcome.version)
+        elif isinstance(outcome, Refused):
+            self._may_be_recorded = False
+        return outcome
+
+    async def _give_back(self) -> None:
+        """Let others have what was won, as nobody was given it. ⚑ §4: by the record, which alone says whose it is.
+
+        Somebody who works for the same claim may be about to record the very leases (§4, adopted): who creates the
+        record decides. Where nobody can tell whether ours was created, all of it waits for its time to end.
+        """
+        if self._won is None or not self._won.members:
+            return
+        self._lookout.is_stale()
+        given_back = dict.fromkeys(self._won.members, Decision(how="released", unseen=True))
+        context, order = self._context.hasty(), self._order
+        try:
+            if self._standing is None:
+                if self._may_be_recorded:
+                    return
+                record = made_record(order, self._won, given_back)
+                outcome = await records.create(context, order.topic.topic, record)
+                if not isinstance(outcome, Done):
+                    return
+                self._standing = FoundRecord(record, outcome.version)
+            claim = as_claim(context, order, self._standing, Bodies(), versions=self._won.versions, deadline=0.0)
+            await settle(context, claim, given_back)
+        except StoreError as error:
+            logger.warning("What claim %s had won could not be given back: %s", order.stem, error)
+
+
+def made_record(order: Order, won: Won, decisions: Mapping[str, Decision]) -> ClaimRecord:
+    """Make the record of a batch that was won."""
+    return ClaimRecord(
         claim_id=order.claim_id,
         generation=order.generation,
         owner=order.owner,
         consumer=order.consumer,
         session=order.session,
         created_at=won.until - order.ttl,
-        # ⚑ §4: creating the record extends nothing. A taker judges the leases by the same time until it is there.
+        # ⚑ §4: creating the record extends nothing: its times are those that the leases were won with.
         until=won.until,
-        ttl=order.ttl,
+        session_until=min(won.session_until, won.until),
+        lasts=order.ttl,
         members=won.members,
+        settled=dict(decisions),
     )
-    # ⚑ §4: the bodies are read only now, after the leases: what is not there was settled by somebody before us. They
-    # need not wait for the record: who may take one of the leases has fenced it first, and then we are refused.
-    outcome, bodies = await together(
-        records.create(context, order.topic.topic, record),
-        fetch_bodies(context, order.topic, record.members, won.sizes),
-    )
-    if isinstance(outcome, Unknown):
-        raise outcome.fault
-    if not isinstance(outcome, Done):
-        return None
-    standing = FoundRecord(record, outcome.version)
-    claim = as_claim(order, standing, bodies, versions=won.versions, deadline=won.deadline)
-    return await without_bad_ones(context, claim, bodies)
 
 
-def as_claim(
-    order: Order, standing: FoundRecord, bodies: Bodies, *, versions: Mapping[str, str], deadline: float
+def as_claim(  # noqa: PLR0913 - the parts of one thing
+    context: Context,
+    order: Order,
+    standing: FoundRecord,
+    bodies: Bodies,
+    *,
+    versions: Mapping[str, str],
+    deadline: float,
 ) -> Claim:
     """Put a claim together from its record and its messages."""
     messages = list(bodies.messages.values())
@@ -115,8 +305,17 @@ def as_claim(
         uuids=uuids,
         leases=versions,
         deadline=deadline,
+        session_ttl=order.session_ttl,
     )
     claim._is_fleeting = not order.named  # noqa: SLF001 - this package's own
+    return claim
+
+
+def in_time(context: Context, claim: Claim) -> Claim:
+    """Hand out the claim, or nothing of it, if its time is over by now."""
+    if context.clock.elapsed() >= claim.deadline:
+        claim._lost = "reading its messages took longer than its time"  # noqa: SLF001 - this package's own
+        claim.messages = ()
     return claim
 
 
@@ -124,10 +323,7 @@ async def without_bad_ones(context: Context, claim: Claim, bodies: Bodies) -> Cl
     """Settle what must not be handed out: malformed messages, those delivered too often, those that are gone."""
     if bodies.decisions:
         await settle(context, claim, bodies.decisions)
-    if context.clock.elapsed() >= claim.deadline:
-        claim._lost = "reading its messages took longer than its time"  # noqa: SLF001 - this package's own
-        claim.messages = ()
-    return claim
+    return in_time(context, claim)
 
 
 def nothing(order: Order) -> Claim:
@@ -140,47 +336,8 @@ def nothing(order: Order) -> Claim:
         session=order.session,
         state="closed",
     )
-    return Claim(record, "", order.topic.topic, (), uuids={}, leases={}, deadline=0.0)
+    return Claim(record, "", order.topic.topic, (), uuids={}, leases={}, deadline=0.0, session_ttl=order.session_ttl)
 
 
-async def _win_leases(context: Context, lookout: Lookout, spread: Spread, order: Order) -> Won:
-    candidates = await lookout.candidates(spread.window(order.most), most_reads=2 * order.most)
-    # ⚑ §2: the time of a claim is counted from before its first request was sent.
-    started = context.clock.elapsed()
-    now = await context.now()
-    until = now + order.ttl
-    won = Won(until, started + order.ttl - context.margin)
-    left = spread.chosen(candidates, order.most)
-    for _ in range(ROUNDS):
-        batch, left = left[: order.most - len(won.members)], left[order.most - len(won.members) :]
-        if not batch or context.clock.elapsed() - started > order.ttl * WINNING_SHARE:
-            break
-        steps = [_step(order, one, until) for one in batch]
-        outcomes = await context.registers.write(steps)
-        refused = 0
-        for one, step, outcome in zip(batch, steps, outcomes, strict=True):
-            if isinstance(outcome, Done):
-                lease = step.record
-                won.members[one.uuid] = Member(name=one.name, deliveries=getattr(lease, "deliveries", 1))
-                won.versions[one.uuid] = outcome.version
-                won.sizes[one.uuid] = one.size
-            else:
-                # Refused: another consumer was faster. Unknown: where it lands, it names a claim that does not know it.
-                refused += 1
-        spread.learn(len(batch), refused)
-    return won
-
-
-def _step(order: Order, one: Candidate, until: float) -> Step:
-    before = one.lease
-    lease = leases.held(
-        one.uuid,
-        one.name,
-        consumer=order.consumer,
-        claim=order.stem,
-        deliveries=1 if before is None else before.lease.deliveries + 1,
-        until=until,
-        ttl=order.ttl,
-    )
-    key = layout.lease(order.topic.topic, one.uuid)
-    return Step(key, lease, Expect.NOTHING if before is None else before.version)
+async def _carried_out(context: Context, claim: Claim) -> None:
+    await carry_out_decided(context, claim)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,16 +11,22 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import again, records
 from airflow_provider_pawnqueue.engine.claims.claim import Claim, ClaimReference, Settlement
-from airflow_provider_pawnqueue.engine.claims.claiming import Order, claim_fresh
-from airflow_provider_pawnqueue.engine.claims.looking import Lookout
+from airflow_provider_pawnqueue.engine.claims.claiming import PARTING, Order, claim_fresh
+from airflow_provider_pawnqueue.engine.claims.keeping import leave
+from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK, Lookout
 from airflow_provider_pawnqueue.engine.claims.settling import Settled, settle
 from airflow_provider_pawnqueue.engine.claims.spread import Spread
-from airflow_provider_pawnqueue.engine.errors import LeaseLostError
+from airflow_provider_pawnqueue.engine.claims.takeover import fence
+from airflow_provider_pawnqueue.engine.errors import LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.records import Decision
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
     from airflow_provider_pawnqueue.engine.context import Context
-    from airflow_provider_pawnqueue.engine.records import Decision, TopicRecord
+    from airflow_provider_pawnqueue.engine.records import TopicRecord
+
+logger = logging.getLogger(__name__)
 
 #: How often a claim is looked at again because somebody changed it between the look and the write.
 LOOKS = 20
@@ -31,9 +39,19 @@ class Claims:
         self._context = context
         self._lookouts: dict[str, Lookout] = {}
         self._spreads: dict[str, Spread] = {}
+        self._given_out: list[Claim] = []
+        self._unknown_ids: dict[tuple[str, str], float] = {}
 
     async def claim(  # noqa: PLR0913 - what a consumer asks for
-        self, topic: TopicRecord, *, claim_id: str | None, owner: str, consumer: str, most: int, ttl: float
+        self,
+        topic: TopicRecord,
+        *,
+        claim_id: str | None,
+        owner: str,
+        consumer: str,
+        most: int,
+        ttl: float,
+        session_ttl: float,
     ) -> Claim:
         """Claim up to ``most`` messages, or find again what was claimed under the id."""
         order = Order(
@@ -45,21 +63,22 @@ class Claims:
             session=self._context.clock.uuid(),
             most=most,
             ttl=ttl,
+            session_ttl=min(session_ttl, ttl),
             named=claim_id is not None,
         )
         if claim_id is None:
             # A generated id was never used: there is nothing to find.
-            claim = await claim_fresh(self._context, self._lookout(topic), self._spread(topic), order)
+            claim = await claim_fresh(self._context, self._lookout(topic.topic), self._spread(topic.topic), order)
             if claim is None:
                 raise _lost(order, "its leases were taken for abandoned before it was recorded: ttl is too short")
-            return claim
+            return self._give_out(claim)
         for _ in range(LOOKS):
             claim = await self._look_and_claim(order)
             if claim is not None:
-                return claim
+                return self._give_out(claim)
         raise _lost(order, "others keep working for it")
 
-    async def attach(self, topic: TopicRecord, reference: ClaimReference, *, ttl: float) -> Claim:
+    async def attach(self, topic: TopicRecord, reference: ClaimReference, *, ttl: float, session_ttl: float) -> Claim:
         """Go on with a claim that another process has handed over."""
         order = Order(
             topic=topic,
@@ -70,16 +89,17 @@ class Claims:
             session=self._context.clock.uuid(),
             most=0,
             ttl=ttl,
+            session_ttl=min(session_ttl, ttl),
         )
         for _ in range(LOOKS):
             standing = await records.read(self._context, topic.topic, order.stem)
             if standing is None:
                 raise _lost(order, "it has no record any more")
             if standing.record.state != "open" or not standing.record.unsettled:
-                return again.ended(order, standing)
+                return again.ended(self._context, order, standing)
             claim = await again.resume(self._context, order, standing, vacated=reference.session)
             if claim is not None:
-                return claim
+                return self._give_out(claim)
         raise _lost(order, "others keep working for it")
 
     async def settle(self, claim: Claim, decisions: Mapping[str, Decision]) -> Settlement:
@@ -93,6 +113,8 @@ class Claims:
         result = await settle(self._context, claim, wanted) if wanted else Settled()
         settlement = Settlement(not_in_claim=[one for one in decisions if one not in uuids])
         names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
+        if any(decision.how == "released" for decision in result.decided.values()):
+            self.look_anew(claim.topic)
         for one in decisions:
             of_one = uuids.get(one, [])
             if any(uuid in result.unknown for uuid in of_one):
@@ -101,7 +123,54 @@ class Claims:
                 settlement.lost.append(one)
             elif of_one:
                 names.get(result.decided[of_one[0]].how, settlement.lost).append(one)
+            for uuid in of_one:
+                if uuid in result.unfinished:
+                    settlement.unfinished[one] = str(result.unfinished[uuid])
         return settlement
+
+    async def close(self, *, keep: bool) -> None:
+        """Give back what is still held and was not handed over, so that nobody waits for its time to end.
+
+        :param keep: leave the claims as they are, and give back only that this process works for them: whoever comes by
+            their ids next has them at once.
+        """
+        ours = [claim for claim in self._given_out if _is_held(claim, self._context.clock.elapsed())]
+        self._given_out = []
+        part = self._leave if keep else self._return
+        back = await each(part, ours, at_once=self._context.at_once)
+        for errands in (lookout.errands for lookout in self._lookouts.values()):
+            await errands.close(PARTING)
+        if ours:
+            what = "left to whoever comes by their ids" if keep else "given back"
+            logger.info(
+                "Closed with %d open claims: their %d messages were %s%s.",
+                len(ours),
+                sum(back),
+                what,
+                "" if sum(back) == sum(map(_left, ours)) or keep else ", the others wait for their time to end",
+            )
+
+    async def _leave(self, claim: Claim) -> int:
+        left = _left(claim)
+        try:
+            await leave(self._context.hasty(), claim)
+        except PawnQueueError as error:
+            logger.warning("Claim %s could not be left in good order: %s", claim.claim_id, error)
+        return left
+
+    async def _return(self, claim: Claim) -> int:
+        decision = Decision(how="released", reason="closed", returned=True)
+        try:
+            result = await settle(self._context.hasty(), claim, dict.fromkeys(claim._record.unsettled, decision))  # noqa: SLF001
+        except PawnQueueError as error:
+            logger.warning("Claim %s could not be given back: %s", claim.claim_id, error)
+            return 0
+        return len(result.decided)
+
+    def look_anew(self, topic: str) -> None:
+        """Let the next look at the topic be a full one: something was given back here."""
+        if topic in self._lookouts:
+            self._lookouts[topic].is_stale()
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forget what was remembered of these topics."""
@@ -111,6 +180,11 @@ class Claims:
 
     async def _look_and_claim(self, order: Order) -> Claim | None:
         """Find the claim again, or begin it. Returns None if somebody changed something meanwhile: look again."""
+        key = (order.topic.topic, order.claim_id)
+        # ⚑ §4.1: who waits by an id for something to claim need not look for its record each time. If another process
+        # has begun the claim meanwhile, ours is refused its record, and looks again then.
+        if self._context.clock.elapsed() - self._unknown_ids.get(key, -math.inf) < FULL_LOOK:
+            return await self._begin_fresh(order)
         generation = await again.latest_generation(self._context, order.topic.topic, order.claim_id)
         if generation is None:
             return await self._begin(order)
@@ -118,12 +192,14 @@ class Claims:
         standing = await records.read(self._context, order.topic.topic, stem)
         if standing is None:
             return None
-        if standing.record.owner == order.owner:
-            if standing.record.state == "open":
+        record = standing.record
+        if record.owner == order.owner:
+            if record.state == "open":
                 return await self._go_on(order, standing)
-            if standing.record.was_handed_out:
-                return again.ended(order, standing)
-            # All that it had won was bad and is buried: its owner has had nothing, and is not to go without.
+            if record.was_handed_out and not record.was_returned:
+                return again.ended(self._context, order, standing)
+            # All that it had won was bad and is buried, or it was given back when its process ended in good order: its
+            # owner has not finished with anything of it, and is not to go without.
         following = await again.next_generation(self._context, order, standing)
         return None if following is None else await self._begin(replace(order, generation=following))
 
@@ -131,20 +207,60 @@ class Claims:
         if standing.record.unsettled:
             return await again.resume(self._context, order, standing)
         finished = await again.finish(self._context, order, standing)
-        return again.ended(order, finished) if finished and finished.record.was_handed_out else None
+        if finished is None:
+            return None
+        if finished.record.was_handed_out and not finished.record.was_returned:
+            return again.ended(self._context, order, finished)
+        # What it has decided of messages that nobody was given is being refused by the store: the next generation.
+        return None if finished.record.state == "closed" else await self._begin_after(order, finished)
+
+    async def _begin_after(self, order: Order, standing: FoundRecord) -> Claim | None:
+        if await fence(self._context, order.topic.topic, standing) is None:
+            return None
+        return await self._begin(replace(order, generation=standing.record.generation + 1))
 
     async def _begin(self, order: Order) -> Claim | None:
-        lookout = self._lookout(order.topic)
+        lookout = self._lookout(order.topic.topic)
         orphans = await again.orphans(self._context, lookout, order)
         if orphans:
             return await again.adopt(self._context, order, orphans)
-        return await claim_fresh(self._context, lookout, self._spread(order.topic), order)
+        if order.generation == 0:
+            self._unknown_ids[order.topic.topic, order.claim_id] = self._context.clock.elapsed()
+        return await self._begin_fresh(order)
 
-    def _lookout(self, topic: TopicRecord) -> Lookout:
-        return self._lookouts.setdefault(topic.topic, Lookout(self._context, topic.topic))
+    async def _begin_fresh(self, order: Order) -> Claim | None:
+        topic = order.topic.topic
+        try:
+            claim = await claim_fresh(self._context, self._lookout(topic), self._spread(topic), order)
+        except BaseException:
+            self._unknown_ids.pop((topic, order.claim_id), None)  # leases may name it, or its record be there
+            raise
+        if claim is None or claim:
+            self._unknown_ids.pop((topic, order.claim_id), None)
+        return claim
 
-    def _spread(self, topic: TopicRecord) -> Spread:
-        return self._spreads.setdefault(topic.topic, Spread(self._context.clock))
+    def _give_out(self, claim: Claim) -> Claim:
+        now = self._context.clock.elapsed()
+        self._given_out = [one for one in self._given_out if _is_held(one, now)]
+        if claim:
+            self._given_out.append(claim)
+        return claim
+
+    def _lookout(self, topic: str) -> Lookout:
+        return self._lookouts.setdefault(topic, Lookout(self._context, topic))
+
+    def _spread(self, topic: str) -> Spread:
+        return self._spreads.setdefault(topic, Spread(self._context.clock))
+
+
+def _is_held(claim: Claim, now: float) -> bool:
+    """Say whether there is anything in the claim that this process has."""
+    is_ours = claim.state == "open" and claim._is_ours() and claim.lost is None  # noqa: SLF001 - this package's own
+    return is_ours and claim.deadline > now and _left(claim) > 0
+
+
+def _left(claim: Claim) -> int:
+    return len(claim._record.unsettled)  # noqa: SLF001
 
 
 def _lost(order: Order, why: str) -> LeaseLostError:

@@ -5,7 +5,7 @@ Every step may be repeated, and may land late: a decision in the record is final
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
@@ -15,21 +15,29 @@ from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import DeadReason
-from airflow_provider_pawnqueue.engine.store.port import Done, Refused, Unknown
+from airflow_provider_pawnqueue.engine.store.port import Refused, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Lease
 
 
-async def carry_out(
-    context: Context, topic: str, record: ClaimRecord, uuids: Iterable[str], versions: Mapping[str, str]
+async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
+    context: Context,
+    topic: str,
+    record: ClaimRecord,
+    uuids: Iterable[str],
+    versions: Mapping[str, str],
+    *,
+    at_last: Callable[[], str | None] = lambda: None,
 ) -> dict[str, StoreError]:
     """Do what was decided of these members; return those of which it is not confirmed.
 
     :param versions: the versions of their leases, where the caller knows them.
+    :param at_last: asked, if all goes well until then, for the key of an object to delete with the last leases: a
+        record that nobody needs any more. It is among what is returned if it is not known to be gone.
     """
-    todo = [uuid for uuid in uuids if uuid in record.settled]
+    todo = [uuid for uuid in uuids if uuid in record.settled and uuid in record.members]
     dead = [uuid for uuid in todo if record.settled[uuid].how == "dead"]
     released = [uuid for uuid in todo if record.settled[uuid].how == "released"]
     finished = [uuid for uuid in todo if record.settled[uuid].how in ("acked", "gone")]
@@ -42,8 +50,8 @@ async def carry_out(
         else:
             # ⚑ §4: a COPY that is not known to have succeeded never leads to a DELETE.
             failed[uuid] = fault
-    failed.update(await _remove(context, topic, record, finished))
     failed.update(await _release(context, topic, record, released, versions))
+    failed.update(await _remove(context, topic, record, finished, at_last=(lambda: None) if failed else at_last))
     return failed
 
 
@@ -59,6 +67,8 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
         claim=record.stem,
         at=iso(decision.until or record.until),
         name=member.name,
+        given_reason=member.reason,
+        given_error=member.error,
     )
     try:
         # The reason goes first: a dead letter without one would have lost the key that it had.
@@ -72,13 +82,18 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
     return None
 
 
-async def _remove(context: Context, topic: str, record: ClaimRecord, uuids: list[str]) -> dict[str, StoreError]:
+async def _remove(
+    context: Context, topic: str, record: ClaimRecord, uuids: list[str], *, at_last: Callable[[], str | None]
+) -> dict[str, StoreError]:
     """⚑ §4: message before lease, always. A lease without a message is garbage; the reverse is delivered again."""
     failed: dict[str, StoreError] = {}
     keys = {layout.message(topic, record.members[uuid].name): uuid for uuid in uuids if not _is_gone(record, uuid)}
     for key, error in (await context.store.delete(list(keys)) if keys else {}).items():
         failed[keys[key]] = error
     left = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in failed}
+    last = None if failed else at_last()
+    if last is not None:
+        left[last] = last
     for key, error in (await context.store.delete(list(left)) if left else {}).items():
         failed[left[key]] = error
     return failed
@@ -92,45 +107,65 @@ async def _release(
     context: Context, topic: str, record: ClaimRecord, uuids: list[str], versions: Mapping[str, str]
 ) -> dict[str, StoreError]:
     """Let others have the messages, from the decided time on: by compare-and-set, as a lease is a register."""
-    now = context.time.estimate()
-
-    async def step(uuid: str) -> Step | None:
-        decision = record.settled[uuid]
-        key = layout.lease(topic, uuid)
-        version = versions.get(uuid)
-        if version is None:
-            found = await context.read_lease(topic, uuid)
-            if found is None or found.lease.claim != record.stem or found.lease.state != "held":
-                return None  # somebody has carried it out, and perhaps others have had the message since
-            version = found.version
-        return Step(key, _released(record, uuid, decision, now), version)
-
-    steps = dict(zip(uuids, await each(step, uuids, at_once=context.at_once), strict=True))
-    wanted = [uuid for uuid, one in steps.items() if one is not None]
-    outcomes = await context.registers.write([one for one in steps.values() if one is not None])
-    failed: dict[str, StoreError] = {}
-    for uuid, outcome in zip(wanted, outcomes, strict=True):
-        match outcome:
-            case Done():
-                pass
-            case Unknown(fault):
-                failed[uuid] = fault
-            case Refused():
-                # The version was not (any more) the one that we knew: look who has it now.
-                found = await context.read_lease(topic, uuid)
-                if found is not None and found.lease.claim == record.stem and found.lease.state == "held":
-                    failed[uuid] = StoreError(f"The lease of {uuid} is being written.", transient=True, topic=topic)
+    if not uuids:
+        return {}
+    try:
+        # The store's time is asked for here: this process may never have needed it before, and the lease's size, by
+        # which others judge how long it is to be left alone, is made from it.
+        now = await context.now()
+    except StoreError as error:
+        return dict.fromkeys(uuids, error)
+    unread = [uuid for uuid in uuids if uuid not in versions]
+    current, failed = await _versions_of_ours(context, topic, record, unread)
+    # Where there is none, somebody has carried it out, and perhaps others have had the message since.
+    wanted = {**{uuid: versions[uuid] for uuid in uuids if uuid in versions}, **current}
+    steps = [
+        Step(layout.lease(topic, uuid), _released(record, uuid, record.settled[uuid], now), version)
+        for uuid, version in wanted.items()
+    ]
+    outcomes = dict(zip(wanted, await context.registers.write(steps), strict=True))
+    failed.update({uuid: outcome.fault for uuid, outcome in outcomes.items() if isinstance(outcome, Unknown)})
+    # The version was not (any more) the one that we knew: look who has it now.
+    refused = [uuid for uuid, outcome in outcomes.items() if isinstance(outcome, Refused)]
+    current, unknown = await _versions_of_ours(context, topic, record, refused)
+    failed.update(unknown)
+    for uuid in current:
+        failed[uuid] = StoreError(f"The lease of {uuid} is being written.", transient=True, topic=topic)
     return failed
+
+
+async def _versions_of_ours(
+    context: Context, topic: str, record: ClaimRecord, uuids: Iterable[str]
+) -> tuple[dict[str, str], dict[str, StoreError]]:
+    """Return the versions of those leases that this claim holds still, and why others could not be read."""
+    failed: dict[str, StoreError] = {}
+    current: dict[str, str] = {}
+
+    async def read(uuid: str) -> None:
+        try:
+            found = await context.read_lease(topic, uuid)
+        except StoreError as error:
+            failed[uuid] = error
+            return
+        if found is not None and found.lease.claim == record.stem and found.lease.state == "held":
+            current[uuid] = found.version
+
+    await each(read, uuids, at_once=context.at_once)
+    return current, failed
 
 
 def _released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> Lease:
     member = record.members[uuid]
-    return leases.released(
+    freed = leases.released(
         uuid,
         member.name,
         consumer=record.consumer,
         claim=record.stem,
-        deliveries=member.deliveries,
+        # ⚑ §4: deliveries are hand-outs: what its claim gave back unseen was none.
+        deliveries=max(member.deliveries - 1, 0) if decision.unseen else member.deliveries,
         until=decision.until,
         now=now,
     )
+    # What it was given back for is buried with it, if it comes to that.
+    given = decision if decision.reason or decision.error else member
+    return freed.model_copy(update={"reason": given.reason, "error": given.error})

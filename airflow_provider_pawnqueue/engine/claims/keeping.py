@@ -10,42 +10,48 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.errors import LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.engine.errors import LeaseLostError, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.claim import Claim
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
+    from airflow_provider_pawnqueue.engine.store.port import Outcome
+
+#: How long a renewal that is cut off waits for the answer of what it has sent.
+PARTING = 5.0
 
 logger = logging.getLogger(__name__)
 
 
-async def renew(context: Context, claim: Claim, ttl: float) -> None:
-    """Move the claim's time: one compare-and-set, whatever its size.
+async def renew(context: Context, claim: Claim, ttl: float | None = None, session_ttl: float | None = None) -> None:
+    """Move the claim's times: one compare-and-set, whatever its size.
 
     :raises LeaseLostError: it is no longer ours. Whoever works on its messages has to stop.
     :raises StoreError: it could not be found out; the claim is trusted until its deadline, and may be renewed again.
     """
     async with claim._lock:  # noqa: SLF001 - this package's own
-        for _ in range(2):
+        backoff = context.store.backoff()
+        while True:
             if claim.recorded and not claim._record.unsettled:  # noqa: SLF001
                 return  # all is settled: there is nothing to keep, and a final record is not written again
             # ⚑ §2: counted from before the request is sent; and who is past its time has lost it, and says so.
             started = context.clock.elapsed()
             _check_trusted(claim, started)
             now = await context.now()
-            until = lengthened(context, claim._record, now + ttl)  # noqa: SLF001
-            if until <= now:
+            lasts = claim.ttl if ttl is None else ttl
+            trusted = min(lasts, _session_time(claim, lasts) if session_ttl is None else session_ttl)
+            changed = renewed(context, claim._record, now, ttl=lasts, session_ttl=trusted)  # noqa: SLF001
+            if changed.session_end <= now:
                 raise lost_error(claim, f"it is older than claims.max_claim_age_seconds={_max_age(context):g}")
-            longest = max(ttl, until - now)  # the record's size tells it
-            changed = claim._record.model_copy(update={"until": until, "ttl": longest})  # noqa: SLF001
-            outcome = await records.change(context, claim.topic, changed, claim._version)  # noqa: SLF001
+            outcome = await uncut(_change(context, claim, changed), context.clock, PARTING)
             if isinstance(outcome, Unknown):
                 raise outcome.fault
             if isinstance(outcome, Done):
-                claim._now_at(changed, outcome.version)  # noqa: SLF001
-                claim._deadline = started + (until - now) - context.margin  # noqa: SLF001
+                claim._session_ttl = trusted  # noqa: SLF001
+                claim._deadline = context.trusted(started, changed.session_end - now)  # noqa: SLF001
                 if context.clock.elapsed() >= claim.deadline:
                     raise lost_error(claim, "its renewal took longer than its time")
                 return
@@ -54,8 +60,59 @@ async def renew(context: Context, claim: Claim, ttl: float) -> None:
                 raise lost_error(claim, "somebody has ended it")
             if not claim._is_ours():  # noqa: SLF001
                 raise lost_error(claim, "another session works for it")
-            # Still open and ours: an earlier write of ours, of which nobody knew, had landed. Once more, on top of it.
-        raise lost_error(claim, "its record keeps changing")
+            # Still open and ours: the janitor has renewed it, or an earlier write of ours, of which nobody knew, had
+            # landed. Once more, on top of it: that is no loss, however often it happens.
+            if not await backoff.pause():
+                raise StoreError(
+                    f"Claim {claim.claim_id} of topic {claim.topic!r} could not be renewed, as its record kept "
+                    "changing: renew it again.",
+                    transient=True,
+                    topic=claim.topic,
+                    operation="renew",
+                )
+
+
+async def leave(context: Context, claim: Claim) -> None:
+    """Give back the session and keep the claim: who comes by its id next need not wait. ⚑ §4: this one works no more.
+
+    :raises StoreError: it could not be found out; then the next one waits until the session's time is over.
+    """
+    claim._given_away = True  # noqa: SLF001 - this package's own
+    async with claim._lock:  # noqa: SLF001
+        backoff = context.store.backoff()
+        while claim.state == "open" and claim._record.session == claim.session:  # noqa: SLF001
+            left = claim._record.model_copy(update={"session_until": 0.0})  # noqa: SLF001
+            outcome = await uncut(_change(context, claim, left), context.clock, PARTING)
+            if isinstance(outcome, Done):
+                return
+            if isinstance(outcome, Unknown):
+                raise outcome.fault
+            await claim._refresh(context)  # noqa: SLF001
+            if not await backoff.pause():
+                return
+
+
+def _session_time(claim: Claim, lasts: float) -> float:
+    """Return for how long a session that was not told otherwise is trusted: as it was, or as long as the claim."""
+    return claim.session_ttl if claim.session_ttl < claim.ttl else lasts
+
+
+async def _change(context: Context, claim: Claim, changed: ClaimRecord) -> Outcome:
+    outcome = await records.change(context, claim.topic, changed, claim._version)  # noqa: SLF001
+    if isinstance(outcome, Done):
+        claim._now_at(changed, outcome.version)  # noqa: SLF001
+    return outcome
+
+
+def renewed(context: Context, record: ClaimRecord, now: float, *, ttl: float, session_ttl: float) -> ClaimRecord:
+    """Return the record with the times that its session's renewal gives it.
+
+    ⚑ §4: neither is earlier than it was, as where the renewal's answer is lost its holder still trusts the later one.
+    Only who works for the claim moves the session's time, and a new session begins with its own.
+    """
+    until = lengthened(context, record, now + ttl)
+    session_until = min(max(record.session_end, now + session_ttl), until)
+    return record.model_copy(update={"until": until, "session_until": session_until, "lasts": ttl})
 
 
 def _check_trusted(claim: Claim, now: float) -> None:
@@ -151,13 +208,18 @@ class KeepAlive:
             while not renewal.done():
                 left = self._left()
                 if left <= 0:
-                    raise lost_error(self._claim, "its time was over before it was renewed")
+                    # The news first: what the renewal has sent is waited for after it.
+                    error = lost_error(self._claim, "its time was over before it was renewed")
+                    await self._tell(error)
+                    raise error
                 await _either(renewal, asyncio.ensure_future(self._context.clock.sleep(left)))
             await renewal
         finally:
             await _end(renewal)
 
     async def _tell(self, error: LeaseLostError) -> None:
+        if self.lost.is_set():
+            return
         self.lost.set()
         if self._on_lost is not None:
             told = self._on_lost(error)

@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import hint, layout
-from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims.aside import Aside
+from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.claims.errands import Errands
+from airflow_provider_pawnqueue.engine.claims.known import Known
 from airflow_provider_pawnqueue.engine.claims.moves import finish_move
-from airflow_provider_pawnqueue.engine.claims.takeover import free_to_take, is_over
-from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.gather import each, together
-from airflow_provider_pawnqueue.engine.store.port import NO_VERSION
+from airflow_provider_pawnqueue.engine.claims.takeover import is_over, judge
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.gather import together
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+    from airflow_provider_pawnqueue.engine.records import ClaimRecord
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
 logger = logging.getLogger(__name__)
+
+#: What an envelope may have around its payload.
+AROUND = 64 * 1024
+#: ⚑ §4.1: what others give back shows in a full look only. There is one at least so often, in seconds, while nothing
+#: is found; where a look takes many requests, so many seconds for each of them, and never less often than the last.
+FULL_LOOK = 10.0
+A_REQUEST = 1.0
+SELDOMEST = 60.0
+#: What was seen free is tried for without another look for so long, while nobody else is met.
+SHELF_LIFE = 3.0
+#: A look that may find something at once, as something is due, is not repeated faster than this.
+RUSH = 1.0
+#: Where nothing was found, so many more times some of what may be due is looked into.
+MORE = 5
+#: So many keys a LIST shows.
+A_PAGE = 1000
+#: How long a consumer that found nothing waits for what it has begun to finish for others.
+COURTESY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,186 +58,263 @@ class Candidate:
 
 
 @dataclass(slots=True)
-class _Listing:
-    leases: dict[str, ObjectInfo] = field(default_factory=dict)
-    claims: dict[str, ObjectInfo] = field(default_factory=dict)
+class _View:
+    """What a full look has seen so far, and where it stands."""
+
+    began: float  # elapsed
+    leases: dict[str, ObjectInfo] | None = None  # listed when there is a message
+    covered: dict[str, float] | None = None  # what live claims have: asked for when a lease may be due
+    cursor: str = ""  # all messages up to this key were listed
+    seen: set[str] = field(default_factory=set)  # which they were, while one page shows them all
+    shelf: list[Candidate] = field(default_factory=list)  # free, and not tried for yet
+    doubtful: dict[str, Candidate] = field(default_factory=dict)  # may be due: their leases are to be read
+    due: float = math.inf  # server time before which none of the others can be had
+    requests: int = 0
+    is_stale: bool = False  # others are at work here: what was seen holds no more
 
 
 class Lookout:
-    """Looks at one topic, again and again. What was read is remembered by its version, and forgotten with it."""
+    """Looks at one topic, again and again.
+
+    A full look goes through the messages from their head, with all leases beside them. It remembers how far it came,
+    and when the first of what is in flight may be had. Until then a look goes on from there: one LIST of what was
+    published since, whatever is in flight.
+    """
 
     def __init__(self, context: Context, topic: str) -> None:
         self._context = context
         self._topic = topic
-        self._leases: dict[str, FoundLease] = {}
-        self._records: dict[str, FoundRecord] = {}
+        self.aside = Aside(context.clock, topic)
+        self.errands = Errands(context.clock)
+        self._known = Known(context, topic, self.aside)
+        self._view: _View | None = None
         self._strangers: set[str] = set()
-        self._busy = False  # there was something last time: list leases and claims at once, not after the messages
+        self._busy = False  # there was something last time: list the leases at once, not after the messages
 
     async def candidates(self, wanted: int, *, most_reads: int) -> list[Candidate]:
-        """Return up to ``wanted`` messages that may be claimed, in order. A topic without messages costs one LIST.
+        """Return messages that may be claimed, in order: ``wanted`` of them or more if there are so many.
 
         :param most_reads: how many leases may be read for it: a topic full of garbage is looked through bit by bit.
         """
-        async with aclosing(self._context.store.pages(layout.messages(self._topic))) as pages:
-            listing: _Listing | None = None
-            if self._busy:
-                page, listing = await together(_next(pages), self._list_the_rest())
+        view = self._view
+        if view is None or await self._is_to_begin_anew(view):
+            view = self._begin()
+        found, view.shelf = view.shelf, []
+        if len(found) < wanted:
+            found += await self._further(view, wanted - len(found), most_reads)
+        if not found and self.errands.busy and await self.errands.settled(COURTESY):
+            # What others had decided is carried out now: some of it may have been given back.
+            view = self._begin()
+            found = await self._further(view, wanted, most_reads)
+        return found
+
+    def put_back(self, left: Sequence[Candidate]) -> None:
+        """Keep what was found and not tried for."""
+        if self._view is not None:
+            self._view.shelf = [*left, *self._view.shelf]
+
+    def is_stale(self) -> None:
+        """Look anew the next time: somebody else is at work here, or has given something back."""
+        if self._view is not None:
+            self._view.is_stale = True
+
+    async def covered(self) -> dict[str, float]:
+        """Return the members of all live claims, and until when: their leases need not be looked at."""
+        view = self._view or self._begin()
+        if view.covered is None:
+            view.covered = await self._known.covered(await self._list(layout.claims(self._topic), _stem_of, view))
+        return view.covered
+
+    async def held_leases(self) -> dict[str, ObjectInfo]:
+        """Return the leases of the topic that may be held, by uuid, in a fresh look."""
+        leases = await self._list_leases(self._begin())
+        return {uuid: info for uuid, info in leases.items() if not self._known.is_released(uuid, info)}
+
+    async def _is_to_begin_anew(self, view: _View) -> bool:
+        age = self._context.clock.elapsed() - view.began
+        if view.is_stale or age >= min(max(FULL_LOOK, view.requests * A_REQUEST), SELDOMEST):
+            return True
+        if view.shelf:
+            return age >= SHELF_LIFE
+        return age >= RUSH and await self._context.now() >= view.due
+
+    def _begin(self) -> _View:
+        self._view = _View(self._context.clock.elapsed())
+        self.aside.trim()
+        return self._view
+
+    async def _list_leases(self, view: _View) -> dict[str, ObjectInfo]:
+        view.leases = await self._list(layout.leases(self._topic), layout.parse_lease, view)
+        self._known.trim(view.leases)
+        return view.leases
+
+    async def _further(self, view: _View, wanted: int, most_reads: int) -> list[Candidate]:
+        """Look at the messages behind the cursor, a page at a time, until enough can be had."""
+        found: list[Candidate] = []
+        bound = max(wanted, most_reads)
+        if view.doubtful:
+            bound -= min(bound, len(view.doubtful))
+            found = await self._resolve(view, max(wanted, most_reads))
+        folder = layout.messages(self._topic)
+        # While one LIST shows the whole topic, it is taken from the head: what comes in before the cursor (a redriven
+        # message, one of a producer whose clock is slow) shows as soon as what comes behind it.
+        start_after = "" if len(view.seen) < A_PAGE else view.cursor
+        async with aclosing(self._context.store.pages(folder, start_after=start_after)) as pages:
+            if self._busy and view.leases is None:
+                page, _ = await together(_next(pages), self._list_leases(view))
             else:
                 page = await _next(pages)
+            view.requests += 1
             self._busy = bool(page)
-            found: list[Candidate] = []
-            while page and len(found) < wanted:
-                if listing is None:
-                    listing = await self._list_the_rest()
-                more, read = await self._sift(page, listing, wanted - len(found), most_reads)
-                found += more
-                most_reads -= read
-                page = await _next(pages) if len(found) < wanted else ()
-            return found
+            while page:
+                if view.leases is None:
+                    await self._list_leases(view)
+                found += await self._sift(view, page)
+                if view.doubtful and bound:
+                    # Those that others had come first, as they are the oldest.
+                    some, bound = bound, bound - min(bound, len(view.doubtful))
+                    found = [*await self._resolve(view, some), *found]
+                if len(found) >= wanted:
+                    break
+                page = await _next(pages)
+                view.requests += 1
+        for _ in range(MORE):
+            if found or not view.doubtful:
+                break
+            found = await self._resolve(view, wanted)
+        return found
 
-    async def covered(self, claims: dict[str, ObjectInfo]) -> set[str]:
-        """Return the members of all claims whose time is not over: their leases need not be looked at."""
+    async def _sift(self, view: _View, page: Sequence[ObjectInfo]) -> list[Candidate]:
+        """Return the messages of one page that nobody has, in order; note which others may be due, and when not."""
         now = await self._context.now()
-        unread = []
-        live: set[str] = set()
-        for stem, info in claims.items():
-            known = self._records.get(stem)
-            glance = hint.glance_at_record(info.size, info.last_modified)
-            if known is not None and known.version == info.version:
-                if not is_over(self._context, known.record.until, now):
-                    live.update(known.record.members)
-            elif known is not None and glance is not None and glance.state == "open" and glance.earliest > now:
-                live.update(known.record.members)  # renewed since it was read; who its members are never changes
-            elif glance is None or glance.latest + self._context.margin > now:
-                unread.append(stem)
-        for stem, standing in zip(
-            unread, await each(self._read_record, unread, at_once=self._context.at_once), strict=True
-        ):
-            if standing is not None:
-                self._records[stem] = standing
-                if not is_over(self._context, standing.record.until, now):
-                    live.update(standing.record.members)
-        return live
-
-    async def list_leases(self) -> dict[str, ObjectInfo]:
-        """Return all leases of the topic, by uuid."""
-        return await self._list(layout.leases(self._topic), layout.parse_lease)
-
-    async def list_claims(self) -> dict[str, ObjectInfo]:
-        """Return all claim records of the topic, by stem."""
-
-        def stem_of(key: str) -> str | None:
-            parsed = layout.parse_claim(key)
-            return layout.claim_stem(*parsed) if parsed else None
-
-        return await self._list(layout.claims(self._topic), stem_of)
-
-    async def _list_the_rest(self) -> _Listing:
-        leases, claims = await together(self.list_leases(), self.list_claims())
-        self._leases = {uuid: known for uuid, known in self._leases.items() if uuid in leases}
-        self._records = {stem: known for stem, known in self._records.items() if stem in claims}
-        return _Listing(leases, claims)
-
-    async def _sift(
-        self, page: Sequence[ObjectInfo], listing: _Listing, wanted: int, most_reads: int
-    ) -> tuple[list[Candidate], int]:
-        """Return the candidates of one page, and how many leases were read for them."""
-        now = await self._context.now()
-        messages: dict[str, Candidate] = {}
-        doubtful: list[str] = []
+        leases = view.leases or {}
+        free: list[Candidate] = []
+        doubtful: dict[str, Candidate] = {}
         for info in page:
             parsed = layout.parse_message(info.key)
             if parsed is None:
                 self._leave_alone(info.key)
+            elif parsed.uuid in view.seen:
                 continue
-            lease = listing.leases.get(parsed.uuid)
-            if lease is None:
-                messages[parsed.uuid] = Candidate(parsed.uuid, parsed.name, info.size)
-                if len(messages) - len(doubtful) >= wanted:
-                    break
-            elif self._may_be_due(parsed.uuid, lease, now):
-                messages[parsed.uuid] = Candidate(parsed.uuid, parsed.name, info.size)
-                doubtful.append(parsed.uuid)
-        if not doubtful:
-            return list(messages.values())[:wanted], 0
-        free, read = await self._resolve(doubtful, listing, wanted, most_reads, now)
-        sure = set(messages).difference(doubtful)
-        chosen = [
-            Candidate(one.uuid, one.name, one.size, free.get(one.uuid))
-            for one in messages.values()
-            if one.uuid in sure or one.uuid in free
-        ]
-        return chosen[:wanted], read
-
-    def _may_be_due(self, uuid: str, info: ObjectInfo, now: float) -> bool:
-        known = self._leases.get(uuid)
-        if known is not None and known.version == info.version:
-            if known.lease.state == "released":
-                return now >= known.lease.until
-            return is_over(self._context, known.lease.until, now)
-        glance = hint.glance_at_lease(info.size, info.last_modified)
-        return glance is None or glance.earliest <= now
-
-    async def _resolve(
-        self, doubtful: Sequence[str], listing: _Listing, wanted: int, most_reads: int, now: float
-    ) -> tuple[dict[str, FoundLease | None], int]:
-        """Read what LIST did not tell, and take away from other claims what is theirs no more."""
-        held = [uuid for uuid in doubtful if not self._is_released(uuid, listing.leases[uuid])]
-        covered = await self.covered(listing.claims) if held else set()
-        open_ = [uuid for uuid in doubtful if uuid not in covered or self._is_released(uuid, listing.leases[uuid])]
-        free: dict[str, FoundLease | None] = {}
-        unread = [uuid for uuid in open_ if not self._knows(uuid, listing.leases[uuid])][:most_reads]
-        for uuid, found in zip(
-            unread, await each(self._read_lease, unread, at_once=self._context.at_once), strict=True
-        ):
-            if found is None:
-                self._leases.pop(uuid, None)
-                # Deleted meanwhile, with its message; or it is but a ghost in the listing (rclone's), of no version.
-                if listing.leases[uuid].version == NO_VERSION:
-                    free[uuid] = None
+            elif not self._is_for_us(parsed.uuid, info):
+                view.due = min(view.due, now + self.aside.back_in(parsed.uuid))
             else:
-                self._leases[uuid] = found
-        known = {uuid: self._leases[uuid] for uuid in open_ if uuid in self._leases}
-        await self._finish_moves(known, now)
-        ready = {uuid: found for uuid, found in known.items() if self._looks_due(found, now)}
-        first = dict(list(ready.items())[: 2 * wanted])
-        free.update(await free_to_take(self._context, self._topic, first))
-        return free, len(unread)
+                lease = leases.get(parsed.uuid)
+                candidate = Candidate(parsed.uuid, parsed.name, info.size)
+                if lease is None:
+                    free.append(candidate)
+                elif (due := self._known.due_at(parsed.uuid, lease)) > now:
+                    view.due = min(view.due, due)
+                else:
+                    doubtful[parsed.uuid] = candidate
+        view.cursor = max(view.cursor, page[-1].key)
+        if len(view.seen) < A_PAGE:
+            view.seen.update(parsed.uuid for info in page if (parsed := layout.parse_message(info.key)))
+        view.doubtful.update(await self._uncovered(view, doubtful))
+        return free
 
-    async def _finish_moves(self, known: dict[str, FoundLease], now: float) -> None:
-        for uuid, found in known.items():
-            if found.lease.state == "moving" and is_over(self._context, found.lease.until, now):
-                try:
-                    await finish_move(self._context, self._topic, uuid, found)
-                except StoreError as error:
-                    # No other delivery waits for it; whoever meets it next goes on.
-                    logger.warning("The redrive of %s could not be finished: %s", uuid, error)
+    def _is_for_us(self, uuid: str, info: ObjectInfo) -> bool:
+        """Say whether this process may try for the message: not while it is put aside, and not if it is too large.
 
-    def _looks_due(self, found: FoundLease, now: float) -> bool:
+        ⚑ §5.6: a message that only this consumer cannot take is left to the others.
+        """
+        if uuid in self.aside:
+            return False
+        most = self._context.settings.limits.max_payload_bytes
+        if info.size > most + AROUND:
+            self.aside.put(uuid, f"its {info.size:,} bytes are more than limits.max_payload_bytes={most:,} allows here")
+            return False
+        return True
+
+    async def _uncovered(self, view: _View, doubtful: Mapping[str, Candidate]) -> dict[str, Candidate]:
+        """Return those whose leases may be due and that no live claim has."""
+        leases = view.leases or {}
+        released = {uuid for uuid in doubtful if self._known.is_released(uuid, leases[uuid])}
+        covered = await self.covered() if len(released) < len(doubtful) else {}
+        open_ = {}
+        for uuid, candidate in doubtful.items():
+            if uuid in covered and uuid not in released:
+                view.due = min(view.due, covered[uuid] + self._context.margin)
+            else:
+                open_[uuid] = candidate
+        return open_
+
+    async def _resolve(self, view: _View, most: int) -> list[Candidate]:
+        """Read what LIST did not tell of some that may be due, and take away from other claims what is theirs no more.
+
+        ⚑ §5.7: what cannot be finished takes no place from what can be had: it is put aside.
+        """
+        now = await self._context.now()
+        some = dict(list(view.doubtful.items())[:most])
+        view.doubtful = {uuid: one for uuid, one in view.doubtful.items() if uuid not in some}
+        leases = view.leases or {}
+        known = self._known
+        ghosts = await known.read_leases(
+            {uuid: leases[uuid] for uuid in some if known.lease(uuid, leases[uuid]) is None}
+        )
+        ready = {}
+        for uuid in some:
+            lease = known.lease(uuid, leases[uuid])
+            if lease is None or uuid in self.aside:
+                view.due = min(view.due, now + self.aside.back_in(uuid))
+            elif not self._is_due(lease, now):
+                view.due = min(view.due, known.due_at(uuid, leases[uuid]))
+            elif lease.lease.state == "moving":
+                view.due = min(view.due, now + RUSH)
+                self.errands.run(f"the redrive of {uuid} of {self._topic}", partial(self._finish_move, uuid, lease))
+            else:
+                ready[uuid] = lease
+        free = await self._judge(view, ready, now)
+        return [
+            Candidate(one.uuid, one.name, one.size, free.get(uuid))
+            for uuid, one in some.items()
+            if uuid in free or uuid in ghosts
+        ]
+
+    async def _judge(self, view: _View, ready: Mapping[str, FoundLease], now: float) -> Mapping[str, FoundLease]:
+        if not ready:
+            return {}
+        judged = await judge(self._context.hasty(), self._topic, ready)
+        for uuid, fault in judged.faults.items():
+            self.aside.put(uuid, fault)
+            view.due = min(view.due, now + self.aside.back_in(uuid))
+        for record, versions in judged.decided:
+            self._finish(record, versions)
+        if len(judged.free) < len(ready):
+            view.due = min(view.due, now + RUSH)  # decided, or another one was faster: how it went shows soon
+        return judged.free
+
+    def _finish(self, record: ClaimRecord, versions: Mapping[str, str]) -> None:
+        """Carry out what a claim of somebody's has decided, beside deliveries: it may take long, or never succeed."""
+
+        async def finish() -> None:
+            failed = await carry_out(self._context, self._topic, record, list(versions), versions)
+            for uuid in versions:
+                if uuid in failed:
+                    self.aside.put(uuid, failed[uuid])
+                else:
+                    self.aside.clear(uuid)
+            self.is_stale()
+
+        self.errands.run(f"what claim {record.stem} of {self._topic} has decided", finish)
+
+    async def _finish_move(self, uuid: str, found: FoundLease) -> None:
+        try:
+            await finish_move(self._context, self._topic, uuid, found)
+        except PawnQueueError as error:
+            self.aside.put(uuid, error)
+        else:
+            self.aside.clear(uuid)
+        self.is_stale()
+
+    def _is_due(self, found: FoundLease, now: float) -> bool:
         if found.lease.state == "released":
             return now >= found.lease.until
-        return found.lease.state == "held" and is_over(self._context, found.lease.until, now)
+        return is_over(self._context, found.lease.until, now)
 
-    def _is_released(self, uuid: str, info: ObjectInfo) -> bool:
-        known = self._leases.get(uuid)
-        if known is not None and known.version == info.version:
-            return known.lease.state == "released"
-        glance = hint.glance_at_lease(info.size, info.last_modified)
-        return glance is not None and glance.state == "released"
-
-    def _knows(self, uuid: str, info: ObjectInfo) -> bool:
-        known = self._leases.get(uuid)
-        return known is not None and known.version == info.version
-
-    async def _read_lease(self, uuid: str) -> FoundLease | None:
-        return await self._context.read_lease(self._topic, uuid)
-
-    async def _read_record(self, stem: str) -> FoundRecord | None:
-        return await records.read(self._context, self._topic, stem)
-
-    async def _list(self, folder: str, name_of: Callable[[str], str | None]) -> dict[str, ObjectInfo]:
+    async def _list(self, folder: str, name_of: Callable[[str], str | None], view: _View) -> dict[str, ObjectInfo]:
         found: dict[str, ObjectInfo] = {}
+        view.requests += 1
         async for page in self._context.store.pages(folder):
             for info in page:
                 name = name_of(info.key)
@@ -223,12 +322,18 @@ class Lookout:
                     self._leave_alone(info.key)
                 else:
                     found[name] = info
+        view.requests += len(found) // 1000
         return found
 
     def _leave_alone(self, key: str) -> None:
         if key not in self._strangers:
             self._strangers.add(key)
             logger.warning("%s is no object of this queue: it is left alone.", key)
+
+
+def _stem_of(key: str) -> str | None:
+    parsed = layout.parse_claim(key)
+    return layout.claim_stem(*parsed) if parsed else None
 
 
 async def _next(pages: AsyncGenerator[Sequence[ObjectInfo]]) -> Sequence[ObjectInfo]:

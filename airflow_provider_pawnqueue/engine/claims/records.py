@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, UnreadableRecordError
 
@@ -39,11 +40,23 @@ async def read(context: Context, topic: str, stem: str) -> FoundRecord | None:
 
 async def create(context: Context, topic: str, record: ClaimRecord) -> Outcome:
     """⚑ §4: the record of a claim comes to be once, whoever creates it: its claimer, or a taker that fences it."""
-    [outcome] = await context.registers.write([Step(layout.claim(topic, record.stem), record)])
+    [outcome] = await context.registers.write([Step(layout.claim(topic, record.stem), await _timed(context, record))])
     return outcome
 
 
 async def change(context: Context, topic: str, record: ClaimRecord, version: str) -> Outcome:
     """Renew, settle, fence and close are this: one compare-and-set, whatever the size of the batch."""
-    [outcome] = await context.registers.write([Step(layout.claim(topic, record.stem), record, version)])
+    step = Step(layout.claim(topic, record.stem), await _timed(context, record), version)
+    [outcome] = await context.registers.write([step])
     return outcome
+
+
+async def _timed(context: Context, record: ClaimRecord) -> ClaimRecord:
+    """Have the record's size tell what is left of its time now: whoever lists it counts from this write on."""
+    if record.state == "closed":
+        return record.model_copy(update={"ttl": 0.0})
+    try:
+        now = await context.now()
+    except StoreError:
+        return record  # a settlement does not fail for want of a hint: it says too much then
+    return record.model_copy(update={"ttl": max(0.0, record.free_at - now)})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
-from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
@@ -28,19 +28,46 @@ class Settled:
     decided: dict[str, Decision] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
+    unfinished: dict[str, StoreError] = field(default_factory=dict)
+    """Decided, and not carried out yet: why."""
 
 
 async def settle(context: Context, claim: Claim, decisions: Mapping[str, Decision]) -> Settled:
     """Decide these members' fate, or find that it was decided before: the first decision stands."""
     async with claim._lock:  # noqa: SLF001 - this package's own
         result = await _decide(context, claim, decisions)
-    # Without the lock: it may take long, and meanwhile the rest of the claim has to be renewed.
-    try:
-        await _carry_out(context, claim)
-    except PawnQueueError as error:
-        # That is no failure of the settlement: whoever meets what is left finishes it.
-        logger.warning("Claim %s is settled, and not all of it could be carried out: %s", claim.claim_id, error)
+    failed = await carry_out_decided(context, claim)
+    result.unfinished = {uuid: failed[uuid] for uuid in decisions if uuid in failed}
     return result
+
+
+async def carry_out_decided(context: Context, claim: Claim) -> dict[str, StoreError]:
+    """Carry out what the claim has decided; return what is not done, and why. That is no failure of the settlement.
+
+    ⚑ §5.5: whoever meets what is left finishes it.
+    """
+    # Without the lock: it may take long, and meanwhile the rest of the claim has to be renewed.
+    failed: dict[str, StoreError] = {}
+    try:
+        failed = await _carry_out(context, claim)
+    except PawnQueueError as error:
+        logger.warning(
+            "Claim %s of topic %r is settled, and its record could not be closed: %s",
+            claim.claim_id,
+            claim.topic,
+            error,
+        )
+    if failed:
+        why = next(iter(failed.values()))
+        logger.warning(
+            "Claim %s of topic %r has decided of %d messages what could not be carried out yet; whoever meets them, or "
+            "the janitor, tries again: %s",
+            claim.claim_id,
+            claim.topic,
+            len(failed),
+            why,
+        )
+    return failed
 
 
 async def _decide(context: Context, claim: Claim, decisions: Mapping[str, Decision]) -> Settled:
@@ -71,26 +98,49 @@ async def _decide(context: Context, claim: Claim, decisions: Mapping[str, Decisi
             return Settled(decided=before, unknown=set(new))
 
 
-async def _carry_out(context: Context, claim: Claim) -> None:
+async def _carry_out(context: Context, claim: Claim) -> dict[str, StoreError]:
     """Do what was decided, as far as nobody else of this process does it, and close the record after the last of it."""
     record, done, under_way = claim._record, claim._done, claim._under_way  # noqa: SLF001
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
     under_way.update(todo)
     try:
-        failed = await carry_out(context, claim.topic, record, todo, claim._leases)  # noqa: SLF001
+        failed = await carry_out(
+            context,
+            claim.topic,
+            record,
+            todo,
+            claim._leases,  # noqa: SLF001
+            at_last=lambda: _record_to_delete(claim, todo),
+        )
     finally:
         under_way.difference_update(todo)
     done.update(uuid for uuid in todo if uuid not in failed)
+    if not failed and _record_to_delete(claim, todo) is not None:
+        claim._now_at(record.model_copy(update={"state": "closed"}), claim._version)  # noqa: SLF001
+        return {}
+    failed.pop(layout.claim(claim.topic, record.stem), None)
     async with claim._lock:  # noqa: SLF001
         await _close(context, claim)
+    return failed
+
+
+def _record_to_delete(claim: Claim, todo: list[str]) -> str | None:
+    """Return the key of the record, if it can go with the last leases.
+
+    Nobody can ask again for a claim whose id was made up and that was not handed over. Were its record closed instead,
+    every look at a busy topic would list a day's records. It goes in one request with the leases: their messages are
+    gone by then, so a lease that stays behind is garbage, whatever its claim was. A lease of it that lands late finds
+    no record, and is fenced.
+    """
+    record = claim._record  # noqa: SLF001
+    last = not record.unsettled and claim._done.union(todo).issuperset(record.settled)  # noqa: SLF001
+    if not claim._is_fleeting or not last or record.state == "closed":  # noqa: SLF001
+        return None
+    return layout.claim(claim.topic, record.stem)
 
 
 async def _close(context: Context, claim: Claim) -> None:
-    """Close the record when all that it had was decided and carried out.
-
-    Nobody can ask again for a claim whose id was made up and that was not handed over: its record is deleted at once,
-    or every look at a busy topic would list a day's records. A lease of it that lands late finds none, and is fenced.
-    """
+    """Close the record when all that it had was decided and carried out; a fleeting one is deleted."""
     record = claim._record  # noqa: SLF001
     if record.state == "closed" or record.unsettled or not claim._done.issuperset(record.settled):  # noqa: SLF001
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,32 +10,64 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.looking import Candidate
     from airflow_provider_pawnqueue.engine.clock import Clock
 
-WIDEST = 16
+#: The window is at most so many times as wide as what is wanted.
+WIDEST = 64
+#: For so many seconds after a refusal others are taken to be still there.
+MEMORY = 10.0
 #: More refusals than this widen the window.
 CONTENDED = 0.2
 
 
 class Spread:
-    """How far from the head of one topic this process looks. Alone, it takes messages in order."""
+    """How far from the head of one topic this process takes its messages. Alone, it takes them in order."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._factor = 1
+        self._met = -math.inf
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else was met lately."""
+        return self._factor == 1 and self._clock.elapsed() - self._met > MEMORY
+
+    def meet(self) -> None:
+        """Remember that somebody else is at work here."""
+        self._met = self._clock.elapsed()
+
+    def picks(self, pool: Sequence[Candidate]) -> Picks:
+        """Begin to pick from what could be had."""
+        return Picks(self, self._clock, pool)
 
     def window(self, wanted: int) -> int:
-        """Return how many candidates to look for."""
+        """Return from how many of the first candidates to pick so many."""
         return wanted * self._factor
 
-    def chosen(self, candidates: Sequence[Candidate], wanted: int) -> list[Candidate]:
-        """Return the candidates in the order in which to try for them: a run of neighbours, begun at random."""
-        if self._factor == 1 or len(candidates) <= wanted:
-            return list(candidates)
-        start = int(self._clock.uniform(0, len(candidates)))
-        return [*candidates[start:], *candidates[:start]]
-
     def learn(self, tried: int, refused: int) -> None:
-        """Widen after refusals, and narrow again without them."""
-        if refused > tried * CONTENDED:
+        """Widen after refusals, fast where everything was refused, and narrow again without them."""
+        if refused:
+            self.meet()
+        if refused == tried:
+            self._factor = min(self._factor * 4, WIDEST)
+        elif refused > tried * CONTENDED:
             self._factor = min(self._factor * 2, WIDEST)
         elif refused == 0 and self._factor > 1:
             self._factor //= 2
+
+
+class Picks:
+    """What is left of a pool: whoever was refused something picks another, so nobody leaves while there is plenty."""
+
+    def __init__(self, spread: Spread, clock: Clock, pool: Sequence[Candidate]) -> None:
+        self._spread = spread
+        self._clock = clock
+        self.left = list(pool)
+
+    def take(self, count: int) -> list[Candidate]:
+        """Take up to so many neighbours out of the pool: from its head, or from anywhere in the window."""
+        window = min(self._spread.window(count), len(self.left))
+        first = 0 if window <= count else int(self._clock.uniform(0, window - count + 1))
+        first = min(first, max(len(self.left) - count, 0))
+        taken = self.left[first : first + count]
+        del self.left[first : first + count]
+        return taken

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
@@ -21,32 +23,55 @@ if TYPE_CHECKING:
 Leases: TypeAlias = Mapping[str, FoundLease]
 
 
-async def free_to_take(context: Context, topic: str, leases: Leases) -> dict[str, FoundLease]:
-    """Return those of the leases, by uuid, that may be taken now. What their claims had decided is carried out.
+@dataclass(slots=True)
+class Judged:
+    """What may be done with leases that others have, or had."""
 
-    The claim of many leases is read, and fenced, once.
-    """
+    free: dict[str, FoundLease] = field(default_factory=dict)
+    """They may be taken now. Their ``deliveries`` are those that were: a lease of which nothing was handed out is one
+    less than it says."""
+
+    decided: list[tuple[ClaimRecord, dict[str, str]]] = field(default_factory=list)
+    """Settled by their claims and not carried out: with the versions of their leases: that is all there is to do."""
+
+    faults: dict[str, PawnQueueError] = field(default_factory=dict)
+    """It could not be found out."""
+
+
+async def free_to_take(context: Context, topic: str, leases: Leases) -> dict[str, FoundLease]:
+    """Return those of the leases, by uuid, that may be taken now. What their claims had decided is carried out."""
+    judged = await judge(context, topic, leases)
+    for record, versions in judged.decided:
+        await carry_out(context, topic, record, list(versions), versions)
+    return judged.free
+
+
+async def judge(context: Context, topic: str, leases: Leases) -> Judged:
+    """Find out which of the leases may be taken. The claim of many leases is read, and fenced, once."""
     now = await context.now()
-    free: dict[str, FoundLease] = {}
+    judged = Judged()
     by_claim: dict[str, dict[str, FoundLease]] = defaultdict(dict)
     for uuid, found in leases.items():
         lease = found.lease
         if lease.state == "released":
             if now >= lease.until:
-                free[uuid] = found
+                judged.free[uuid] = found
         elif lease.state == "moving" or not is_over(context, lease.until, now):
             continue  # a move is finished by who redrives or sweeps
         elif layout.parse_claim(f"{lease.claim}.json") is None:
-            free[uuid] = found  # garbage, or pawn-queue's: there is no record to fence, only a time that is over
+            judged.free[uuid] = found  # garbage, or pawn-queue's: there is no record to fence, only a time that is over
         else:
             by_claim[lease.claim][uuid] = found
 
-    async def judge(stem: str) -> Leases:
-        return await _free_of_claim(context, topic, stem, by_claim[stem], now)
+    async def of_claim(stem: str) -> None:
+        try:
+            await _judge_claim(context, topic, stem, by_claim[stem], now, judged)
+        except PawnQueueError as error:
+            # ⚑ §5.6: a record that cannot be read concerns the messages of its claim.
+            judged.faults.update(dict.fromkeys(by_claim[stem], error))
 
-    for part in await each(judge, by_claim, at_once=context.at_once):
-        free.update(part)
-    return free
+    await each(of_claim, by_claim, at_once=context.at_once)
+    return judged
 
 
 def is_over(context: Context, until: float, now: float) -> bool:
@@ -61,24 +86,35 @@ async def fence(context: Context, topic: str, standing: FoundRecord) -> FoundRec
     return records.FoundRecord(expired, outcome.version) if isinstance(outcome, Done) else None
 
 
-async def _free_of_claim(context: Context, topic: str, stem: str, leases: Leases, now: float) -> Leases:
+async def _judge_claim(  # noqa: PLR0913, PLR0917 - one claim of many
+    context: Context, topic: str, stem: str, leases: Leases, now: float, judged: Judged
+) -> None:
     standing = await records.read(context, topic, stem)
     if standing is None:
-        return leases if await _create_fenced(context, topic, stem, now) else {}
+        if await _create_fenced(context, topic, stem, now):
+            judged.free.update(_not_handed_out(leases))
+        return
     record = standing.record
-    decided = [uuid for uuid in leases if uuid in record.settled]
+    decided = {uuid: found.version for uuid, found in leases.items() if uuid in record.settled}
     if decided:
         # ⚑ §5.3: they were settled, only not carried out. Doing it is all that is left; they are not delivered again.
-        await carry_out(context, topic, record, decided, {uuid: leases[uuid].version for uuid in decided})
+        judged.decided.append((record, decided))
     # A lease that landed late: its claim was recorded without it.
-    free = {uuid: found for uuid, found in leases.items() if uuid not in record.members}
+    judged.free.update(_not_handed_out({uuid: one for uuid, one in leases.items() if uuid not in record.members}))
     undecided = {uuid: found for uuid, found in leases.items() if uuid in record.members and uuid not in record.settled}
     # ⚑ §4: open, or fenced early on behalf of somebody: its process may be alive and know nothing yet.
-    if undecided and is_over(context, record.until, now):
+    if undecided and is_over(context, record.free_at, now):
         over = record.state != "open" or await fence(context, topic, standing) is not None
         if over:
-            free.update(undecided)
-    return free
+            judged.free.update(undecided)
+
+
+def _not_handed_out(leases: Leases) -> dict[str, FoundLease]:
+    """⚑ §4: deliveries are hand-outs. What was won and never recorded was given to nobody."""
+    return {
+        uuid: replace(found, lease=found.lease.model_copy(update={"deliveries": max(found.lease.deliveries - 1, 0)}))
+        for uuid, found in leases.items()
+    }
 
 
 async def _create_fenced(context: Context, topic: str, stem: str, now: float) -> bool:

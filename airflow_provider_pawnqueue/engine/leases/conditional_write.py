@@ -36,7 +36,14 @@ class ConditionalWrite:
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
         """See :class:`~.cas.Registers`."""
-        return await each(self._take, steps, at_once=self._at_once)
+        return await each(self._take_or_tell, steps, at_once=self._at_once)
+
+    async def _take_or_tell(self, step: Step) -> Outcome:
+        """Take one step; what the store will not have of it (a denied key, say) concerns no other step."""
+        try:
+            return await self._take(step)
+        except StoreError as error:
+            return Unknown(error)
 
     async def _take(self, step: Step) -> Outcome:
         nonce = self._clock.nonce()

@@ -195,6 +195,10 @@ class ClaimsSettings(Section):
     record_retention_seconds: Seconds = Field(
         default=86_400.0, description="How long the record of a closed claim is kept, to answer who settles it again."
     )
+    keep_when_closed: Switch = Field(
+        default=False,
+        description="Closing a queue leaves its open claims to whoever comes by their ids, and gives nothing back.",
+    )
 
 
 class RetrySettings(Section):

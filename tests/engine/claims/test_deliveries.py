@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_provider_pawnqueue.engine import layout
-from tests.engine.virtual import TOPIC, Process, World, numbered
+from tests.engine.virtual import OVERDUE, TOPIC, Process, World, numbered
 
 
 async def deliveries(world: World, processes: list[Process], ends: str, most: int) -> list[int]:
@@ -75,5 +75,5 @@ async def test_finding_a_claim_again_is_no_delivery(world: World, ann: Process, 
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
     claim = await bob.queue.attach(claim.hand_over())
-    claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run", wait=OVERDUE)
     assert [message.deliveries for message in claim] == [1]

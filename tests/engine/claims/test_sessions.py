@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import (
+    ClaimBusyError,
     ClaimReference,
     ConfigError,
     LeaseLostError,
@@ -144,11 +145,16 @@ async def test_an_attached_claim_has_what_is_not_settled(ann: Process, bob: Proc
 async def test_a_retry_waits_for_the_old_session_and_has_the_same_messages(
     world: World, ann: Process, bob: Process
 ) -> None:
-    """The same claim id and owner: while the old session may live, the new one waits, and no other batch is claimed."""
+    """The same claim id and owner: while the old session may live, it is busy; then the same messages, no others."""
     await ann.queue.publish(TOPIC, numbered(20))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", owner="dag")
     started = world.clock.elapsed()
-    again = await bob.queue.claim(TOPIC, "c", claim_id="run", owner="dag", max_messages=5)
+    with pytest.raises(ClaimBusyError, match="'dag'") as busy:
+        await bob.queue.claim(TOPIC, "c", claim_id="run", owner="dag", max_messages=5)
+    assert world.clock.elapsed() == started  # at once: it was not told to wait
+    assert TTL + MARGIN - 1 <= busy.value.retry_after <= OVERDUE
+    assert (busy.value.owner, busy.value.claim_id) == ("dag", "run")
+    again = await bob.queue.claim(TOPIC, "c", claim_id="run", owner="dag", max_messages=5, wait=100)
     assert TTL + MARGIN - 1 <= world.clock.elapsed() - started <= OVERDUE
     assert again.ids == claim.ids
     assert numbers(again) == list(range(10))
@@ -166,8 +172,9 @@ async def test_a_retry_waits_as_long_as_the_old_session_renews(world: World, ann
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
     started = world.clock.elapsed()
     async with ann.queue.keep_alive(claim):
-        with pytest.raises(LeaseLostError, match="others keep working"):
-            await bob.queue.claim(TOPIC, "c", claim_id="run")
+        with pytest.raises(ClaimBusyError, match="worked for"):
+            await bob.queue.claim(TOPIC, "c", claim_id="run", wait=3 * TTL)
+        assert world.clock.elapsed() - started <= 3 * TTL + 1
         assert world.clock.elapsed() - started > TTL
         assert (await ann.queue.ack(claim)).complete
 
@@ -212,7 +219,7 @@ async def test_a_claim_of_which_nothing_was_handed_out_is_no_batch(
     while not claims[-1]:
         assert (claims[-1].was_handed_out, claims[-1].state) == (False, "closed")
         claims.append(await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=10, wait=wait))
-    assert len(claims) == (1 if wait else 3)
+    assert len(claims) == 1
     batch = claims[-1]
     assert (batch.generation, numbers(batch), batch.was_handed_out) == (2, list(range(10)), True)
     assert len(world.bucket.below("dead-letter/")) == (0 if bad == "gone" else 40)
@@ -232,7 +239,7 @@ async def test_a_claim_of_which_one_message_was_handed_out_is_a_batch(world: Wor
     await ann.queue.publish(TOPIC, numbered(11, 1))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=10)
     assert numbers(claim) == [0]
-    again = await bob.queue.claim(TOPIC, "c", claim_id="run", max_messages=10)
+    again = await bob.queue.claim(TOPIC, "c", claim_id="run", max_messages=10, wait=OVERDUE)
     assert (numbers(again), again.generation) == ([0], 0)
     await bob.queue.nack(again)
     again = await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=10, wait=600)
@@ -257,7 +264,7 @@ async def test_another_owner_is_refused_while_the_claim_is_open(world: World, an
     """One claim id belongs to one owner at a time, and the error says to whom and for how long."""
     await ann.queue.publish(TOPIC, numbered(20))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", owner="dag1")
-    with pytest.raises(LeaseLostError, match="owner 'dag1'"):
+    with pytest.raises(ClaimBusyError, match="behalf of 'dag1'"):
         await bob.queue.claim(TOPIC, "c", claim_id="run", owner="dag2")
     assert (await ann.queue.ack(claim)).complete
 
@@ -318,11 +325,11 @@ async def test_a_claim_that_died_after_its_record_is_found(world: World, ann: Pr
     ann.client.inject("dies after", "PUT", "*/claims/*")
     with pytest.raises(Died):
         await ann.queue.claim(TOPIC, "c", claim_id="run")
-    assert numbers(await bob.queue.claim(TOPIC, "c", claim_id="run")) == [0, 1, 2]
+    assert numbers(await bob.queue.claim(TOPIC, "c", claim_id="run", wait=OVERDUE)) == [0, 1, 2]
 
 
 async def test_leases_that_are_over_are_left_to_others(world: World, ann: Process, bob: Process) -> None:
-    """What a dead attempt had won may be taken by anyone by now: a retry claims it like anybody, with its delivery."""
+    """What a dead attempt had won may be taken by anyone by now; it was handed to nobody, so it does not count."""
     await ann.queue.publish(TOPIC, numbered(3))
     ann.client.inject("dies", "PUT", "*/claims/*")
     with pytest.raises(Died):
@@ -332,7 +339,7 @@ async def test_leases_that_are_over_are_left_to_others(world: World, ann: Proces
     for _ in range(3):
         claim = await bob.queue.claim(TOPIC, "c", claim_id=f"run{len(seen)}")
         seen += [message.deliveries for message in claim]
-    assert seen == [2, 2, 2]
+    assert seen == [1, 1, 1]
 
 
 async def test_a_session_whose_answer_was_lost_has_the_claim_all_the_same(ann: Process, bob: Process) -> None:
@@ -370,7 +377,7 @@ async def test_no_claim_lives_past_its_greatest_age(world: World, way: str) -> N
                 await world.later(TTL / 3)
                 claim = await process.queue.attach(claim.hand_over())
             else:
-                claim = await process.queue.claim(TOPIC, "c", claim_id="run")
+                claim = await process.queue.claim(TOPIC, "c", claim_id="run", wait=OVERDUE)
             assert claim.deadline <= started + 100
     assert world.clock.elapsed() < started + 150
     await world.later(100 + OVERDUE)
@@ -385,21 +392,21 @@ async def test_what_was_handed_out_and_vanished_is_a_batch(world: World, ann: Pr
     assert numbers(claim) == [0, 1]
     world.bucket.remove(*(layout.message(TOPIC, name) for name in world.bucket.below("messages/")[:2]))
     for _ in range(3):
-        again = await bob.queue.claim(TOPIC, "c", claim_id="run", max_messages=2)
+        again = await bob.queue.claim(TOPIC, "c", claim_id="run", max_messages=2, wait=OVERDUE)
         assert (list(again), again.generation, again.was_handed_out) == ([], 0, True)
 
 
 async def test_an_end_that_failed_is_made_up_for(world: World, ann: Process, bob: Process) -> None:
-    """A named claim all of whose messages were bad, and whose burial failed, is finished by who claims it again."""
+    """A named claim all of whose messages were bad, and whose burial fails, keeps its owner from nothing."""
     world.fill(["bad"] * 3)
     await ann.queue.publish(TOPIC, numbered(2))
     ann.client.inject("lost", "COPY")
-    assert not await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=3)
-    ann.client.heal()
-    before = world.clock.elapsed()
-    claim = await bob.queue.claim(TOPIC, "c", claim_id="run", max_messages=3)
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=3, ttl=300)
     assert (numbers(claim), claim.generation) == ([0, 1], 1)
-    assert world.clock.elapsed() == before  # there was nobody to wait for
+    ann.client.heal()
+    await ann.queue.ack(claim)
+    await world.later(300 + OVERDUE)
+    await bob.queue.sweep(TOPIC)
     assert len(world.bucket.below("dead-letter/")) == 6
     assert world.bucket.record("run.0").state == "closed"
 

@@ -300,16 +300,12 @@ async def test_a_look_that_fails_is_unknown() -> None:
     assert await take(store, budget=0) == Unknown(LOST)
 
 
-async def test_a_permanent_error_is_raised() -> None:
-    """What no repetition mends is no outcome: it is raised, from the write and from the look."""
-    with pytest.raises(StoreError) as caught:
-        await take(scripted(FORBIDDEN))
-    assert caught.value is DENIED
+async def test_a_permanent_error_concerns_its_key() -> None:
+    """What no repetition mends is told at once, from the write and from the look, and ends no other step."""
+    assert await take(scripted(FORBIDDEN)) == Unknown(DENIED)
     store = scripted(DROPPED)
     store.failing_reads = [DENIED]
-    with pytest.raises(StoreError) as caught:
-        await take(store)
-    assert caught.value is DENIED
+    assert await take(store) == Unknown(DENIED)
 
 
 async def test_a_store_that_lost_its_conditions_is_told() -> None:

@@ -1,0 +1,153 @@
+"""What one process knows of a topic's leases and claim records: each was read once for each of its versions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import hint
+from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.claims.takeover import is_over
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.store.port import NO_VERSION
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.aside import Aside
+    from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+
+#: A record that was renewed since it was read is read again after so long: meanwhile it may have given messages back.
+RECHECK = 20.0
+
+
+@dataclass(slots=True)
+class _Record:
+    found: FoundRecord
+    read_at: float
+
+
+class Known:
+    """Leases and records of one topic, as they were when they were read."""
+
+    def __init__(self, context: Context, topic: str, aside: Aside) -> None:
+        self._context = context
+        self._topic = topic
+        self._aside = aside
+        self._leases: dict[str, FoundLease] = {}
+        self._records: dict[str, _Record] = {}
+
+    def lease(self, uuid: str, info: ObjectInfo) -> FoundLease | None:
+        """Return the lease, if this version of it was read."""
+        known = self._leases.get(uuid)
+        return known if known is not None and known.version == info.version else None
+
+    def is_released(self, uuid: str, info: ObjectInfo) -> bool:
+        """Say whether the lease is a released one, as far as can be told without reading it."""
+        known = self.lease(uuid, info)
+        if known is not None:
+            return known.lease.state == "released"
+        glance = hint.glance_at_lease(info.size, info.last_modified)
+        return glance is not None and glance.state == "released"
+
+    def due_at(self, uuid: str, info: ObjectInfo) -> float:
+        """Return the server time before which the message cannot be had, judged by its lease alone."""
+        known = self.lease(uuid, info)
+        if known is not None:
+            return known.lease.until + (0.0 if known.lease.state == "released" else self._context.margin)
+        glance = hint.glance_at_lease(info.size, info.last_modified)
+        return 0.0 if glance is None else glance.earliest
+
+    async def read_leases(self, infos: Mapping[str, ObjectInfo]) -> set[str]:
+        """Read these leases; return those that are not there: they were deleted, or are but ghosts of the listing.
+
+        ⚑ §5.6: one that cannot be read is put aside, and concerns its own message only.
+        """
+        context = self._context.hasty()
+
+        async def read(uuid: str) -> FoundLease | PawnQueueError | None:
+            try:
+                return await context.read_lease(self._topic, uuid)
+            except PawnQueueError as error:
+                return error
+
+        ghosts = set()
+        for uuid, found in zip(infos, await each(read, infos, at_once=context.at_once), strict=True):
+            if isinstance(found, PawnQueueError):
+                self._aside.put(uuid, found)
+            elif found is not None:
+                self._leases[uuid] = found
+            else:
+                self._leases.pop(uuid, None)
+                # Deleted meanwhile, with its message; or it is but a ghost in the listing (rclone's), of no version.
+                if infos[uuid].version == NO_VERSION:
+                    ghosts.add(uuid)
+        return ghosts
+
+    async def covered(self, claims: Mapping[str, ObjectInfo]) -> dict[str, float]:
+        """Return the messages that live claims have, and until which server time: their leases need not be looked at.
+
+        ⚑ §4.1: what a claim has settled is its no more, and what has ended has nothing. A fenced claim has its messages
+        for as long as its session is trusted.
+        """
+        now = await self._context.now()
+        self._records = {stem: known for stem, known in self._records.items() if stem in claims}
+        unread = [stem for stem, info in claims.items() if self._is_to_be_read(stem, info, now)]
+        await self._read_records(unread)
+        live: dict[str, float] = {}
+        for stem, info in claims.items():
+            until = self._live_until(stem, info, now)
+            if until is not None:
+                live.update(dict.fromkeys(self._records[stem].found.record.unsettled, until))
+        return live
+
+    def trim(self, leases: Collection[str]) -> None:
+        """Forget the leases that are not listed any more."""
+        self._leases = {uuid: known for uuid, known in self._leases.items() if uuid in leases}
+
+    def _is_to_be_read(self, stem: str, info: ObjectInfo, now: float) -> bool:
+        if stem in self._aside:
+            return False
+        known = self._records.get(stem)
+        glance = hint.glance_at_record(info.size, info.last_modified)
+        if known is not None and known.found.version == info.version:
+            return False
+        if glance is None:
+            return True
+        if glance.state == "closed" or is_over(self._context, glance.latest, now):
+            return False
+        if known is None or glance.state != "open" or glance.earliest <= now:
+            return True
+        # It was renewed, or it has settled something: who its members are never changes.
+        return self._context.clock.elapsed() - known.read_at > RECHECK
+
+    def _live_until(self, stem: str, info: ObjectInfo, now: float) -> float | None:
+        known = self._records.get(stem)
+        if known is None or known.found.record.state == "closed":
+            return None
+        if known.found.version == info.version:
+            until = known.found.record.free_at
+        else:
+            glance = hint.glance_at_record(info.size, info.last_modified)
+            if glance is None or glance.state != "open":
+                return None
+            until = glance.earliest
+        return None if is_over(self._context, until, now) else until
+
+    async def _read_records(self, stems: list[str]) -> None:
+        context = self._context.hasty()
+
+        async def read(stem: str) -> FoundRecord | PawnQueueError | None:
+            try:
+                return await records.read(context, self._topic, stem)
+            except PawnQueueError as error:
+                return error
+
+        for stem, found in zip(stems, await each(read, stems, at_once=context.at_once), strict=True):
+            if isinstance(found, PawnQueueError):
+                self._aside.put(stem, found)
+            elif found is not None:
+                self._records[stem] = _Record(found, self._context.clock.elapsed())
