@@ -201,10 +201,13 @@ class Attempt:
 
     def _note(self, bodies: Bodies) -> None:
         """Remember what this process cannot take, and that what is gone shows that others are at work here."""
+        faults = {uuid: why for uuid, why in bodies.aside.items() if isinstance(why, StoreError)}
+        # One that is known to be bad is no news. Where nothing else was read, it may be the store: that is told.
+        news = len(faults) > 1 or any(not self._lookout.aside.knows(uuid) for uuid in faults)
         for uuid, why in bodies.aside.items():
             self._lookout.aside.put(uuid, why)
-            if isinstance(why, StoreError):
-                self.fault = self.fault or why
+        if news:
+            self.fault = self.fault or next(iter(faults.values()), None)
         for uuid, decision in bodies.decisions.items():
             if decision.how == "gone":
                 self._lookout.aside.put(uuid, "its message is not there", quiet=True)

@@ -19,7 +19,7 @@ from airflow_provider_pawnqueue.engine.store.port import Refused, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
-    from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Lease
+    from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Lease, Member
 
 
 async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
@@ -62,7 +62,7 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
     reason = DeadReason(
         reason=decision.reason,
         error=decision.error,
-        deliveries=member.deliveries,
+        deliveries=_handed_out(member, decision),
         consumer=record.consumer,
         claim=record.stem,
         at=iso(decision.until or record.until),
@@ -161,11 +161,15 @@ def _released(record: ClaimRecord, uuid: str, decision: Decision, now: float) ->
         member.name,
         consumer=record.consumer,
         claim=record.stem,
-        # ⚑ §4: deliveries are hand-outs: what its claim gave back unseen was none.
-        deliveries=max(member.deliveries - 1, 0) if decision.unseen else member.deliveries,
+        deliveries=_handed_out(member, decision),
         until=decision.until,
         now=now,
     )
     # What it was given back for is buried with it, if it comes to that.
     given = decision if decision.reason or decision.error else member
     return freed.model_copy(update={"reason": given.reason, "error": given.error})
+
+
+def _handed_out(member: Member, decision: Decision) -> int:
+    """⚑ §4: deliveries are hand-outs: what its claim decided of it before anybody was given it was none."""
+    return max(member.deliveries - 1, 0) if decision.unseen else member.deliveries

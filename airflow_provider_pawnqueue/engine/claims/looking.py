@@ -70,6 +70,7 @@ class _View:
     doubtful: dict[str, Candidate] = field(default_factory=dict)  # may be due: their leases are to be read
     due: float = math.inf  # server time before which none of the others can be had
     requests: int = 0
+    cost: int = 0  # how many of them it took at first
     is_stale: bool = False  # others are at work here: what was seen holds no more
 
 
@@ -102,6 +103,7 @@ class Lookout:
         found, view.shelf = view.shelf, []
         if len(found) < wanted:
             found += await self._further(view, wanted - len(found), most_reads)
+        view.cost = view.cost or view.requests
         if not found and self.errands.busy and await self.errands.settled(COURTESY):
             # What others had decided is carried out now: some of it may have been given back.
             view = self._begin()
@@ -132,7 +134,7 @@ class Lookout:
 
     async def _is_to_begin_anew(self, view: _View) -> bool:
         age = self._context.clock.elapsed() - view.began
-        if view.is_stale or age >= min(max(FULL_LOOK, view.requests * A_REQUEST), SELDOMEST):
+        if view.is_stale or age >= min(max(FULL_LOOK, view.cost * A_REQUEST), SELDOMEST):
             return True
         if view.shelf:
             return age >= SHELF_LIFE
