@@ -174,7 +174,7 @@ class PawnQueue:
     ) -> list[str]:
         """Publish messages, and return their ids in order.
 
-        :param payloads: JSON objects, as dicts.
+        :param payloads: JSON objects, as dicts. Each is taken as it is when it is iterated over.
         :param producer: who publishes, by name; its id is in each message.
         :param headers: text to text, the same for all of them.
         :param create: create the topic if it does not exist.
@@ -185,8 +185,8 @@ class PawnQueue:
         self._check_open()
         layout.checked_topic(topic)
         limits = self._settings.limits
-        checked = [checked_payload(one, limits, topic, position) for position, one in enumerate(payloads)]
         own_headers = checked_headers(headers, topic)
+        checked = [checked_payload(one, limits, topic, position) for position, one in enumerate(payloads)]
         if create:
             await self._topics.create(topic, {})
         await self._topic(topic, "publish")
