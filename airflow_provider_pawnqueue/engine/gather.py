@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+#: How often work is begun that a loop, as it ends, cancels over its caller's head.
+BEGINNINGS = 3
 
 
 async def each(function: Callable[[A], Awaitable[B]], items: Iterable[A], *, at_once: int) -> list[B]:
@@ -76,3 +79,70 @@ async def uncut(work: Awaitable[B], clock: Clock, at_most: float) -> B:
         elif not task.cancelled():
             task.exception()  # it was heard of: the cancellation is what is raised
         raise
+
+
+async def in_full(work: Callable[[], Coroutine[Any, Any, B]]) -> B:
+    """Do the work to its end, however often the caller is cancelled meanwhile: the cancellation is raised after it.
+
+    For what must not be left half done. A loop that ends cancels the work itself too: it is begun once more then.
+    """
+    cancelled = False
+    begun = 0
+    while True:
+        task = asyncio.ensure_future(work())
+        begun += 1
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError:
+                cancelled = True
+        if not task.cancelled() or begun == BEGINNINGS:
+            break
+    if cancelled and not task.cancelled():
+        task.exception()  # it is heard of: the cancellation is what is raised
+        raise asyncio.CancelledError
+    return task.result()
+
+
+class _Errand(Generic[B]):
+    def __init__(self, task: asyncio.Task[B]) -> None:
+        self.task = task
+        self.waiting = 0
+
+
+class Shared(Generic[A, B]):
+    """Work that many ask for at once is done once, for all of them: whoever comes while it is under way shares it.
+
+    Who is cancelled leaves the others to it; when nobody waits for it any more, it is ended.
+    """
+
+    def __init__(self) -> None:
+        self._errands: dict[Hashable, _Errand[B]] = {}
+
+    def is_under_way(self, key: A) -> bool:
+        """Say whether somebody does it at the moment."""
+        return key in self._errands
+
+    async def do(self, key: A, work: Callable[[], Coroutine[Any, Any, B]]) -> B:
+        """Do the work that has this key, or wait for who does it; return what it returns, or raise what it raises."""
+        errand = self._errands.get(key)
+        if errand is None:
+            errand = self._errands[key] = _Errand(asyncio.ensure_future(work()))
+            errand.task.add_done_callback(lambda _: self._forget(key, errand))
+        errand.waiting += 1
+        try:
+            return await asyncio.shield(errand.task)
+        finally:
+            errand.waiting -= 1
+            if not errand.waiting and not errand.task.done():
+                self._forget(key, errand)
+                errand.task.cancel()
+                await asyncio.wait((errand.task,))
+
+    def begin_anew(self, key: A) -> None:
+        """Have who asks from now on not share what has begun."""
+        self._errands.pop(key, None)
+
+    def _forget(self, key: A, errand: _Errand[B] | None) -> None:
+        if self._errands.get(key) is errand:
+            del self._errands[key]

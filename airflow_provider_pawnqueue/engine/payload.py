@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Any
 
 from airflow_provider_pawnqueue.engine.errors import InvalidPayloadError
@@ -13,15 +15,23 @@ from airflow_provider_pawnqueue.engine.settings import LimitsSettings
 MOST_BITS = 14_000
 #: Headers as canonical JSON: consumers take a message that is much larger than its payload for malformed.
 MOST_HEADER_BYTES = 32 * 1024
+#: Of a place in a payload, in an error: of a longer one, the beginning and the end are told.
+LONGEST_PLACE = 160
 
 
 def checked_payload(payload: object, limits: LimitsSettings, topic: str, position: int) -> dict[str, Any]:
-    """Return the payload, or raise naming the place in it that is wrong."""
+    """Return a copy of the payload, or raise naming the place in it that is wrong.
+
+    A copy, as its owner may change it before it is sent: a generator may yield one dict again and again.
+    """
     where = f"payloads[{position}]"
     if not isinstance(payload, dict):
         raise _invalid(topic, where, f"is a {type(payload).__name__}", "a payload is a JSON object: pass a dict")
-    _walk(payload, where, 1, limits.max_payload_depth, topic)
-    size = len(canonical(payload))
+    try:
+        own = _copied_object(payload, 1, limits.max_payload_depth)
+    except _Wrong as wrong:
+        raise _invalid(topic, wrong.place(where), wrong.what, wrong.remedy) from None
+    size = len(canonical(own))
     if size > limits.max_payload_bytes:
         most = limits.max_payload_bytes
         raise _invalid(
@@ -30,11 +40,11 @@ def checked_payload(payload: object, limits: LimitsSettings, topic: str, positio
             f"has {size:,} bytes of JSON",
             f"limits.max_payload_bytes is {most:,}: store it and send its key",
         )
-    return payload
+    return own
 
 
 def checked_headers(headers: object, topic: str) -> dict[str, str]:
-    """Return the headers, or raise naming the one that is wrong."""
+    """Return a copy of the headers, or raise naming the one that is wrong."""
     if headers is None:
         return {}
     if not isinstance(headers, dict):
@@ -52,42 +62,95 @@ def checked_headers(headers: object, topic: str) -> dict[str, str]:
     return dict(headers)
 
 
-def _walk(value: object, path: str, depth: int, deepest: int, topic: str) -> None:
-    if isinstance(value, dict):
-        _not_too_deep(path, depth, deepest, topic)
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise _invalid(topic, path, f"has the key {key!r}", "keys of JSON objects are text: use str(key)")
-            if not _is_unicode(key):
-                raise _invalid(topic, path, f"has the key {key!r}, which {_HALF_A_PAIR[0]}", _HALF_A_PAIR[1])
-            _walk(inner, f"{path}.{key}", depth + 1, deepest, topic)
-    elif isinstance(value, list | tuple):
-        _not_too_deep(path, depth, deepest, topic)
-        for index, inner in enumerate(value):
-            _walk(inner, f"{path}[{index}]", depth + 1, deepest, topic)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise _invalid(topic, path, f"is {value}", "JSON has no such number: use None")
-    else:
-        _check_plain(value, path, topic)
+class _Wrong(Exception):  # noqa: N818 - it is caught in this file, and turned into an error for users
+    """What is wrong within a payload. Its place is put together on the way up: few payloads need one."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+        self.steps: list[str] = []
+
+    def place(self, where: str) -> str:
+        """Name the place, in what is itself found there."""
+        path = "".join([where, *reversed(self.steps)])
+        return path if len(path) <= LONGEST_PLACE else f"{path[: LONGEST_PLACE // 2]}...{path[-LONGEST_PLACE // 2 :]}"
 
 
-def _check_plain(value: object, path: str, topic: str) -> None:
-    if isinstance(value, str):
-        if not _is_unicode(value):
-            raise _invalid(topic, path, *_HALF_A_PAIR)
-    elif isinstance(value, int):
-        if value.bit_length() > MOST_BITS:
-            raise _invalid(topic, path, "is too long a number to be read again", "pass it as text")
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise _invalid(topic, path, f"is {value}", "JSON has no such number: use None")
-    elif value is not None:
-        raise _invalid(
-            topic,
-            path,
-            f"is a {type(value).__name__}",
-            "JSON has no such type: convert it, as with .isoformat() or list()",
-        )
+# One frame a level, and no more: the depth that is allowed must not meet Python's own limit.
+
+
+def _copied_object(value: dict[Any, Any], depth: int, deepest: int) -> dict[str, Any]:
+    _not_too_deep(depth, deepest)
+    own = {}
+    for key, inner in value.items():
+        if not isinstance(key, str):
+            raise _Wrong(f"has the key {key!r}", "keys of JSON objects are text: use str(key)")
+        if not _is_unicode(key):
+            raise _Wrong(f"has the key {key!r}, which {_HALF_A_PAIR[0]}", _HALF_A_PAIR[1])
+        try:
+            copied = _COPIED.get(type(inner)) or _copied_as(inner)
+            own[key] = copied(inner, depth + 1, deepest)
+        except _Wrong as wrong:
+            wrong.steps.append(f".{key}")
+            raise
+    return own
+
+
+def _copied_list(value: Sequence[Any], depth: int, deepest: int) -> list[Any]:
+    _not_too_deep(depth, deepest)
+    own = []
+    for index, inner in enumerate(value):
+        try:
+            copied = _COPIED.get(type(inner)) or _copied_as(inner)
+            own.append(copied(inner, depth + 1, deepest))
+        except _Wrong as wrong:
+            wrong.steps.append(f"[{index}]")
+            raise
+    return own
+
+
+def _copied_text(value: str, _depth: int, _deepest: int) -> str:
+    if not _is_unicode(value):
+        raise _Wrong(*_HALF_A_PAIR)
+    return value
+
+
+def _copied_integer(value: int, _depth: int, _deepest: int) -> int:
+    if value.bit_length() > MOST_BITS:
+        raise _Wrong("is too long a number to be read again", "pass it as text")
+    return value
+
+
+def _copied_number(value: float, _depth: int, _deepest: int) -> float:
+    if not math.isfinite(value):
+        raise _Wrong(f"is {value}", "JSON has no such number: use None")
+    return value
+
+
+def _copied_nothing(_value: None, _depth: int, _deepest: int) -> None:
+    pass
+
+
+_COPIED: dict[type, Callable[[Any, int, int], Any]] = {
+    dict: _copied_object,
+    list: _copied_list,
+    tuple: _copied_list,
+    str: _copied_text,
+    int: _copied_integer,
+    bool: _copied_integer,
+    float: _copied_number,
+    NoneType: _copied_nothing,
+}
+
+
+def _copied_as(value: object) -> Callable[[Any, int, int], Any]:
+    """Return how to copy what is of a type derived from one of JSON's."""
+    for kind, copied in _COPIED.items():
+        if isinstance(value, kind):
+            return copied
+    remedy = "JSON has no such type: convert it, as with .isoformat() or list()"
+    raise _Wrong(f"is a {type(value).__name__}", remedy)
 
 
 _HALF_A_PAIR = ("holds half of a surrogate pair", "text must be valid Unicode")
@@ -103,13 +166,10 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _not_too_deep(path: str, depth: int, deepest: int, topic: str) -> None:
+def _not_too_deep(depth: int, deepest: int) -> None:
     # Checked on the way down, so that neither a self-containing list nor a hostile payload meets Python's own limit.
     if depth > deepest:
-        shown = path if len(path) <= 80 else f"{path[:77]}..."  # noqa: PLR2004 - a line of a terminal
-        raise _invalid(
-            topic, shown, f"is nested more than {deepest} deep", "flatten it, or raise limits.max_payload_depth"
-        )
+        raise _Wrong(f"is nested more than {deepest} deep", "flatten it, or raise limits.max_payload_depth")
 
 
 def _invalid(topic: str, path: str, what: str, remedy: str) -> InvalidPayloadError:

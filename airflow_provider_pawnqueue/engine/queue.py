@@ -27,7 +27,7 @@ from airflow_provider_pawnqueue.engine.server_time import ServerTime
 from airflow_provider_pawnqueue.engine.settings import Settings
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
-from airflow_provider_pawnqueue.engine.topics import Topics
+from airflow_provider_pawnqueue.engine.topics import KnownTopics, Topics
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.layout import Role
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import Store
 
 
-#: How long a topic's record is relied upon.
-TOPIC_FRESH = 60.0
 #: The first pause of a claim that waits; the following ones double.
 FIRST_PAUSE = 0.25
 #: The reason of who gives none.
@@ -58,7 +56,7 @@ class PawnQueue:
         self._agreed = agreed
         self._context = Context(store, registers, clock, time, settings)
         self._topics = Topics(store, registers, time, at_once=at_once)
-        self._known_topics: dict[str, tuple[TopicRecord, float]] = {}
+        self._known_topics = KnownTopics(self._topics, store, clock)
         self._publisher = Publisher(self._context)
         self._claims = Claims(self._context)
         self._registry = Registry(store, registers, time, at_once=at_once)
@@ -120,8 +118,10 @@ class PawnQueue:
     async def update_topic(self, topic: str, **settings: Any) -> TopicSettings:
         """Change settings of the topic for everyone, and return all of them."""
         self._check_open()
-        self._known_topics.pop(topic, None)
-        return (await self._topics.update(topic, settings)).settings
+        try:
+            return (await self._topics.update(topic, settings)).settings
+        finally:
+            self._known_topics.forget(topic)
 
     async def topic(self, topic: str) -> TopicRecord:
         """Return what is stored of the topic.
@@ -142,7 +142,7 @@ class PawnQueue:
         :raises TopicNotEmptyError: there are messages, leases, claims or dead letters.
         """
         self._check_open()
-        self._known_topics.pop(topic, None)
+        self._known_topics.forget(topic)
         self._claims.forget([topic])
         await self._topics.delete(topic)
 
@@ -175,7 +175,7 @@ class PawnQueue:
     ) -> list[str]:
         """Publish messages, and return their ids in order.
 
-        :param payloads: JSON objects, as dicts.
+        :param payloads: JSON objects, as dicts. Each is taken as it is when it is iterated over.
         :param producer: who publishes, by name; its id is in each message.
         :param headers: text to text, the same for all of them.
         :param create: create the topic if it does not exist.
@@ -186,8 +186,8 @@ class PawnQueue:
         self._check_open()
         layout.checked_topic(topic)
         limits = self._settings.limits
-        checked = [checked_payload(one, limits, topic, position) for position, one in enumerate(payloads)]
         own_headers = checked_headers(headers, topic)
+        checked = [checked_payload(one, limits, topic, position) for position, one in enumerate(payloads)]
         if create:
             await self._topics.create(topic, {})
         await self._topic(topic, "publish")
@@ -439,14 +439,7 @@ class PawnQueue:
         return await self._claims.settle(claim, dict.fromkeys(chosen, decision))
 
     async def _topic(self, topic: str, operation: str) -> TopicRecord:
-        """Return the topic's record, read once a minute: its settings change seldom."""
-        known = self._known_topics.get(topic)
-        now = self._clock.elapsed()
-        if known is not None and now - known[1] < TOPIC_FRESH:
-            return known[0]
-        record = await self._topics.get(topic, operation)
-        self._known_topics[topic] = (record, now)
-        return record
+        return await self._known_topics.get(topic, operation)
 
     def _checked_ttl(self, ttl: float | None) -> float:
         time = self._settings.polling.visibility_timeout_seconds if ttl is None else ttl

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+import math
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, get_args
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.errors import ConfigError, PawnQueueError, StoreError
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.gather import Shared, each
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import Registration, UnreadableRecordError
-from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
+from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
@@ -26,7 +29,10 @@ LONGEST_NAME = 256
 
 
 class Registry:
-    """The registrations of one bucket. What a name was given once is remembered for the life of the process."""
+    """The registrations of one bucket. What a name was given once is remembered for the life of the process.
+
+    Whatever many ask for at once is done once: starting together costs as much as starting alone.
+    """
 
     def __init__(self, store: ResilientStore, registers: Registers, time: ServerTime, *, at_once: int) -> None:
         self._store = store
@@ -34,6 +40,8 @@ class Registry:
         self._time = time
         self._at_once = at_once
         self._mine: dict[tuple[Role, str], Registration] = {}
+        self._attempts: Shared[tuple[Role, str], Registration] = Shared()
+        self._rolls: dict[Role, _Roll] = {role: _Roll(store, role, at_once=at_once) for role in get_args(layout.Role)}
 
     async def register(self, role: Role, name: str) -> Registration:
         """Return the registration of the name; make it if there is none.
@@ -45,17 +53,12 @@ class Registry:
         known = self._mine.get((role, name))
         if known is not None:
             return known
-        key = _key(role, name)
-        standing = await self._read(key)
-        if standing is None:
-            standing = await self._create(role, name, key)
-        self._mine[role, name] = standing
-        return standing
+        return await self._attempts.do((role, name), lambda: self._register(role, name))
 
     async def everyone(self, role: Role) -> list[Registration]:
         """Return everyone who ever registered in the role, by name."""
         by_name: dict[str, Registration] = {}
-        found = await self._all(role)
+        found = await self._rolls[role].all_of_them()
         # What stands at the name's own key holds, as in register(); then the eldest.
         for key in sorted(found, key=lambda key: (key != _key(role, found[key].name), _seniority(found[key]))):
             entry = found[key]
@@ -64,21 +67,43 @@ class Registry:
             by_name[entry.name] = first.model_copy(update={"last_seen": seen})
         return [by_name[name] for name in sorted(by_name)]
 
-    async def beat(self) -> None:
-        """Write ``last_seen`` of everyone whom this process has registered: one PUT each."""
-        now = await self._time.now_iso()
+    async def beat(self, *, older_than: float = 0.0) -> None:
+        """Write ``last_seen`` of everyone whom this process has registered: one PUT each.
 
-        async def touch(mine: tuple[tuple[Role, str], Registration]) -> None:
-            # The last write may win: all who write it mean the same name and id, and only the time differs.
-            (role, name), entry = mine
-            fresh = entry.model_copy(update={"last_seen": now}).stamped(entry.nonce)
-            await self._store.overwrite(_key(role, name), fresh.encode())
+        What goes wrong with one of them keeps none of the others; the first error is raised when all were tried.
 
-        await each(touch, list(self._mine.items()), at_once=self._at_once)
+        :param older_than: only of those who were last seen so many seconds ago, or earlier.
+        """
+        now = await self._time.now()
+        due = [name for name, entry in self._mine.items() if not older_than or _age(entry, now) >= older_than]
+        outcomes = await each(lambda name: self._touch(*name, iso(now)), due, at_once=self._at_once)
+        for error in outcomes:
+            if error is not None:
+                raise error
+
+    async def _touch(self, role: Role, name: str, now: str) -> PawnQueueError | None:
+        # The last write may win: all who write it mean the same name and id, and only the time differs.
+        entry = self._mine[role, name]
+        fresh = entry.model_copy(update={"last_seen": now}).stamped(entry.nonce)
+        key = _key(role, name)
+        try:
+            version = await self._store.overwrite(key, fresh.encode())
+        except PawnQueueError as error:
+            return error
+        self._rolls[role].enter(key, version, fresh)
+        return None
+
+    async def _register(self, role: Role, name: str) -> Registration:
+        key = _key(role, name)
+        standing = await self._rolls[role].read(key)
+        if standing is None:
+            standing = await self._create(role, name, key)
+        self._mine[role, name] = standing
+        return standing
 
     async def _create(self, role: Role, name: str, key: str) -> Registration:
         now = await self._time.now_iso()
-        earlier = [entry for entry in (await self._all(role)).values() if entry.name == name]
+        earlier = await self._rolls[role].all_by(name)
         if earlier:
             entry = min(earlier, key=_seniority)
             record = entry.model_copy(update={"last_seen": now})
@@ -87,8 +112,9 @@ class Registry:
             record = Registration(role=role, name=name, entity_id=entity_id, registered_at=now, last_seen=now)
         [outcome] = await self._registers.write([Step(key, record)])
         if isinstance(outcome, Done):
+            self._rolls[role].enter(key, outcome.version, record)
             return record
-        standing = await self._read(key)
+        standing = await self._rolls[role].read(key)
         if standing is not None:
             return standing
         if isinstance(outcome, Unknown):
@@ -104,20 +130,89 @@ class Registry:
             transient=isinstance(outcome, Unknown),
         )
 
-    async def _all(self, role: Role) -> dict[str, Registration]:
-        keys = [info.key async for page in self._store.pages(layout.registrations(role)) for info in page]
-        found = await each(self._read, keys, at_once=self._at_once)
-        return {key: entry for key, entry in zip(keys, found, strict=True) if entry is not None}
 
-    async def _read(self, key: str) -> Registration | None:
+class _Roll:
+    """All registrations of one role. What was read is remembered by its version, and forgotten with it."""
+
+    def __init__(self, store: ResilientStore, role: Role, *, at_once: int) -> None:
+        self._store = store
+        self._role = role
+        self._at_once = at_once
+        self._known: dict[str, tuple[str, Registration | None]] = {}
+        self._looks: Shared[bool, dict[str, PawnQueueError]] = Shared()
+        self._looking = asyncio.Lock()
+
+    def enter(self, key: str, version: str, entry: Registration | None) -> None:
+        """Remember what stands there."""
+        self._known[key] = (version, entry)
+
+    async def read(self, key: str) -> Registration | None:
+        """Return the registration that has this key, or None where there is none."""
         found = await self._store.get(key)
         if found is None:
             return None
+        entry = None
         try:
-            return Registration.decode(found.body, key)
+            entry = Registration.decode(found.body, key)
         except UnreadableRecordError:
             logger.warning("%s is no registration and is left alone.", key)
-            return None
+        self.enter(key, found.info.version, entry)
+        return entry
+
+    async def all_of_them(self) -> dict[str, Registration]:
+        """Return all, by key, as they are now."""
+        for error in (await self._look(names_only=False)).values():
+            raise error
+        return {key: entry for key, (_, entry) in self._known.items() if entry is not None}
+
+    async def all_by(self, name: str) -> list[Registration]:
+        """Return those by this name; of when they were last seen they may say too little.
+
+        One that cannot be read concerns who has its name, and keeps nobody else from getting one.
+        """
+        for key, error in (await self._look(names_only=True)).items():
+            if isinstance(error, StoreError) and error.transient:
+                raise error
+            logger.warning("%s cannot be read and is left alone: %s", key, error)
+        return [entry for _, entry in self._known.values() if entry is not None and entry.name == name]
+
+    async def _look(self, *, names_only: bool) -> dict[str, PawnQueueError]:
+        """List the registrations and read what is new; return which could not be read.
+
+        One look at a time: who asks during one, which may have passed by what he is to find, shares the next.
+        """
+
+        async def look() -> dict[str, PawnQueueError]:
+            async with self._looking:
+                self._looks.begin_anew(names_only)
+                return await self._look_now(names_only=names_only)
+
+        return await self._looks.do(names_only, look)
+
+    async def _look_now(self, *, names_only: bool) -> dict[str, PawnQueueError]:
+        before = set(self._known)
+        pages = self._store.pages(layout.registrations(self._role))
+        listed = {info.key: info.version async for page in pages for info in page}
+        for key in before.difference(listed):
+            self._known.pop(key, None)
+        failures: dict[str, PawnQueueError] = {}
+
+        async def read(key: str) -> None:
+            try:
+                await self.read(key)
+            except PawnQueueError as error:
+                failures[key] = error
+
+        unread = [key for key, version in listed.items() if not self._knows(key, version, names_only=names_only)]
+        await each(read, unread, at_once=self._at_once)
+        return failures
+
+    def _knows(self, key: str, version: str, *, names_only: bool) -> bool:
+        known = self._known.get(key)
+        if known is None:
+            return False
+        # A registration keeps its name, however often it is written anew.
+        return (names_only and known[1] is not None) or known[0] == version != NO_VERSION
 
 
 class Heartbeat:
@@ -142,12 +237,17 @@ class Heartbeat:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
+        # Who was registered before is seen at once, so that a process that is gone within the minute was seen too.
+        await self._beat(older_than=self._interval)
         while True:
             await self._clock.sleep(self._interval)
-            try:
-                await self._registry.beat()
-            except PawnQueueError as error:
-                logger.warning("The heartbeat of the registrations failed and is tried again: %s", error)
+            await self._beat()
+
+    async def _beat(self, *, older_than: float = 0.0) -> None:
+        try:
+            await self._registry.beat(older_than=older_than)
+        except Exception as error:  # noqa: BLE001 - whatever it was, a heartbeat does not end in silence
+            logger.warning("The heartbeat of the registrations failed and is tried again: %s", error)
 
 
 def _check(name: object) -> None:
@@ -165,6 +265,14 @@ def _has_utf8(name: str) -> bool:
 
 def _key(role: Role, name: str) -> str:
     return layout.registration(role, layout.id_of_name(role, name))
+
+
+def _age(entry: Registration, now: float) -> float:
+    try:
+        seen = datetime.fromisoformat(entry.last_seen)
+    except ValueError:
+        return math.inf
+    return now - seen.replace(tzinfo=seen.tzinfo or UTC).timestamp()
 
 
 def _seniority(entry: Registration) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,21 @@ from airflow_provider_pawnqueue.engine.errors import (
     TopicNotEmptyError,
     TopicNotFoundError,
 )
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.gather import Shared, each
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done, Refused, Unknown
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.leases.cas import Registers
     from airflow_provider_pawnqueue.engine.server_time import ServerTime
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+
+
+#: How long a topic's record is relied upon, and how long it is that a topic which was there is there.
+FRESH = 60.0
+SEEN = 1.0
 
 
 class Topics:
@@ -40,13 +47,13 @@ class Topics:
         """Create the topic, or find that it exists. Settings that differ from those it has are an error."""
         layout.checked_topic(topic)
         wanted = _settings(topic, TopicSettings(), settings)
-        found = await self._find(topic)
+        found = await self.find(topic)
         if found is None:
             record = TopicRecord(topic=topic, created_at=await self._time.now_iso(), settings=wanted)
             [outcome] = await self._registers.write([Step(layout.topic_marker(topic), record)])
             if isinstance(outcome, Done):
                 return record
-            found = await self._find(topic)
+            found = await self.find(topic)
             if found is None:
                 raise _undecided(topic, "create_topic", outcome)
         existing = found[0]
@@ -65,9 +72,9 @@ class Topics:
         layout.checked_topic(topic)
         backoff = self._store.backoff()
         while True:
-            found = await self._find(topic)
+            found = await self.find(topic)
             if found is None:
-                raise _missing(topic, "update_topic")
+                raise missing(topic, "update_topic")
             record, version = found
             changed = record.model_copy(update={"settings": _settings(topic, record.settings, settings)})
             if changed.settings == record.settings:
@@ -81,9 +88,9 @@ class Topics:
     async def get(self, topic: str, operation: str = "topic") -> TopicRecord:
         """Return the topic's record. A marker that pawn-queue wrote is a topic with default settings."""
         layout.checked_topic(topic)
-        found = await self._find(topic)
+        found = await self.find(topic)
         if found is None:
-            raise _missing(topic, operation)
+            raise missing(topic, operation)
         return found[0]
 
     async def names(self) -> list[str]:
@@ -99,12 +106,12 @@ class Topics:
         again.
         """
         layout.checked_topic(topic)
-        if await self._find(topic) is None:
-            raise _missing(topic, "delete_topic")
+        if await self.find(topic) is None:
+            raise missing(topic, "delete_topic")
         marker = layout.topic_marker(topic)
         # The marker goes first, so that publishers stop; what came in before that is seen by the second look.
         await self._refuse_if_used(topic)
-        found = await self._find(topic)
+        found = await self.find(topic)
         await self._gone([marker], topic)
         try:
             await self._refuse_if_used(topic)
@@ -138,7 +145,8 @@ class Topics:
                 transient=error.transient,
             )
 
-    async def _find(self, topic: str) -> tuple[TopicRecord, str] | None:
+    async def find(self, topic: str) -> tuple[TopicRecord, str] | None:
+        """Return the topic's record and its version, or None if there is no such topic."""
         key = layout.topic_marker(topic)
         found = await self._store.get(key)
         if found is None:
@@ -151,6 +159,62 @@ class Topics:
         # Its key names it: pawn-queue's "team/orders" is our "orders" below the prefix "team/", and a marker may be a
         # copy of another topic's.
         return record.model_copy(update={"topic": topic}), found.info.version
+
+
+class KnownTopics:
+    """What one process knows of the topics that it uses: their settings change seldom."""
+
+    def __init__(self, topics: Topics, store: ResilientStore, clock: Clock) -> None:
+        self._topics = topics
+        self._store = store
+        self._clock = clock
+        self._records: dict[str, tuple[TopicRecord, float]] = {}
+        self._seen: dict[str, float] = {}
+        self._reads: Shared[str, TopicRecord | None] = Shared()
+        self._changes = 0
+
+    async def get(self, topic: str, operation: str) -> TopicRecord:
+        """Return the topic's record, read once a minute, and once for all who ask at once."""
+        known = self._records.get(topic)
+        if known is not None and self._clock.elapsed() - known[1] < FRESH:
+            return known[0]
+        layout.checked_topic(topic)
+        may_be_old = self._reads.is_under_way(topic)
+        record = await self._reads.do(topic, lambda: self._read(topic))
+        if record is None and may_be_old:  # begun before we asked, and perhaps before the topic was made
+            record = await self._reads.do(topic, lambda: self._read(topic))
+        if record is None:
+            raise missing(topic, operation)
+        return record
+
+    async def is_there(self, topic: str) -> bool:
+        """Say whether the topic is there still: one HEAD, unless that was seen within the last second."""
+        now = self._clock.elapsed()
+        if now - self._seen.get(topic, -math.inf) < SEEN:
+            return True
+        if await self._store.head(layout.topic_marker(topic)) is None:
+            self.forget(topic)
+            return False
+        self._seen[topic] = now
+        return True
+
+    def forget(self, topic: str) -> None:
+        """Forget what was known of the topic, and what is being read of it at this moment."""
+        self._changes += 1
+        self._records.pop(topic, None)
+        self._seen.pop(topic, None)
+        self._reads.begin_anew(topic)
+
+    async def _read(self, topic: str) -> TopicRecord | None:
+        now = self._clock.elapsed()
+        changes = self._changes
+        found = await self._topics.find(topic)
+        if found is None:
+            return None
+        if changes == self._changes:  # else it may have been read before the change
+            self._records[topic] = (found[0], now)
+            self._seen[topic] = now
+        return found[0]
 
 
 def _never_deleted(topic: str) -> tuple[str, ...]:
@@ -172,7 +236,8 @@ def _settings(topic: str, before: TopicSettings, changes: dict[str, Any]) -> Top
         raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {first['msg']}.", topic=topic) from None
 
 
-def _missing(topic: str, operation: str) -> TopicNotFoundError:
+def missing(topic: str, operation: str) -> TopicNotFoundError:
+    """Make the error of who wants a topic that is not there."""
     return TopicNotFoundError(
         f"Topic {topic!r} does not exist: create it with create_topic({topic!r}).", topic=topic, operation=operation
     )

@@ -6,6 +6,7 @@ import enum
 import json
 import math
 from collections import OrderedDict
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -204,6 +205,61 @@ async def test_a_payload_may_be_changed_after_it_was_published(ann: Process) -> 
     assert message.payload == {"a": [1]}
 
 
+async def test_a_generator_may_yield_one_dict_changed(ann: Process) -> None:
+    """Each payload is what it was when it was yielded, down to its leaves."""
+
+    def changing() -> Iterator[dict[str, Any]]:
+        payload: dict[str, Any] = {"n": 0, "in": {"n": 0}, "list": [{"n": 0}], "tuple": ([0],)}
+        for number in range(3):
+            payload["n"] = payload["in"]["n"] = payload["list"][0]["n"] = payload["tuple"][0][0] = number
+            yield payload
+
+    await ann.queue.publish(TOPIC, changing())
+    assert [message.payload for message in await ann.queue.claim(TOPIC, "c")] == [
+        {"n": number, "in": {"n": number}, "list": [{"n": number}], "tuple": [[number]]} for number in range(3)
+    ]
+
+
+async def test_headers_are_what_they_were_when_publish_was_called(ann: Process) -> None:
+    """What changes them while the payloads are made, or sent, changes no message."""
+    headers = {"a": "1"}
+
+    def changing() -> Iterator[dict[str, Any]]:
+        for number in range(3):
+            headers["a"] = f"changed {number}"
+            yield {"n": number}
+
+    def change(*_: object) -> None:
+        headers["a"] = "changed while it was sent"
+
+    ann.client.meanwhile = change
+    await ann.queue.publish(TOPIC, changing(), headers=headers)
+    assert [dict(message.headers) for message in await ann.queue.claim(TOPIC, "c")] == [{"a": "1"}] * 3
+
+
+async def test_a_payload_changed_while_it_is_sent_is_sent_as_it_was(ann: Process) -> None:
+    """Another task that goes on with the dict, while requests are under way, changes no message."""
+    payload: dict[str, Any] = {"n": 1, "list": [1]}
+
+    def change(*_: object) -> None:
+        payload["n"] += 1
+        payload["list"].append(2)
+
+    ann.client.meanwhile = change
+    await ann.queue.publish(TOPIC, [payload, payload])
+    ann.client.heal()
+    assert [message.payload for message in await ann.queue.claim(TOPIC, "c")] == [{"n": 1, "list": [1]}] * 2
+
+
+async def test_a_long_place_is_told_by_its_ends(ann: Process) -> None:
+    """Of a place that fills a page the error shows where it begins and where it ends."""
+    with pytest.raises(InvalidPayloadError) as caught:
+        await ann.queue.publish(TOPIC, [{"a": {"k" * 1000: [1, {"end": math.nan}]}}])
+    assert str(caught.value).startswith("payloads[0].a.kkk")
+    assert "kkk[1].end for topic" in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -214,5 +270,15 @@ json_values = st.recursive(
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
 def test_every_json_object_is_a_payload(payload: dict[str, Any]) -> None:
-    """Whatever JSON can carry is accepted as it is."""
-    assert checked_payload(payload, LimitsSettings(), TOPIC, 0) is payload
+    """Whatever JSON can carry is accepted as it is, and copied down to its leaves."""
+    copied = checked_payload(payload, LimitsSettings(), TOPIC, 0)
+    assert json.dumps(copied) == json.dumps(payload)
+    assert not containers(copied) & containers(payload)
+
+
+def containers(value: object) -> set[int]:
+    """Every dict and list in it, by identity."""
+    if not isinstance(value, dict | list):
+        return set()
+    inner = value.values() if isinstance(value, dict) else value
+    return {id(value)}.union(*map(containers, inner))

@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,15 @@ from airflow_provider_pawnqueue.engine import (
     QueueClosedError,
     Settings,
     StoreError,
+    layout,
 )
 from airflow_provider_pawnqueue.engine.clock import SystemClock
+from tests.engine.virtual import TOPIC, Client, Kind, Process, World, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider_pawnqueue.engine.records import Registration
     from airflow_provider_pawnqueue.engine.store.port import Outcome
     from tests.support.servers import S3Server
 
@@ -255,7 +259,199 @@ async def test_one_id_in_several_processes(seaweedfs: S3Server, settings_for: Ca
     assert outputs[0][0].decode().strip() == listed.entity_id
 
 
+# --- what it costs ---
+
+
+def registry(client: Client, since: int = 0) -> list[tuple[str, str]]:
+    """What was asked of the producers' folder."""
+    return [(kind, key) for kind, key in client.requests[since:] if key.startswith("_registry/producers/")]
+
+
+def kinds(client: Client, since: int = 0) -> Counter[str]:
+    """How often each kind of request was."""
+    return Counter(kind for kind, _ in registry(client, since))
+
+
+def plant(world: World, count: int, start: int = 0) -> None:
+    """Register producers by the published library."""
+    for number in range(start, start + count):
+        world.bucket.plant(*registered_by_pawn_queue(f"old-{number}", "2025-01-02T00:00:00+00:00")[:2])
+
+
+async def test_starting_together_costs_as_much_as_starting_alone(world: World) -> None:
+    """300 first publishes of one process, by one producer, read the registry and the topic once."""
+    plant(world, 50)
+    alone, many = await world.process(), await world.process()
+    for process in (alone, many):
+        process.queue._known_topics.forget(TOPIC)
+        process.client.latency = 0.02
+    await alone.queue.publish(TOPIC, numbered(1), producer="shop")
+    assert kinds(alone.client) == {"GET": 51, "LIST": 1, "PUT": 1}
+
+    world.bucket.remove(registry(alone.client)[0][1])
+    before = len(many.client.requests)
+    await asyncio.gather(*(many.queue.publish(TOPIC, numbered(1), producer="shop") for _ in range(300)))
+    assert kinds(many.client) == {"GET": 51, "LIST": 1, "PUT": 1}
+    markers = [kind for kind, key in many.client.requests[before:] if key == layout.topic_marker(TOPIC)]
+    assert markers == ["GET"]
+    assert len(world.bucket.below("messages/")) == 301
+
+
+async def test_many_names_that_are_registered_at_once_share_the_look(world: World) -> None:
+    """Each name costs its own GET and PUT; the folder is listed twice at most, and each entry of others read once."""
+    plant(world, 50)
+    process = await world.process()
+    process.client.latency = 0.02
+    await asyncio.gather(*(process.queue.register_producer(f"shop-{number}") for number in range(300)))
+    asked = kinds(process.client)
+    assert (asked["GET"], asked["PUT"]) == (350, 300)
+    assert asked["LIST"] <= 2
+
+
+async def test_a_second_name_costs_one_look_at_what_is_new(world: World, ann: Process, bob: Process) -> None:
+    """What was read once is not read again for another name, though its owner is alive and writes it anew."""
+    plant(world, 50)
+    await ann.queue.register_producer("first")
+    await bob.queue.register_producer("other")
+    before = len(ann.client.requests)
+    await ann.queue.register_producer("second")
+    assert kinds(ann.client, before) == {"GET": 2, "LIST": 1, "PUT": 1}
+    await world.later(100)  # the others' hearts beat
+    plant(world, 3, start=50)
+    before = len(ann.client.requests)
+    await ann.queue.register_producer("third")
+    assert kinds(ann.client, before) == {"GET": 4, "LIST": 1, "PUT": 1}
+    before = len(ann.client.requests)
+    await ann.queue.register_producer("first")
+    assert registry(ann.client, before) == []
+
+
+async def test_a_list_reads_what_is_new_since_the_last_one(world: World, ann: Process, bob: Process) -> None:
+    """Whoever was not seen since is not read again."""
+    plant(world, 50)
+    await bob.queue.register_producer("shop")
+    assert len(await ann.queue.list_producers()) == 51
+    await world.later(100)
+    before = len(ann.client.requests)
+    listed = {one.name: one for one in await ann.queue.list_producers()}
+    assert len(listed) == 51
+    assert kinds(ann.client, before) == {"LIST": 1, "GET": 1}
+    assert world.clock.server() - seen(listed["shop"].model_dump()) < INTERVAL + 5
+
+
+async def test_who_is_registered_during_a_look_is_found_by_the_next(world: World, ann: Process) -> None:
+    """A name that the published library registers behind the back of a look is not given another id."""
+    ann.client.latency = 0.02
+    planted: list[str] = []
+
+    def meanwhile(kind: Kind, key: str) -> None:
+        if kind == "GET" and planted == [] and len(registry(ann.client)) > 5:  # the first name's look is under way
+            new, body, entity_id = registered_by_pawn_queue("late", "2025-01-02T00:00:00+00:00")
+            world.bucket.plant(new, body)
+            planted.append(entity_id)
+            late.append(asyncio.create_task(ann.queue.register_producer("late")))
+
+    late: list[asyncio.Task[Registration]] = []
+    plant(world, 200)
+    ann.client.meanwhile = meanwhile
+    await ann.queue.register_producer("early")
+    assert [one.entity_id for one in await asyncio.gather(*late)] == planted
+
+
+async def test_who_is_cancelled_leaves_the_others_their_registration(world: World, ann: Process) -> None:
+    """Of many who wait for one attempt some are cancelled: the others are given the id by the same requests."""
+    plant(world, 50)
+    ann.client.latency = 0.02
+    asked = [asyncio.create_task(ann.queue.register_producer("shop")) for _ in range(10)]
+    await world.later(0.05)  # in the middle of it
+    assert not any(one.done() for one in asked)
+    for one in (asked[0], *asked[5:]):
+        one.cancel()
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert [isinstance(one, asyncio.CancelledError) for one in outcomes] == [True, *[False] * 4, *[True] * 5]
+    assert kinds(ann.client) == {"GET": 51, "LIST": 1, "PUT": 1}
+    [first] = {one.entity_id for one in outcomes if not isinstance(one, BaseException)}
+    assert (await ann.queue.register_producer("shop")).entity_id == first
+
+
+async def test_one_that_cannot_be_read_keeps_no_other_name(
+    world: World, ann: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where an entry is denied, or of a newer format, others are registered all the same, and it is told."""
+    plant(world, 3)
+    denied = world.bucket.below("producers/", topic="_registry")[1]
+    world.bucket.plant("_registry/producers/new.json", '{"v": 7}')
+    ann.client.inject("denied", "GET", f"_registry/producers/{denied}")
+    assert (await ann.queue.register_producer("shop")).name == "shop"
+    assert {record.getMessage().partition(" ")[0] for record in caplog.records} == {
+        f"_registry/producers/{denied}",
+        "_registry/producers/new.json",
+    }
+
+
+async def test_one_that_cannot_be_read_now_may_be_the_name(world: World) -> None:
+    """Where the store fails for the moment, a name is not given a second id because its first one was not seen."""
+    key, body, entity_id = registered_by_pawn_queue("shop", "2025-01-02T00:00:00+00:00")
+    world.bucket.plant(key, body)
+    process = await world.process()
+    process.client.inject("lost", "GET", key)
+    with pytest.raises(StoreError):
+        await process.queue.register_producer("shop")
+    process.client.heal()
+    assert (await process.queue.register_producer("shop")).entity_id == entity_id
+
+
 # --- heartbeat ---
+
+
+async def test_who_was_registered_before_is_seen_at_once(world: World, ann: Process) -> None:
+    """A process that uses a known name and is gone within the minute was seen; a new name costs one PUT alone."""
+    await ann.queue.register_producer("shop")
+    await ann.queue.aclose()
+    await world.later(1000)
+    short = await world.process()
+    await short.queue.publish(TOPIC, numbered(1), producer="shop")
+    await short.queue.register_producer("new")
+    await world.later(1)
+    await short.queue.aclose()
+    listed = {one.name: one for one in await (await world.process()).queue.list_producers()}
+    assert abs(datetime.fromisoformat(listed["shop"].last_seen).timestamp() - world.clock.server()) < 5
+    assert kinds(short.client)["PUT"] == 2
+
+
+async def test_who_was_seen_just_now_is_not_written_again(world: World) -> None:
+    """Many processes that start with one name at once write it once."""
+    processes = [await world.process() for _ in range(10)]
+    await asyncio.gather(*(one.queue.register_producer("shop") for one in processes))
+    await world.later(1)
+    assert sum(kinds(one.client)["PUT"] for one in processes) <= 10  # who came second in the race was refused
+    late = await world.process()
+    await late.queue.register_producer("shop")
+    await world.later(1)
+    assert kinds(late.client) == {"GET": 1}
+
+
+async def test_a_heart_beats_for_the_others_too(world: World, ann: Process, caplog: pytest.LogCaptureFixture) -> None:
+    """One registration that cannot be written keeps none of the others from being seen, whatever the store raises."""
+    names = [f"shop-{number}" for number in range(5)]
+    ids = [(await ann.queue.register_producer(name)).entity_id for name in names]
+    ann.client.inject("denied", "PUT", f"*{ids[0]}*")
+    await world.later(INTERVAL + 1)
+    listed = {one.name: one for one in await ann.queue.list_producers()}
+    fresh = {name for name, one in listed.items() if world.clock.server() - seen(one.model_dump()) < INTERVAL / 2}
+    assert fresh == set(names[1:])
+    assert "is tried again" in caplog.text
+    ann.client.heal()
+
+    def broken(kind: Kind, key: str) -> None:
+        if kind == "PUT" and ids[1] in key:
+            ann.client.meanwhile = None
+            raise ZeroDivisionError
+
+    ann.client.meanwhile = broken
+    await world.later(2 * INTERVAL)
+    assert beating() == ["pawnqueue-heartbeat"]
+    assert world.clock.server() - seen((await ann.queue.list_producers())[1].model_dump()) < INTERVAL + 5
 
 
 async def test_the_heartbeat_tells_when_one_was_last_seen(store: ScriptedStore) -> None:

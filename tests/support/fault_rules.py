@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
     from types import TracebackType
 
@@ -64,14 +64,21 @@ class NeverAnswers:
 
 @dataclass(frozen=True, slots=True)
 class PartialDelete:
-    """``DeleteObjects`` answers 200 with an error for the keys that match the glob, and leaves those. Memory only."""
+    """``DeleteObjects`` answers 200 with an error for the keys that match the glob, and leaves those. Memory only.
+
+    With a ``chance`` it is each key's in each request.
+    """
 
     keys: str = "*"
     code: str = "InternalError"
+    chance: float = 1.0
+    dice: random.Random = field(default_factory=lambda: random.Random(0), compare=False, repr=False)  # noqa: S311
 
     def spares(self, key: str) -> str | None:
         """Return the error code of a key that is not to be deleted, None for the others."""
-        return self.code if fnmatchcase(key, self.keys) else None
+        if not fnmatchcase(key, self.keys):
+            return None
+        return self.code if self.chance >= 1.0 or self.dice.random() < self.chance else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ T = TypeVar("T")
 #: The most keys that S3 deletes in one request.
 BATCH = 1000
 
+#: What a bulk DELETE says of a key that it will never delete, as one under a legal hold.
+_REFUSED_KEYS = {"AccessDenied": 403, "InvalidRequest": 400, "MethodNotAllowed": 405}
+
 # XML cannot name such a key, and a bulk delete is XML: it is deleted by itself.
 _NOT_IN_XML = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 
@@ -166,8 +169,10 @@ class Boto3S3:
                 code = problem.get("Code", "")
                 if code not in {"NoSuchKey", "NoSuchVersion"}:
                     # The batch was answered, this key was not done: a kind that cannot be told is worth another try.
-                    kind = kind_of(403 if code == "AccessDenied" else 500, code)
+                    kind = kind_of(_REFUSED_KEYS.get(code, 500), code)
                     failed[key] = Fault(kind, code or "no code").error(self._place, "DeleteObjects", key)
+            if not failed.keys() <= set(keys):  # whichever key is meant, it is one of these
+                return dict.fromkeys(keys, next(iter(failed.values())))
             return failed
 
         try:

@@ -1,10 +1,11 @@
 """S3 through obstore (Rust's ``object_store``): the adapter that moves the bytes, at a fifth of botocore's CPU.
 
-Nothing else in the engine knows that obstore exists. Four of its habits are mended here:
+Nothing else in the engine knows that obstore exists. Five of its habits are mended here:
 
 * its errors are told apart by their text only: status and error code are read out of it;
 * LIST fails for good at a key that it cannot express (``a//b``, control characters): such a listing, and calls that
   name such a key, go through the boto3 adapter;
+* one key that a bulk DELETE leaves fails the whole batch: what became of each key, the boto3 adapter finds out;
 * ETags are quoted or not as the server pleases: they leave here quoted;
 * it reads ``AWS_*`` variables where its configuration is silent: it is told everything they could say.
 """
@@ -24,6 +25,7 @@ from obstore.exceptions import BaseError, InvalidPathError, UnauthenticatedError
 from obstore.store import S3Store
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.gather import together
 from airflow_provider_pawnqueue.engine.store.exits import rest_at_exit
 from airflow_provider_pawnqueue.engine.store.faults import Fault, Kind, Place, kind_of, outcome_of
 from airflow_provider_pawnqueue.engine.store.port import (
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.credentials import SessionCredentials
 
 PAGE = 1000
+#: The most keys that S3 deletes in one request.
+BATCH = 1000
 
 # Empty segments, dot segments and control characters: keys that object_store refuses to name.
 _INEXPRESSIBLE = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
@@ -59,7 +63,8 @@ _BAD_TLS = ("InvalidData", "InvalidCertificate", "UnknownIssuer")
 class ObstoreS3:
     """One bucket, through obstore.
 
-    :param plain: makes the boto3 adapter for the same bucket; called at most once, and only where a strange key is met.
+    :param plain: makes the boto3 adapter for the same bucket; called at most once, and only where a strange key is met
+        or a bulk DELETE fails for some of its keys.
     """
 
     def __init__(
@@ -159,17 +164,22 @@ class ObstoreS3:
         return Done("")
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See :class:`~.port.Store`. One failed key makes obstore fail the batch: all of it counts as unconfirmed."""
+        """See :class:`~.port.Store`."""
         strange = [key for key in keys if _INEXPRESSIBLE.search(key)]
-        if strange:
-            failed = dict(await self._plain().delete(strange))
-            failed.update(await self.delete([key for key in keys if not _INEXPRESSIBLE.search(key)]))
-            return failed
-        if not keys:
-            return {}
+        plain = [key for key in keys if not _INEXPRESSIBLE.search(key)]
+        failed = dict(await self._plain().delete(strange)) if strange else {}
+        batches = [plain[start : start + BATCH] for start in range(0, len(plain), BATCH)]
+        for part in await together(*map(self._delete_batch, batches)):
+            failed.update(part)
+        return failed
+
+    async def _delete_batch(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         try:
             await obstore.delete_async(self._store, list(keys))
         except (BaseError, OSError) as problem:
+            if _is_about_keys(problem):
+                # The first failed key is all that obstore tells of the batch; boto3 tells the answer of each.
+                return await self._plain().delete(keys)
             return dict.fromkeys(keys, self._fault(problem).error(self._place, "DeleteObjects"))
         return {}
 
@@ -192,6 +202,13 @@ class ObstoreS3:
         if isinstance(problem, UnauthenticatedError) and self._credentials.failure and not _STATUS.search(str(problem)):
             return self._credentials.failure
         return _fault(problem)
+
+
+def _is_about_keys(problem: Exception) -> bool:
+    """Say whether it is a bulk DELETE's answer, which names keys that were not deleted."""
+    told, _, dump = str(problem).partition("Debug source:")
+    # An answer with a code for which a request is to be repeated (InternalError, SlowDown) is told as it came.
+    return "DeleteFailed {" in dump or "<DeleteResult" in told
 
 
 def _info(meta: ObjectMeta, key: str) -> ObjectInfo:

@@ -285,13 +285,42 @@ async def test_without_an_answer_nobody_knows(server: FaultServer, client: str, 
     assert len(server.requests) == len(READS) + len(WRITES) + 1
 
 
-async def test_a_delete_in_part_confirms_no_key_that_is_left(server: FaultServer, store: Store) -> None:
-    """A key that the answer names as failed is not gone, and the error of an unknown code is worth another try."""
+@pytest.mark.parametrize(
+    ("code", "transient"),
+    [("SomethingElse", True), ("InternalError", True), ("SlowDown", True), ("AccessDenied", False)],
+)
+async def test_a_delete_in_part_names_the_keys_that_are_left(
+    server: FaultServer, store: Store, code: str, *, transient: bool
+) -> None:
+    """The others are gone and confirmed, and the error of an unknown code is worth another try."""
     server.put_object(BUCKET, "b", b"")
-    server.inject(injected.Fault(PartialDelete("b", "SomethingElse")))
-    failed = await store.delete(["a", "b"])
-    assert failed["b"].transient
+    server.put_object(BUCKET, "c", b"")
+    server.inject(injected.Fault(PartialDelete("b", code)))
+    failed = await store.delete(["a", "b", "c", "none"])
+    assert list(failed) == ["b"]
+    assert failed["b"].transient is transient
+    assert "DeleteObjects b" in str(failed["b"])
     assert list(server.objects(BUCKET)) == ["b"]
+
+
+async def test_one_batch_of_many_that_fails_in_part_is_asked_about_alone(server: FaultServer, client: str) -> None:
+    """Of 2,500 keys one cannot be deleted: it is named, and its batch alone was sent twice, by obstore."""
+    keys = [f"k/{number:04d}" for number in range(2500)]
+    for key in keys:
+        server.put_object(BUCKET, key, b"")
+    server.inject(injected.Fault(PartialDelete("k/1500", "AccessDenied"), operation="DeleteObjects"))
+    async with through(server, client) as store:
+        assert list(await store.delete(keys)) == ["k/1500"]
+    assert sorted(server.objects(BUCKET)) == ["a", "k/1500"]
+    sent = sorted(len(request.deleted) for request in server.requests if request.operation == "DeleteObjects")
+    assert sent == ([500, 1000, 1000, 1000] if client == "obstore" else [500, 1000, 1000])
+
+
+async def test_an_error_for_a_key_that_nobody_sent_confirms_none(server: FaultServer, store: Store) -> None:
+    """Where the answer names a failed key in a form of its own, any of the batch may be meant."""
+    body = b"<DeleteResult><Error><Key>A</Key><Code>InternalError</Code></Error></DeleteResult>"
+    server.inject(injected.Fault(MalformedBody(body), operation="DeleteObjects"))
+    assert set(await store.delete(["a", "b"])) == {"a", "b"}
 
 
 @pytest.mark.parametrize(

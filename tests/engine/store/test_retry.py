@@ -281,6 +281,20 @@ async def test_a_delete_reports_what_failed_to_the_end() -> None:
     assert list(failed) == ["b"]
 
 
+async def test_a_key_that_is_denied_for_good_is_not_sent_again_beside_others() -> None:
+    """What no repetition mends is out of the way of what one does."""
+    store = Failing()
+    answers = iter([{"b": DENIED, "c": BUSY}, {"c": BUSY}, {}])
+
+    async def delete(keys: Sequence[str]) -> Mapping[str, StoreError]:
+        store.deleted.append(list(keys))
+        return next(answers)
+
+    store.delete = delete  # type: ignore[method-assign]
+    assert await resilient(store).delete(["a", "b", "c"]) == {"b": DENIED}
+    assert store.deleted == [["a", "b", "c"], ["c"], ["c"]]
+
+
 async def test_pauses_are_random_and_grow_to_a_limit() -> None:
     """Each pause is drawn from nought to a ceiling that doubles up to the longest, by the clock's own chance."""
     clock = VirtualClock()
@@ -429,10 +443,23 @@ async def test_a_real_delete_is_repeated_until_all_is_gone(server: FaultServer, 
 
 
 async def test_a_real_delete_reports_what_is_left(server: FaultServer, client: ResilientStore) -> None:
-    """A key that cannot be deleted is named, and is still there; those that are gone are gone."""
+    """A key that is denied for good is named once, at once and alone: it keeps no other, and is not tried again."""
     for number in range(4):
         server.put_object(BUCKET, f"p/d/{number}", b"")
     server.inject(Fault(PartialDelete("*/2", "AccessDenied"), operation="DeleteObjects"))
     failed = await client.delete([f"d/{number}" for number in range(4)])
-    assert "d/2" in failed
+    assert list(failed) == ["d/2"]
+    assert not failed["d/2"].transient
     assert list(server.objects(BUCKET)) == ["p/d/2"]
+    assert len(server.requests) <= 2
+
+
+async def test_a_real_delete_converges_though_many_keys_fail(server: FaultServer, client: ResilientStore) -> None:
+    """Each of 200 keys fails with a chance of 30 % in each request: all are gone after a few rounds."""
+    keys = [f"d/{number:03d}" for number in range(200)]
+    for key in keys:
+        server.put_object(BUCKET, f"p/{key}", b"")
+    server.inject(Fault(PartialDelete(chance=0.3), operation="DeleteObjects"))
+    assert await client.delete(keys) == {}
+    assert server.objects(BUCKET) == {}
+    assert len(server.requests) <= 12
