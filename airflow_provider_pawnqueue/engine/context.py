@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
@@ -40,6 +40,11 @@ class Context:
     async def read_lease(self, topic: str, uuid: str) -> FoundLease | None:
         """Return the lease on a message as it stands now, or None."""
         return await lease.read(self.store, topic, uuid, self.settings.polling.visibility_timeout_seconds)
+
+    def patient(self, seconds: float) -> Context:
+        """Return the same hold with at most so much patience for each request and each compare-and-set."""
+        store = self.store.with_budget(seconds)
+        return replace(self, store=store, registers=self.registers.through(store))
 
     async def now(self) -> float:
         """Return the store's time, or refuse to time leases by a store that is too slow to tell it.

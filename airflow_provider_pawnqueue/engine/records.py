@@ -165,6 +165,7 @@ class Decision(BaseModel):
     reason: str = ""  # dead: for the record beside the dead letter
     error: str = ""
     unseen: bool = False  # decided by the claim itself: its consumer was never given the message
+    lost: bool = False  # released by the janitor after the claim had ended: whoever had it then came too late
     id: str = ""  # of the message, where it is not the uuid in its key: a redriven one's
 
 
