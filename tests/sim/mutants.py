@@ -439,6 +439,30 @@ def janitor_order() -> Patches:
     return [(sweeping._Sweep, "run", run)]
 
 
+@mutant("§4 What a claim had that was fenced early is given back only after its last time", 21, 39, 49)
+def given_back_early() -> Patches:
+    async def end(self: Any, key: str, standing: Any) -> None:
+        fenced = standing if standing.record.state != "open" else await self._fence(key, standing)
+        if fenced is not None:
+            await self._finish(fenced)
+
+    return [(sweeping_claims.Claims, "_end", end)]
+
+
+@mutant("§4 What has ended is given back by compare-and-set: somebody may have taken it over", 230, 417, 535)
+def given_back_whatever_happened() -> Patches:
+    original = sweeping_claims.Claims._carry_out
+
+    async def carry_out(self: Any, record: ClaimRecord, uuids: Any, versions: Any) -> Any:
+        for uuid in versions:
+            lease = effects._released(record, uuid, record.settled[uuid], 0.0)
+            body = lease.stamped(self._care.context.clock.nonce()).encode()
+            await self._care.context.store.overwrite(layout.lease(self._care.topic, uuid), body)
+        return await original(self, record, [uuid for uuid in uuids if uuid not in versions], {})
+
+    return [(sweeping_claims.Claims, "_carry_out", carry_out)]
+
+
 @mutant("§5.6 Bad messages are buried", 21, 22, 31)
 def malformed_is_left() -> Patches:
     async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
