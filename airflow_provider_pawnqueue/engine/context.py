@@ -41,10 +41,6 @@ class Context:
         """How long before its time a holder stops trusting its claim, and how long after it a taker waits."""
         return self.settings.claims.margin_seconds
 
-    def hasty(self, seconds: float = HASTE) -> Context:
-        """Return the same hold with little patience: a single object that cannot be read must not delay the others."""
-        return replace(self, store=self.store.with_budget(seconds))
-
     def trusted(self, started: float, seconds: float) -> float:
         """Return until when (in elapsed time) a holder trusts what it was given for so long, from ``started`` on.
 
@@ -55,6 +51,14 @@ class Context:
     async def read_lease(self, topic: str, uuid: str) -> FoundLease | None:
         """Return the lease on a message as it stands now, or None."""
         return await lease.read(self.store, topic, uuid, self.settings.polling.visibility_timeout_seconds)
+
+    def patient(self, seconds: float = HASTE) -> Context:
+        """Return the same hold with at most so much patience for each request and each compare-and-set.
+
+        ⚑ §5.6: a single object that does not answer well must not delay the others.
+        """
+        store = self.store.with_budget(seconds)
+        return replace(self, store=store, registers=self.registers.through(store))
 
     async def now(self) -> float:
         """Return the store's time, or refuse to time leases by a store that is too slow to tell it.

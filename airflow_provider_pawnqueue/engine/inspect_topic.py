@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from airflow_provider_pawnqueue.engine import hint, layout
+from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.claim import Message
-from airflow_provider_pawnqueue.engine.errors import CompatibilityError
+from airflow_provider_pawnqueue.engine.claims.takeover import is_over
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+    from airflow_provider_pawnqueue.engine.records import ClaimRecord
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+#: What may be made of a message that is in the topic.
+State: TypeAlias = Literal["pending", "in_flight", "delayed"]
+
+#: So many claim records, and so many leases, are read for :func:`stats` at most.
+MOST_READS = 1000
+#: For so long each of them is tried.
+PATIENCE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +64,32 @@ class Found:
 
 
 async def stats(context: Context, topic: str) -> Stats:
-    """Count, by one LIST for each folder and page."""
+    """Count, by one LIST for each folder and page.
+
+    What a LIST cannot tell is read: the records of claims that may have been renewed, once leases look overdue.
+    """
     now = await context.now()
     keys = (layout.messages(topic), layout.leases(topic), layout.dead_letters(topic))
     messages, leases, dead = await each(lambda folder: _all(context, folder), keys, at_once=len(keys))
     by_uuid = {uuid: info for info in leases if (uuid := layout.parse_lease(info.key))}
     strangers = len(leases) - len(by_uuid)
-    counts = {"pending": 0, "in_flight": 0, "delayed": 0}
+    leased: dict[str, ObjectInfo] = {}
+    counts: dict[State, int] = {"pending": 0, "in_flight": 0, "delayed": 0}
     oldest: float | None = None
     for info in messages:
         parsed = layout.parse_message(info.key)
         if parsed is None:
             strangers += 1
             continue
-        counts[_state(by_uuid.get(parsed.uuid), now)] += 1
+        if parsed.uuid in by_uuid:
+            leased[parsed.uuid] = by_uuid[parsed.uuid]
+        else:
+            counts["pending"] += 1
         stamp = layout.time_of(parsed.name)
         if stamp is not None:
             oldest = stamp if oldest is None else min(oldest, stamp)
+    for state in (await _states(context, topic, leased, now)).values():
+        counts[state] += 1
     letters = [layout.parse_dead_letter(info.key) for info in dead]
     return Stats(
         pending=counts["pending"],
@@ -101,12 +128,8 @@ async def find(context: Context, topic: str, message_id: str) -> Found | None:
                 continue
             if lease is None:
                 return Found(message_id, "pending", info.key)
-            now = await context.now()
-            state: Literal["pending", "in_flight", "delayed"] = "in_flight"
-            if lease.lease.state == "released":
-                state = "delayed" if lease.lease.until > now else "pending"
-            told = lease.lease
-            return Found(message_id, state, info.key, told.deliveries, told.consumer_id, told.until)
+            state, until = await _judge(context, topic, message_id, lease)
+            return Found(message_id, state, info.key, lease.lease.deliveries, lease.lease.consumer_id, until)
     letter = layout.dead_letter(topic, message_id)
     if await context.store.head(letter) is None:
         return None
@@ -120,13 +143,93 @@ async def find(context: Context, topic: str, message_id: str) -> Found | None:
     )
 
 
-def _state(info: ObjectInfo | None, now: float) -> str:
-    if info is None:
-        return "pending"
-    glance = hint.glance_at_lease(info.size, info.last_modified)
-    if glance is None or glance.state != "released":
-        return "in_flight"
-    return "delayed" if glance.latest > now and glance.latest > info.last_modified.timestamp() else "pending"
+async def _judge(context: Context, topic: str, uuid: str, found: FoundLease) -> tuple[State, float]:
+    """Say exactly what may be made of a message that has a lease, and until when."""
+    lease, now = found.lease, await context.now()
+    if lease.state == "released":
+        return ("delayed" if lease.until > now else "pending"), lease.until
+    if not is_over(context, lease.until, now):
+        return "in_flight", lease.until
+    if lease.state == "held" and layout.parse_claim(f"{lease.claim}.json") is not None:
+        standing = await records.read(context, topic, lease.claim)
+        if standing is not None and uuid in standing.record.unsettled and _lives(context, standing.record, now):
+            return "in_flight", standing.record.free_at
+    return "pending", lease.until
+
+
+async def _states(context: Context, topic: str, leases: Mapping[str, ObjectInfo], now: float) -> dict[str, State]:
+    """Say what may be made of messages, by their leases in a LIST; no more is read than what that leaves open.
+
+    ⚑ §5.7: whatever cannot be read, no message is in flight for longer than its lease's hint says, unless its claim's
+    record does: whoever waits for messages to be pending is told of them then.
+    """
+    glances = {uuid: _glance(context, info) for uuid, info in leases.items()}
+    states = {uuid: _at_first_sight(context, glance, now) for uuid, glance in glances.items()}
+    overdue = {uuid for uuid, one in glances.items() if one.state != "released" and is_over(context, one.earliest, now)}
+    live, ended = await _members(context, topic, now) if overdue else (set[str](), set[str]())
+    states.update(dict.fromkeys(overdue & ended, "pending"))
+    states.update(dict.fromkeys(overdue & live, "in_flight"))
+    # So long a time has no bound in the hint: what could be over by now is read.
+    endless = [uuid for uuid, one in glances.items() if one.latest == math.inf and one.earliest <= now]
+    patient = context.patient(PATIENCE)
+
+    async def read(uuid: str) -> State | None:
+        found = await patient.read_lease(topic, uuid)
+        return None if found is None else (await _judge(patient, topic, uuid, found))[0]
+
+    exactly = await _read_each(context, [uuid for uuid in endless if uuid not in live | ended], read)
+    states.update({uuid: state for uuid, state in exactly.items() if state is not None})
+    return states
+
+
+def _glance(context: Context, info: ObjectInfo) -> hint.Glance:
+    """Return what a LIST tells of a lease; what tells nothing, pawn-queue's or garbage, is judged by its age."""
+    over = info.last_modified.timestamp() + context.settings.polling.visibility_timeout_seconds
+    return hint.glance_at_lease(info.size, info.last_modified) or hint.Glance("held", over, over)
+
+
+def _at_first_sight(context: Context, glance: hint.Glance, now: float) -> State:
+    if glance.state == "released":
+        return "delayed" if glance.latest > glance.earliest and glance.latest > now else "pending"
+    return "pending" if is_over(context, glance.latest, now) else "in_flight"
+
+
+async def _members(context: Context, topic: str, now: float) -> tuple[set[str], set[str]]:
+    """Return the unsettled members of claims that live, and those of claims that have ended."""
+    stems = []
+    for info in sorted(await _all(context, layout.claims(topic)), key=lambda info: info.last_modified, reverse=True):
+        parsed = layout.parse_claim(info.key)
+        glance = hint.glance_at_record(info.size, info.last_modified)
+        told = glance is not None and (glance.state == "closed" or is_over(context, glance.latest, now))
+        if parsed is not None and not told:
+            stems.append(layout.claim_stem(*parsed))
+    patient = context.patient(PATIENCE)
+    read = await _read_each(patient, stems, lambda stem: records.read(patient, topic, stem))
+    live: set[str] = set()
+    ended: set[str] = set()
+    for standing in read.values():
+        if standing is not None:
+            (live if _lives(context, standing.record, now) else ended).update(standing.record.unsettled)
+    return live, ended
+
+
+def _lives(context: Context, record: ClaimRecord, now: float) -> bool:
+    """Say whether a claim has its messages: one that was fenced has them until its session's time is over."""
+    return record.state != "closed" and not is_over(context, record.free_at, now)
+
+
+async def _read_each(context: Context, names: Sequence[str], read: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+    """Read some objects; what cannot be read is left out."""
+    found: dict[str, T] = {}
+
+    async def one(name: str) -> None:
+        try:
+            found[name] = await read(name)
+        except PawnQueueError as error:
+            logger.warning("%s is not counted by what it says, as it cannot be read: %s", name, error)
+
+    await each(one, names[:MOST_READS], at_once=context.at_once)
+    return found
 
 
 async def _all(context: Context, folder: str) -> list[ObjectInfo]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims.moves import finish_move
+from airflow_provider_pawnqueue.engine.claims.moves import PATIENCE, finish_move
 from airflow_provider_pawnqueue.engine.claims.takeover import is_over
-from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: How long a redriver has a dead letter to itself; whoever meets its lock later finishes the move.
 LOCK = 60.0
+#: After so many failures it is the store rather than the letters: each is tried once, so that the call comes to an end.
+ENOUGH = 10
 
 
 @dataclass(slots=True)
@@ -32,16 +34,24 @@ class Redriven:
     skipped: list[str] = field(default_factory=list)
     """Still being buried, being redriven by somebody else, or gone meanwhile."""
 
-    failed: dict[str, StoreError] = field(default_factory=dict)
-    """Begun and not confirmed: whoever consumes or sweeps the topic next finishes it."""
+    failed: dict[str, PawnQueueError] = field(default_factory=dict)
+    """Not moved, or begun and not confirmed: whoever consumes or sweeps the topic next finishes what was begun."""
 
 
 async def redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> Redriven:
-    """Give dead letters back, in the order in which they are listed."""
-    done = Redriven()
+    """Give dead letters back, in the order in which they are listed.
 
-    async def move(letter: tuple[str, ObjectInfo]) -> bool | StoreError:
-        return await _move(context, topic, *letter)
+    ⚑ §5.7: a letter that cannot be moved concerns itself alone, and costs the others no more than a few seconds.
+    """
+    done = Redriven()
+    patient, curt = context.patient(PATIENCE), context.patient(0.0)
+
+    async def move(letter: tuple[str, ObjectInfo]) -> bool:
+        try:
+            return await _move(patient if len(done.failed) < ENOUGH else curt, topic, *letter)
+        except PawnQueueError as error:
+            done.failed[letter[0]] = error
+            return False
 
     async for page in context.store.pages(layout.dead_letters(topic)):
         letters = []
@@ -53,41 +63,36 @@ async def redrive(context: Context, topic: str, *, only: Collection[str] | None,
             # What is skipped does not count: the next ones take its place.
             wanted = len(letters) if most is None else most - len(done.moved)
             some, letters = letters[:wanted], letters[wanted:]
-            for (uuid, _), outcome in zip(some, await each(move, some, at_once=context.at_once), strict=True):
-                if isinstance(outcome, StoreError):
-                    done.failed[uuid] = outcome
-                else:
-                    (done.moved if outcome else done.skipped).append(uuid)
+            for (uuid, _), moved in zip(some, await each(move, some, at_once=context.at_once), strict=True):
+                if uuid not in done.failed:
+                    (done.moved if moved else done.skipped).append(uuid)
         if most is not None and len(done.moved) >= most:
             break
     return done
 
 
-async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bool | StoreError:
-    try:
-        # ⚑ §5: a burial that is not finished yet would copy the dead letter a second time. Whoever meets its lease
-        # finishes it; the dead letter can be redriven then.
-        if await context.read_lease(topic, uuid) is not None:
-            return False
-        # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
-        seconds = info.last_modified.replace(microsecond=0).timestamp()
-        name = layout.redriven_name(uuid, info.version, seconds)
-        now = await context.now()
-        parsed = layout.parse_message(name)
-        if parsed is None:
-            return False
-        lock = leases.moving(parsed.uuid, name, source=uuid, until=now + LOCK, ttl=LOCK)
-        # ⚑ §5: lock the new place first, look for the source only then (in finish_move).
-        [outcome] = await context.registers.write([Step(layout.lease(topic, parsed.uuid), lock)])
-        if isinstance(outcome, Unknown):
-            raise outcome.fault
-        if isinstance(outcome, Done):
-            return await finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
-        # Somebody else has the lock. ⚑ §5: whoever meets it overdue finishes the move.
-        standing = await context.read_lease(topic, parsed.uuid)
-        if standing is None or standing.lease.state != "moving":
-            return False
-        over = is_over(context, standing.lease.until, await context.now())
-        return over and await finish_move(context, topic, parsed.uuid, standing)
-    except StoreError as error:
-        return error
+async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bool:
+    # ⚑ §5: a burial that is not finished yet would copy the dead letter a second time. Whoever meets its lease
+    # finishes it; the dead letter can be redriven then.
+    if await context.read_lease(topic, uuid) is not None:
+        return False
+    # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
+    seconds = info.last_modified.replace(microsecond=0).timestamp()
+    name = layout.redriven_name(uuid, info.version, seconds)
+    now = await context.now()
+    parsed = layout.parse_message(name)
+    if parsed is None:
+        return False
+    lock = leases.moving(parsed.uuid, name, source=uuid, until=now + LOCK, ttl=LOCK)
+    # ⚑ §5: lock the new place first, look for the source only then (in finish_move).
+    [outcome] = await context.registers.write([Step(layout.lease(topic, parsed.uuid), lock)])
+    if isinstance(outcome, Unknown):
+        raise outcome.fault
+    if isinstance(outcome, Done):
+        return await finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
+    # Somebody else has the lock. ⚑ §5: whoever meets it overdue finishes the move.
+    standing = await context.read_lease(topic, parsed.uuid)
+    if standing is None or standing.lease.state != "moving":
+        return False
+    over = is_over(context, standing.lease.until, await context.now())
+    return over and await finish_move(context, topic, parsed.uuid, standing)

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_pawnqueue.engine import ConfigError, InvalidTopicError, TopicNotFoundError, layout
 from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
-from tests.engine.virtual import OVERDUE, TOPIC, Process, World, numbered, numbers
+from tests.engine.virtual import MARGIN, TOPIC, TTL, Died, Process, World, numbered, numbers
 
 NOBODY = "11111111-2222-4333-8444-555555555555"
 
@@ -34,7 +34,7 @@ async def test_stats_count_each_state(world: World, ann: Process) -> None:
     assert stats.oldest_age_seconds == pytest.approx(100, abs=1)
 
 
-async def test_stats_are_lists_alone(world: World, ann: Process) -> None:
+async def test_stats_of_what_is_not_overdue_are_lists_alone(world: World, ann: Process) -> None:
     """They cost one request for each folder and page, whatever is in it."""
     await in_every_state(ann)
     await ann.queue.publish(TOPIC, numbered(2500))
@@ -175,9 +175,163 @@ async def test_a_topic_that_does_not_exist_is_an_error(ann: Process, look: Calla
         await look(ann.queue, "a/b")
 
 
-async def test_an_abandoned_message_is_in_flight_until_somebody_takes_it(world: World, ann: Process) -> None:
-    """LISTs alone do not tell whether a claim was renewed, so its messages count as being worked on."""
-    await ann.queue.publish(TOPIC, numbered(1))
+async def judged(process: Process, message_id: str) -> tuple[str, str]:
+    """Return in which state a message is, as ``find`` and as ``stats`` have it, where it is the only one."""
+    found = await process.queue.find(TOPIC, message_id)
+    assert found is not None
+    stats = await process.queue.stats(TOPIC)
+    [counted] = [state for state in ("pending", "in_flight", "delayed") if getattr(stats, state)]
+    return found.state, counted
+
+
+async def test_an_abandoned_message_is_pending(world: World, ann: Process, bob: Process) -> None:
+    """As soon as anybody may take it, and not before: who waits for messages to be pending wakes then."""
+    [one] = await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.claim(TOPIC, "c")
-    await world.later(OVERDUE)
-    assert (await ann.queue.stats(TOPIC)).in_flight == 1
+    await world.later(TTL + MARGIN - 1)
+    assert await judged(bob, one) == ("in_flight", "in_flight")
+    await world.later(3)
+    assert await judged(bob, one) == ("pending", "pending")
+    assert len(await bob.queue.claim(TOPIC, "d")) == 1
+    assert await judged(bob, one) == ("in_flight", "in_flight")
+
+
+async def test_a_message_whose_claim_is_renewed_is_in_flight(world: World, ann: Process, bob: Process) -> None:
+    """However long its lease is over: the claim's record says so, and until when."""
+    [one] = await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c")
+    for _ in range(5):
+        await world.later(TTL - 5)
+        await ann.queue.renew(claim)
+        assert await judged(bob, one) == ("in_flight", "in_flight")
+    found = await bob.queue.find(TOPIC, one)
+    assert found is not None
+    assert found.until == pytest.approx(world.clock.server() + TTL, abs=1)
+    await world.later()
+    assert await judged(bob, one) == ("pending", "pending")
+
+
+async def test_a_fenced_claim_has_its_messages_until_its_sessions_time_is_over(
+    world: World, ann: Process, bob: Process
+) -> None:
+    """Its run has ended, its process may be alive: they are in flight until that can believe in them no more."""
+    [one] = await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
+    await ann.queue.renew(claim, ttl=600)
+    record = world.bucket.record("run.0")
+    fenced = record.model_copy(update={"state": "expired", "session_until": world.clock.server() + 100})
+    world.bucket.plant(layout.claim(TOPIC, "run.0"), fenced.encode())
+    await world.later(90)
+    assert await judged(bob, one) == ("in_flight", "in_flight")
+    await world.later(20)
+    assert await judged(bob, one) == ("pending", "pending")
+
+
+async def test_what_a_live_claim_has_given_back_is_not_its_own(world: World, ann: Process, bob: Process) -> None:
+    """Released by a claim that goes on with the rest, taken by another one and abandoned: it is pending."""
+    first, _ = await ann.queue.publish(TOPIC, numbered(2))
+    claim = await ann.queue.claim(TOPIC, "c")
+    await ann.queue.nack(claim, first, requeue=True)
+    await ann.queue.renew(claim, ttl=1000)
+    assert numbers(await bob.queue.claim(TOPIC, "d")) == [0]
+    await world.later()
+    stats = await bob.queue.stats(TOPIC)
+    assert (stats.pending, stats.in_flight) == (1, 1)
+    found = await bob.queue.find(TOPIC, first)
+    assert found is not None
+    assert found.state == "pending"
+
+
+@pytest.mark.parametrize("record", ["gone", "unreadable", "of garbage", "of a newer format"])
+async def test_without_a_record_a_message_is_pending_when_its_lease_is_over(
+    world: World, ann: Process, bob: Process, record: str
+) -> None:
+    """At the latest when the lease's hint says so; a record that cannot be read fails no count of the others."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    key = layout.claim(TOPIC, "bad.0")
+    await ann.queue.claim(TOPIC, "c", claim_id="bad", max_messages=1, ttl=300)
+    good = await ann.queue.claim(TOPIC, "c", claim_id="good", max_messages=1, ttl=300)
+    await ann.queue.renew(good, ttl=3000)
+    body = world.bucket.body(key)
+    if record == "gone":
+        world.bucket.remove(key)
+    elif record == "unreadable":
+        bob.client.inject("denied", "GET", key)
+    else:
+        world.bucket.plant(key, b"x".ljust(len(body)) if record == "of garbage" else body.replace(b'"v":1', b'"v":9'))
+    for seconds, pending in ((200, 0), (320, 1)):
+        await world.later(seconds)
+        stats = await bob.queue.stats(TOPIC)
+        assert (stats.pending, stats.in_flight) == (pending, 2 - pending)
+
+
+async def test_records_that_answer_500_cost_stats_seconds(world: World, ann: Process, bob: Process) -> None:
+    """Ten of them, for ever: they are tried for a moment, all at once."""
+    await ann.queue.publish(TOPIC, numbered(10))
+    for _ in range(10):
+        await ann.queue.renew(await ann.queue.claim(TOPIC, "c", max_messages=1), ttl=300)
+    await world.later(100)
+    bob.client.inject("lost", "GET", "*/claims/*")
+    started = world.clock.elapsed()
+    assert (await bob.queue.stats(TOPIC)).pending == 10
+    assert world.clock.elapsed() - started < 5
+
+
+@pytest.mark.parametrize("how", ["held", "delayed", "held by no record"])
+async def test_a_time_of_many_hours_ends_in_stats_as_well(world: World, ann: Process, bob: Process, how: str) -> None:
+    """A hint has no bound for it: what might be over is read."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=300 if how == "delayed" else 30_000)
+    if how == "delayed":
+        await ann.queue.nack(claim, requeue=True, delay=30_000)
+    if how == "held by no record":
+        world.bucket.remove(layout.claim(TOPIC, "run.0"))
+    for seconds, pending in ((29_900, 0), (110, 1)):
+        await world.later(seconds)
+        stats = await bob.queue.stats(TOPIC)
+        assert (stats.pending, getattr(stats, "delayed" if how == "delayed" else "in_flight")) == (pending, 1 - pending)
+
+
+@pytest.mark.parametrize("body", ["garbage", "{}"])
+async def test_a_lease_that_is_none_of_ours_is_over_by_its_age(world: World, ann: Process, body: str) -> None:
+    """Garbage, or pawn-queue's: in flight for a usual time since it was written, and not for ever."""
+    [one] = await ann.queue.publish(TOPIC, numbered(1))
+    world.bucket.plant(layout.lease(TOPIC, one), body)
+    assert await judged(ann, one) == ("in_flight", "in_flight")
+    await world.later()
+    assert await judged(ann, one) == ("pending", "pending")
+
+
+async def test_a_move_that_nobody_finishes_is_pending(world: World, ann: Process, bob: Process) -> None:
+    """Whoever claims next finishes it: it is not in flight for ever."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.nack(await ann.queue.claim(TOPIC, "c"))
+    ann.client.inject("dies", "DELETE", "*/dead-letter/*")
+    with pytest.raises(Died):
+        await ann.queue.redrive(TOPIC)
+    [name] = world.bucket.below("messages/")
+    one = layout.parse_message(name)
+    assert one is not None
+    assert await judged(bob, one.uuid) == ("in_flight", "in_flight")
+    await world.later(70)
+    assert await judged(bob, one.uuid) == ("pending", "pending")
+
+
+async def test_records_are_read_only_where_leases_look_overdue(world: World, ann: Process, bob: Process) -> None:
+    """And then one for each claim that may live, however many messages it has; closed ones and old ones are not."""
+    await ann.queue.publish(TOPIC, numbered(60))
+    await ann.queue.ack(await ann.queue.claim(TOPIC, "c", claim_id="done", max_messages=10))
+    await ann.queue.claim(TOPIC, "c", claim_id="dead", max_messages=10)
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="live", max_messages=30)
+    with bob.client.counting() as requests:
+        assert (await bob.queue.stats(TOPIC)).in_flight == 40
+    assert requests == {"LIST": 3}
+    await world.later(TTL - 5)
+    await ann.queue.renew(claim, ttl=100)
+    await world.later(TTL + 10)
+    before = len(bob.client.requests)
+    stats = await bob.queue.stats(TOPIC)
+    assert (stats.pending, stats.in_flight) == (20, 30)
+    asked = bob.client.requests[before:]
+    assert [key for kind, key in asked if kind == "GET" and "/claims/" in key] == [layout.claim(TOPIC, "live.0")]
+    assert [kind for kind, _ in asked].count("LIST") == 4

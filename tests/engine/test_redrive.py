@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_pawnqueue.engine import ConfigError, QueueClosedError, TopicNotFoundError, layout
 from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK
-from tests.engine.virtual import OVERDUE, TOPIC, Died, Process, World, numbered, numbers
+from tests.engine.virtual import OVERDUE, TOPIC, Died, Effect, Kind, Process, World, numbered, numbers
 
 #: After so long, a redriver's lock is over.
 LOCK_OVER = 70.0
@@ -287,3 +287,44 @@ async def test_a_redriven_message_survives_its_consumer(world: World, ann: Proce
     await ann.queue.claim(TOPIC, "c")
     await world.later(OVERDUE)
     assert [message.deliveries for message in await bob.queue.claim(TOPIC, "d")] == [2]
+
+
+@pytest.mark.parametrize(("kind", "key"), [("GET", "leases"), ("HEAD", "dead-letter"), ("COPY", "messages")])
+@pytest.mark.parametrize("effect", ["lost", "denied"])
+async def test_letters_that_are_stuck_cost_a_redrive_seconds(  # noqa: PLR0913, PLR0917 - a matrix
+    world: World, ann: Process, bob: Process, kind: Kind, key: str, effect: Effect
+) -> None:
+    """Ten that answer 500 for ever, and all the others are moved: each call is over in a moment, and names the ten."""
+    ids = await bury(ann, 30)
+    stuck = sorted(ids)[:10]
+    for one in stuck:
+        # Its new key is derived from the letter's uuid: what was moved is known by that.
+        info = world.bucket._objects[layout.dead_letter(TOPIC, one)].info
+        name = layout.redriven_name(one, info.version, info.last_modified.timestamp())
+        target = {"leases": f"*/{one}.lease", "dead-letter": f"*/{one}.json", "messages": f"*/{name}"}[key]
+        bob.client.inject(effect, kind, target)
+    for moved in (sorted(set(ids).difference(stuck)), []):
+        started = world.clock.elapsed()
+        result = await bob.queue.redrive(TOPIC)
+        assert (sorted(result.moved), sorted([*result.failed, *result.skipped])) == (moved, stuck)
+        assert world.clock.elapsed() - started < 10
+    bob.client.heal()
+    await world.later(LOCK_OVER)
+    assert sorted((await bob.queue.redrive(TOPIC)).moved) == stuck
+
+
+async def test_a_lock_of_a_newer_format_stops_no_other_letter(world: World, ann: Process) -> None:
+    """A version of ours that does not exist yet moves one of them: it is named as failed, and the others are moved."""
+    ids = sorted(await bury(ann, 3))
+    world.bucket.plant(layout.lease(TOPIC, ids[0]), {"v": 99})
+    result = await ann.queue.redrive(TOPIC)
+    assert (sorted(result.moved), list(result.failed)) == (ids[1:], [ids[0]])
+
+
+async def test_a_store_that_fails_for_all_letters_ends_a_redrive_soon(world: World, ann: Process) -> None:
+    """After some failures each letter is tried once: it is the store, and not the letters."""
+    await bury(ann, 300)
+    ann.client.inject("lost", "HEAD", "*/dead-letter/*")
+    started = world.clock.elapsed()
+    assert len((await ann.queue.redrive(TOPIC)).failed) == 300
+    assert world.clock.elapsed() - started < 15

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock  # patches attributes, stands in for nothing
 
-from airflow_provider_pawnqueue.engine import janitor, layout, queue, redrive
+from airflow_provider_pawnqueue.engine import layout, queue, redrive
 from airflow_provider_pawnqueue.engine.claims import (
     again,
     claiming,
@@ -27,6 +27,9 @@ from airflow_provider_pawnqueue.engine.claims import (
 )
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
 from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
+from airflow_provider_pawnqueue.engine.janitor import leases as sweeping_leases
+from airflow_provider_pawnqueue.engine.janitor import sweeping
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
@@ -258,7 +261,11 @@ def closed_too_early() -> Patches:
         await original(*arguments)
         return {}
 
-    return [(effects, "carry_out", carry_out), (settling, "carry_out", carry_out), (janitor, "carry_out", carry_out)]
+    return [
+        (effects, "carry_out", carry_out),
+        (settling, "carry_out", carry_out),
+        (sweeping_claims, "carry_out", carry_out),
+    ]
 
 
 # --- §4: take over ---
@@ -279,7 +286,7 @@ def no_fence() -> Patches:
     async def fence(_context: Context, _topic: str, standing: Any) -> Any:
         return standing
 
-    return [(takeover, "fence", fence), (again, "fence", fence), (janitor, "fence", fence)]
+    return [(takeover, "fence", fence), (again, "fence", fence), (sweeping_claims, "fence", fence)]
 
 
 @mutant("§4 A claim that was fenced early still waits for its last time", 21, 39, 166)
@@ -334,7 +341,7 @@ def nobody_finishes_effects() -> Patches:
     async def carry_out(*_: Any) -> dict[str, Any]:
         return {}
 
-    return [(takeover, "carry_out", carry_out), (janitor, "carry_out", carry_out)]
+    return [(takeover, "carry_out", carry_out), (sweeping_claims, "carry_out", carry_out)]
 
 
 # --- §4: sessions ---
@@ -412,7 +419,7 @@ def nobody_finishes_moves() -> Patches:
     async def finish(*_: Any) -> bool:
         return False
 
-    return [(janitor, "finish_move", finish), (looking, "finish_move", finish)]
+    return [(sweeping_leases, "finish_move", finish), (looking, "finish_move", finish)]
 
 
 # --- §5: janitor and promises ---
@@ -420,16 +427,40 @@ def nobody_finishes_moves() -> Patches:
 
 @mutant("§5 The janitor lists leases before messages, and looks again before it removes one", 1351, 1654)
 def janitor_order() -> Patches:
-    original = janitor._Sweep.run
+    original = sweeping._Sweep.run
 
     async def run(self: Any) -> Any:
         messages = await self._list(layout.messages(self._topic))
         leases = await self._list(layout.leases(self._topic))
         here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
-        await self._delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
+        await self._care.delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
         return await original(self)
 
-    return [(janitor._Sweep, "run", run)]
+    return [(sweeping._Sweep, "run", run)]
+
+
+@mutant("§4 What a claim had that was fenced early is given back only after its last time", 21, 39, 49)
+def given_back_early() -> Patches:
+    async def end(self: Any, key: str, standing: Any) -> None:
+        fenced = standing if standing.record.state != "open" else await self._fence(key, standing)
+        if fenced is not None:
+            await self._finish(fenced)
+
+    return [(sweeping_claims.Claims, "_end", end)]
+
+
+@mutant("§4 What has ended is given back by compare-and-set: somebody may have taken it over", 230, 417, 535)
+def given_back_whatever_happened() -> Patches:
+    original = sweeping_claims.Claims._carry_out
+
+    async def carry_out(self: Any, record: ClaimRecord, uuids: Any, versions: Any) -> Any:
+        for uuid in versions:
+            lease = effects._released(record, uuid, record.settled[uuid], 0.0)
+            body = lease.stamped(self._care.context.clock.nonce()).encode()
+            await self._care.context.store.overwrite(layout.lease(self._care.topic, uuid), body)
+        return await original(self, record, [uuid for uuid in uuids if uuid not in versions], {})
+
+    return [(sweeping_claims.Claims, "_carry_out", carry_out)]
 
 
 @mutant("§5.6 Bad messages are buried", 21, 22, 31)
@@ -451,7 +482,7 @@ def nothing_is_ever_over() -> Patches:
 
 @mutant("§5.7 No garbage stays for ever: records that are past their retention are removed", 0, 1, 2)
 def records_stay() -> Patches:
-    return [(janitor._Sweep, "_is_past_retention", lambda *_: False)]
+    return [(sweeping_claims.Claims, "_is_past_retention", lambda *_: False)]
 
 
 def _with(context: Context, **changed: Any) -> Any:

@@ -91,7 +91,7 @@ async def adopt(context: Context, order: Order, found: dict[str, FoundLease]) ->
         },
         versions={uuid: one.version for uuid, one in found.items()},
     )
-    bodies = await fetch_bodies(context.hasty(), order.topic, won.members)
+    bodies = await fetch_bodies(context.patient(), order.topic, won.members)
     record = made_record(order, won, bodies.decisions)
     outcome = await records.create(context, order.topic.topic, record)
     if isinstance(outcome, Unknown):
@@ -131,7 +131,7 @@ async def resume(context: Context, order: Order, standing: FoundRecord, *, vacat
         return None
     deadline = context.trusted(started, changed.session_end - now)
     members = {uuid: record.members[uuid] for uuid in record.unsettled}
-    bodies = await fetch_bodies(context.hasty(max(HASTE, order.ttl * SHARE)), order.topic, members)
+    bodies = await fetch_bodies(context.patient(max(HASTE, order.ttl * SHARE)), order.topic, members)
     # The session before us may have been given what is bad or gone now: it counts as handed out.
     bodies.decisions = {uuid: one.model_copy(update={"unseen": False}) for uuid, one in bodies.decisions.items()}
     claim = as_claim(context, order, FoundRecord(changed, outcome.version), bodies, versions={}, deadline=deadline)
@@ -147,7 +147,7 @@ async def finish(context: Context, order: Order, standing: FoundRecord) -> Found
     next who meets it: the claim has ended all the same.
     """
     topic = order.topic.topic
-    failed = await carry_out(context.hasty(), topic, standing.record, list(standing.record.settled), {})
+    failed = await carry_out(context.patient(), topic, standing.record, list(standing.record.settled), {})
     if failed:
         logger.warning(
             "Claim %s of topic %r has decided of %d messages what could not be carried out: %s",
@@ -201,7 +201,7 @@ async def orphans(context: Context, lookout: Lookout, order: Order) -> dict[str,
         except (StoreError, CompatibilityError):
             return None  # ⚑ §5.6: it concerns its own message only
 
-    hasty = context.hasty()
+    hasty = context.patient()
     found = dict(zip(unsure, await each(read, unsure, at_once=context.at_once), strict=True))
     now = await context.now()
     return {

@@ -170,7 +170,7 @@ class Claim:
         return {
             decision.id or self._uuids.get(uuid, uuid): decision.how
             for uuid, decision in self._record.settled.items()
-            if decision.how != "gone"
+            if decision.how != "gone" and not decision.lost
         }
 
     def hand_over(self) -> ClaimReference:

@@ -131,7 +131,7 @@ class Attempt:
             if not won.members:
                 return Outcome.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
-            patient = self._context.hasty(max(HASTE, order.ttl * SHARE))
+            patient = self._context.patient(max(HASTE, order.ttl * SHARE))
             bodies = await fetch_bodies(patient, order.topic, won.members)
             self._note(bodies)
             return await self._record(won, bodies)
@@ -254,7 +254,7 @@ class Attempt:
             return
         self._lookout.is_stale()
         given_back = dict.fromkeys(self._won.members, Decision(how="released", unseen=True))
-        context, order = self._context.hasty(), self._order
+        context, order = self._context.patient(), self._order
         try:
             if self._standing is None:
                 if self._may_be_recorded:

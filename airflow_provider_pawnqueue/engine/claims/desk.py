@@ -153,7 +153,7 @@ class Claims:
     async def _leave(self, claim: Claim) -> int:
         left = _left(claim)
         try:
-            await leave(self._context.hasty(), claim)
+            await leave(self._context.patient(), claim)
         except PawnQueueError as error:
             logger.warning("Claim %s could not be left in good order: %s", claim.claim_id, error)
         return left
@@ -161,7 +161,7 @@ class Claims:
     async def _return(self, claim: Claim) -> int:
         decision = Decision(how="released", reason="closed", returned=True)
         try:
-            result = await settle(self._context.hasty(), claim, dict.fromkeys(claim._record.unsettled, decision))  # noqa: SLF001
+            result = await settle(self._context.patient(), claim, dict.fromkeys(claim._record.unsettled, decision))  # noqa: SLF001
         except PawnQueueError as error:
             logger.warning("Claim %s could not be given back: %s", claim.claim_id, error)
             return 0

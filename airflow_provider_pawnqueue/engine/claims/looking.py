@@ -276,7 +276,7 @@ class Lookout:
     async def _judge(self, view: _View, ready: Mapping[str, FoundLease], now: float) -> Mapping[str, FoundLease]:
         if not ready:
             return {}
-        judged = await judge(self._context.hasty(), self._topic, ready)
+        judged = await judge(self._context.patient(), self._topic, ready)
         for uuid, fault in judged.faults.items():
             self.aside.put(uuid, fault)
             view.due = min(view.due, now + self.aside.back_in(uuid))

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 
 
+#: For so long each of its requests is repeated. A letter that cannot be moved concerns nobody but itself, and whoever
+#: meets it next goes on.
+PATIENCE = 3.0
+
+
 async def finish_move(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
     """Carry the message over and open it to consumers. Returns whether it is there now, by our doing.
 
@@ -22,6 +27,7 @@ async def finish_move(context: Context, topic: str, uuid: str, found: FoundLease
     ⚑ §5: only after the lock was taken does anyone look whether the source is still there; and it is a COPY, never a
     GET and a PUT, as a late COPY finds no source.
     """
+    context = context.patient(PATIENCE)
     name, source = found.lease.key, found.lease.source
     letter = layout.dead_letter(topic, source)
     if await context.store.head(letter) is not None:

@@ -75,12 +75,15 @@ async def _decide(context: Context, claim: Claim, decisions: Mapping[str, Decisi
     backoff = context.store.backoff()
     while True:
         record = claim._record  # noqa: SLF001
-        before = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
+        standing = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
+        # What the janitor gave back after the claim had ended is lost to whoever settles it now.
+        late = {uuid for uuid, one in standing.items() if one.lost}
+        before = {uuid: one for uuid, one in standing.items() if uuid not in late}
         new = {uuid: decisions[uuid] for uuid in decisions if uuid not in record.settled}
         if not new:
-            return Settled(decided=before)
+            return Settled(decided=before, lost=late)
         if record.state != "open" or not claim._is_ours():  # noqa: SLF001
-            return Settled(decided=before, lost=set(new))
+            return Settled(decided=before, lost=late | set(new))
         changed = record.model_copy(update={"settled": {**record.settled, **new}})
         # ⚑ §4, §5.3: by compare-and-set on what we have read. Who was fenced is refused, and changes nothing.
         outcome = await records.change(context, claim.topic, changed, claim._version)  # noqa: SLF001

@@ -41,6 +41,8 @@ class Judged:
 async def free_to_take(context: Context, topic: str, leases: Leases) -> dict[str, FoundLease]:
     """Return those of the leases, by uuid, that may be taken now. What their claims had decided is carried out."""
     judged = await judge(context, topic, leases)
+    for fault in judged.faults.values():
+        raise fault
     for record, versions in judged.decided:
         await carry_out(context, topic, record, list(versions), versions)
     return judged.free

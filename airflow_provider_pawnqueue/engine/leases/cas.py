@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from airflow_provider_pawnqueue.engine.records import Record
 from airflow_provider_pawnqueue.engine.store.port import Expect, Outcome
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +39,6 @@ class Registers(Protocol):
         retry budget; the write may still land. Each write is given a write id of its own here; whatever ``nonce`` a
         record brings is replaced.
         """
+
+    def through(self, store: ResilientStore) -> Registers:
+        """Return the same way over another view of the same store: one with less patience."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from typing import Self
 
 from airflow_provider_pawnqueue.engine.clock import Clock
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
@@ -44,6 +46,12 @@ class ConditionalWrite:
             return await self._take(step)
         except StoreError as error:
             return Unknown(error)
+
+    def through(self, store: ResilientStore) -> Self:
+        """See :class:`~.cas.Registers`."""
+        other = copy.copy(self)
+        other._store = store  # noqa: SLF001 - a copy of ourselves
+        return other
 
     async def _take(self, step: Step) -> Outcome:
         nonce = self._clock.nonce()

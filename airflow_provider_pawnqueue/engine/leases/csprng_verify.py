@@ -13,12 +13,13 @@ message twice, and lose none.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from airflow_provider_pawnqueue.engine.clock import Clock
 from airflow_provider_pawnqueue.engine.errors import StoreError
@@ -116,6 +117,12 @@ class CsprngVerify:
         await each(self._put, _racing(writes), at_once=self._at_once)
         await self._verify(writes)
         return [write.outcome or Done(write.version) for write in writes]
+
+    def through(self, store: ResilientStore) -> Self:
+        """See :class:`~.cas.Registers`."""
+        other = copy.copy(self)
+        other._store = store  # noqa: SLF001 - a copy of ourselves
+        return other
 
     async def _look(self, writes: Sequence[_Write]) -> None:
         """Refuse what does not stand as it was expected, before anything is written."""

@@ -1,0 +1,65 @@
+"""⚑ §5.7: a fault of one object concerns that object. The others are swept; it is told, and tried again next time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.janitor.report import Report
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: For so long a request for a single object is repeated: the next sweep tries it again.
+PATIENCE = 3.0
+#: After so many faults it is the store rather than the objects: each is tried once, so that the sweep comes to an end.
+ENOUGH = 30
+
+
+class Care:
+    """What all parts of one sweep share: the topic, the report, and how they take an object that cannot be dealt with.
+
+    An outage is another matter: a LIST that fails ends the sweep.
+    """
+
+    def __init__(self, context: Context, topic: str, report: Report) -> None:
+        self.topic = topic
+        self.report = report
+        self.once = context.patient(0.0)  # for what must not be repeated later
+        self._patient = context.patient(PATIENCE)
+        self._told: set[str] = set()
+
+    @property
+    def context(self) -> Context:
+        """The bucket, with as much patience as a single object is worth."""
+        return self._patient if len(self._told) < ENOUGH else self.once
+
+    async def alone(self, key: str, work: Awaitable[T], otherwise: T) -> T:
+        """Await what is done to one object; its fault is told, and ends nothing else."""
+        try:
+            return await work
+        except PawnQueueError as error:
+            self.tell(key, error)
+            return otherwise
+
+    def tell(self, key: str, why: object) -> None:
+        """Report and log that something could not be done to an object: once in a sweep."""
+        if key not in self._told:
+            self._told.add(key)
+            self.report.failures.append(f"{key}: {why}")
+            logger.warning("Not swept, and tried again by the next sweep: %s: %s", key, why)
+
+    async def delete(self, keys: Sequence[str], *, context: Context | None = None) -> int:
+        """Delete objects, and return how many of them are gone; in a dry run, how many it would be."""
+        if not keys or self.report.dry_run:
+            return len(keys)
+        failed = await (context or self.context).store.delete(keys)
+        for key, error in failed.items():
+            self.tell(key, error)
+        return len(keys) - len(failed)

@@ -1,0 +1,250 @@
+"""Sweep the claim records: speak for their owners, finish what has ended, and remove what nobody asks for any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import hint, layout
+from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.claims.keeping import lengthened
+from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
+from airflow_provider_pawnqueue.engine.claims.takeover import fence, is_over
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.records import Decision
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_pawnqueue.engine.janitor.care import Care
+    from airflow_provider_pawnqueue.engine.janitor.report import Ask, Verdict
+    from airflow_provider_pawnqueue.engine.records import ClaimRecord
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+
+#: A record is deleted only while this time has not passed since it was last looked at.
+LATELY = 3.0
+#: So often it is looked at again for that.
+LOOKS = 3
+
+
+class Claims:
+    """The claims of one topic, in one sweep."""
+
+    def __init__(self, care: Care, ask: Ask | None) -> None:
+        self._care = care
+        self._report = care.report
+        self._ask = ask
+
+    async def sweep(self, listed: Sequence[ObjectInfo]) -> None:
+        """Look at every claim about which something may have to be done, however many there are."""
+        context = self._care.context
+        now = await context.now()
+        wanted = []
+        for info in listed:
+            parsed = layout.parse_claim(info.key)
+            if parsed is None:
+                self._report.strangers.append(info.key)
+                continue
+            glance = hint.glance_at_record(info.size, info.last_modified)
+            closed = glance is not None and glance.state == "closed"
+            if closed and not self._is_past_retention(info, now):
+                continue
+            if self._ask is None and glance is not None and glance.state == "open" and glance.earliest > now:
+                continue  # its holder works, and settles it itself
+            wanted.append((layout.claim_stem(*parsed), info))
+
+        async def alone(one: tuple[str, ObjectInfo]) -> None:
+            await self._care.alone(one[1].key, self._claim(*one), None)
+
+        await each(alone, wanted, at_once=context.at_once)
+
+    def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
+        retention = self._care.context.settings.claims.record_retention_seconds
+        return now - info.last_modified.timestamp() > retention
+
+    async def _claim(self, stem: str, info: ObjectInfo) -> None:
+        context = self._care.context
+        looked = context.clock.elapsed()
+        standing = await records.read(context, self._care.topic, stem)
+        if standing is None:
+            return
+        record, now = standing.record, await context.now()
+        if record.state == "closed":
+            # What was listed is what was read, or it has been closed, or even claimed anew, since then.
+            if standing.version == info.version and self._is_past_retention(info, now):
+                await self._remove(stem, info, looked)
+            return
+        verdict: Verdict | None = None
+        if record.state == "open" and not is_over(context, record.until, now):
+            verdict = await self._verdict(info.key, record)
+            now = await context.now()  # the answer may have taken long
+        if verdict == "going" and now < record.until:
+            await self._renew(standing, now)
+        elif verdict == "ended" or is_over(context, record.free_at, now):
+            await self._end(info.key, standing)
+
+    async def _remove(self, stem: str, info: ObjectInfo, looked: float) -> None:
+        """Delete a closed record.
+
+        Once it is gone, its id may be claimed by again, and the key is that of a live claim: so it is deleted only if
+        it was there a moment ago, and the request is not repeated. What remains is a DELETE that is itself under way
+        for long, or a process that is paused between the look at the clock and the request, while another janitor
+        removes the record and the same id is claimed by anew: no store that we know deletes by version.
+        """
+        context = self._care.context
+        for _ in range(LOOKS):
+            if context.clock.elapsed() - looked <= LATELY:
+                self._report.removed_records += await self._care.delete([info.key], context=self._care.once)
+                return
+            looked = context.clock.elapsed()
+            standing = await records.read(context, self._care.topic, stem)
+            if standing is None or standing.version != info.version:
+                return
+        self._care.tell(info.key, f"no look at it and its deletion fitted into {LATELY:g} seconds")
+
+    async def _verdict(self, key: str, record: ClaimRecord) -> Verdict | None:
+        if self._ask is None:
+            return None
+        try:
+            return await self._ask(record)
+        except Exception as error:  # noqa: BLE001 - whatever the caller's code raises, it concerns this claim alone
+            self._care.tell(key, f"it could not be asked about: {type(error).__name__}: {error}")
+            return None
+
+    async def _renew(self, standing: FoundRecord, now: float) -> None:
+        """Renew a claim on behalf of its owner.
+
+        By compare-and-set on what was read before the owner was asked about: it may have been cleared meanwhile.
+        """
+        record = standing.record
+        lasts = record.lasts or record.ttl
+        until = lengthened(self._care.context, record, now + lasts)
+        if until <= record.until:
+            return
+        # ⚑ §4: the claim's time alone. Its session's is for the process to renew, which may be dead: whoever takes up
+        # the claim again waits for that, and not for as long as the run goes on.
+        renewed = record.model_copy(update={"until": until, "ttl": until - now, "lasts": lasts})
+        self._report.renewed_claims += await self._change(standing, renewed) is not None
+
+    async def _end(self, key: str, standing: FoundRecord) -> None:
+        """Fence a claim if nobody has yet, and finish it if its process cannot believe in it any more."""
+        if standing.record.state == "open":
+            fenced = await self._fence(key, standing)
+            if fenced is None:
+                return
+            standing = fenced
+        # ⚑ §4: fenced early, its session's time is still waited for: its process may be alive and know nothing yet.
+        if is_over(self._care.context, standing.record.free_at, await self._care.context.now()):
+            await self._finish(standing)
+
+    async def _fence(self, key: str, standing: FoundRecord) -> FoundRecord | None:
+        if self._report.dry_run:
+            expired = standing.record.model_copy(update={"state": "expired"})
+            fenced: FoundRecord | None = FoundRecord(expired, standing.version)
+        else:
+            fenced = await fence(self._care.context, self._care.topic, standing)
+        self._report.fenced_claims += fenced is not None
+        if fenced is None and await self._stands(standing):
+            self._care.tell(key, "it could not be fenced: the store does not take it")
+        return fenced
+
+    async def _finish(self, standing: FoundRecord) -> None:
+        """Carry out what a claim that is over had decided, give back the rest, and close its record.
+
+        ⚑ §5.5: every crash point is finished by someone. Only when all that was decided is confirmed may the record,
+        which alone remembers it, be closed and in time be deleted.
+        """
+        settled, left = standing.record.settled, standing.record.unsettled
+        released = [uuid for uuid, one in settled.items() if one.how == "released"]
+        failed: dict[str, PawnQueueError] = {}
+        versions = await self._leases_of(standing.record, released + left, failed)
+        closed = True
+        if not self._report.dry_run:
+            confirmed = await self._give_back(standing) if left else standing
+            if confirmed is None or (versions and not left and not await self._stands(standing)):
+                return  # somebody else is at it
+            record = confirmed.record
+            todo = [uuid for uuid in record.settled if record.settled[uuid].how != "released" or uuid in versions]
+            failed.update(await self._carry_out(record, todo, versions))
+            self._tell_stuck(record, failed)
+            final = record.model_copy(update={"state": "closed"})
+            closed = not failed and await self._change(confirmed, final) is not None
+        self._report.finished_effects += sum(not one.lost and uuid not in failed for uuid, one in settled.items())
+        given_back = [uuid for uuid in versions if uuid not in settled or settled[uuid].lost]
+        self._report.given_back += len(set(given_back).difference(failed))
+        self._report.closed_claims += closed
+
+    async def _leases_of(
+        self, record: ClaimRecord, uuids: Sequence[str], failed: dict[str, PawnQueueError]
+    ) -> dict[str, str]:
+        """Return the versions of those leases that the claim still has. What cannot be read is added to ``failed``."""
+
+        async def read(uuid: str) -> str | None:
+            try:
+                found = await self._care.context.read_lease(self._care.topic, uuid)
+            except PawnQueueError as error:
+                failed[uuid] = error
+                return None
+            is_its = found is not None and found.lease.claim == record.stem and found.lease.state == "held"
+            return found.version if found is not None and is_its else None
+
+        found = zip(uuids, await each(read, uuids, at_once=self._care.context.at_once), strict=True)
+        return {uuid: version for uuid, version in found if version is not None}
+
+    async def _give_back(self, standing: FoundRecord) -> FoundRecord | None:
+        """Decide in the record that what nobody has settled is released: consumers need not wait for the leases' time.
+
+        ⚑ §4, and safe beside a taker, who by the same rule takes the leases of a claim that is fenced and over:
+
+        - The record is fenced and its session's time is over, so its process can neither settle nor renew, and does
+          not believe in the messages any more. From here on they may change hands.
+        - They do so by compare-and-set on the version of a lease that names the claim: the taker's is refused if ours
+          came first (and finds the lease released at its next look), and ours is refused if the taker's did, and then
+          there is nothing left to do. A version is written once, so ours never meets a later lease, however late.
+        - A taker that reads the record after this decision carries out what we do, and takes the released lease then.
+        - A claim's id may be used again once its record is gone, and then a lease that names it is another claim's.
+          The leases were read before the record's version was confirmed, by this compare-and-set (or by another look,
+          where everything is decided): the record stood all the while, so they are its own.
+
+        The record lists the messages still: they count as handed out.
+        """
+        record = standing.record
+        released = {uuid: Decision(how="released", lost=True) for uuid in record.unsettled}
+        return await self._change(standing, record.model_copy(update={"settled": {**record.settled, **released}}))
+
+    async def _carry_out(
+        self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str]
+    ) -> Mapping[str, PawnQueueError]:
+        """Carry out decisions, and return what failed: where one member's fault ended all, each by itself."""
+        context = self._care.context
+        try:
+            return await carry_out(context, self._care.topic, record, uuids, versions)
+        except PawnQueueError as error:
+            if len(uuids) == 1:
+                return {uuids[0]: error}
+        parts = await each(lambda uuid: self._carry_out(record, [uuid], versions), uuids, at_once=context.at_once)
+        return {uuid: error for part in parts for uuid, error in part.items()}
+
+    def _tell_stuck(self, record: ClaimRecord, failed: Mapping[str, PawnQueueError]) -> None:
+        for uuid, error in failed.items():
+            key = layout.message(self._care.topic, record.members[uuid].name)
+            self._report.stuck[key] = str(error)
+            how = record.settled[uuid].how
+            self._care.tell(key, f"it is {how} by claim {record.stem}, which could not be carried out: {error}")
+
+    async def _change(self, standing: FoundRecord, changed: ClaimRecord) -> FoundRecord | None:
+        """Change a record by compare-and-set; None: somebody else has changed it."""
+        if self._report.dry_run:
+            return FoundRecord(changed, standing.version)
+        outcome = await records.change(self._care.context, self._care.topic, changed, standing.version)
+        if isinstance(outcome, Unknown):
+            raise outcome.fault
+        return FoundRecord(changed, outcome.version) if isinstance(outcome, Done) else None
+
+    async def _stands(self, standing: FoundRecord) -> bool:
+        """Say whether a record is still the one that was read."""
+        found = await self._care.context.store.head(layout.claim(self._care.topic, standing.record.stem))
+        return found is not None and found.version == standing.version

@@ -1,0 +1,109 @@
+"""Sweep the leases: finish moves, and remove those that stand for no message."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import hint, layout
+from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.claims.moves import finish_move
+from airflow_provider_pawnqueue.engine.claims.takeover import free_to_take, is_over
+from airflow_provider_pawnqueue.engine.gather import each
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
+    from airflow_provider_pawnqueue.engine.janitor.care import Care
+    from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+
+
+class Leases:
+    """The leases of one topic, in one sweep."""
+
+    def __init__(self, care: Care) -> None:
+        self._care = care
+        self._report = care.report
+
+    async def sweep(self, listed: Sequence[ObjectInfo], messages: Sequence[ObjectInfo]) -> None:
+        """Look at every lease that moves a message, or whose message was not listed after it."""
+        here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
+        self._report.strangers += [info.key for info in messages if layout.parse_message(info.key) is None]
+        suspects = []
+        for info in listed:
+            uuid = layout.parse_lease(info.key)
+            glance = hint.glance_at_lease(info.size, info.last_modified)
+            if uuid is None:
+                self._report.strangers.append(info.key)
+            elif uuid not in here or (glance is not None and glance.state == "moving"):
+                suspects.append(uuid)
+
+        async def orphan(uuid: str) -> FoundLease | None:
+            return await self._care.alone(self._key(uuid), self._orphan(uuid, is_here=uuid in here), None)
+
+        found = zip(suspects, await each(orphan, suspects, at_once=self._care.context.at_once), strict=True)
+        await self._remove({uuid: one for uuid, one in found if one is not None})
+
+    async def _orphan(self, uuid: str, *, is_here: bool) -> FoundLease | None:
+        """Finish a move; return a lease that stands for no message, the last trace of one that was settled."""
+        context, topic = self._care.context, self._care.topic
+        found = await context.read_lease(topic, uuid)
+        if found is not None and found.lease.state == "moving":
+            await self._move(uuid, found)
+            return None
+        if found is None or is_here:
+            return None
+        # A lease that does not name its message was written by a stranger: the list of messages is all there is.
+        name = found.lease.key
+        if name and await context.store.head(layout.message(topic, name)) is not None:
+            return None
+        # ⚑ §5: then GET the lease again: what is removed is what was there after the message was looked for.
+        again = await context.read_lease(topic, uuid)
+        return again if again is not None and again.version == found.version else None
+
+    async def _move(self, uuid: str, found: FoundLease) -> None:
+        context = self._care.context
+        if is_over(context, found.lease.until, await context.now()):
+            if not self._report.dry_run:
+                await finish_move(context, self._care.topic, uuid, found)
+            self._report.finished_moves += 1
+
+    async def _remove(self, orphans: Mapping[str, FoundLease]) -> None:
+        # ⚑ §5: overdue, and free by the rules of take-over: its claim can never settle it again.
+        free = self._would_be_free if self._report.dry_run else self._free
+        by_claim: dict[str, dict[str, FoundLease]] = defaultdict(dict)
+        for uuid, found in orphans.items():
+            by_claim[found.lease.claim if found.lease.state == "held" else ""][uuid] = found
+
+        async def alone(stem: str) -> Iterable[str]:
+            # What cannot be read is then the claim's record: its other leases would meet the same.
+            key = layout.claim(self._care.topic, stem) if stem else self._key(next(iter(by_claim[stem])))
+            return await self._care.alone(key, free(stem, by_claim[stem]), ())
+
+        parts = await each(alone, by_claim, at_once=self._care.context.at_once)
+        self._report.removed_leases += await self._care.delete([self._key(uuid) for part in parts for uuid in part])
+
+    async def _free(self, _: str, orphans: Mapping[str, FoundLease]) -> Iterable[str]:
+        return await free_to_take(self._care.context, self._care.topic, orphans)
+
+    async def _would_be_free(self, stem: str, orphans: Mapping[str, FoundLease]) -> Iterable[str]:
+        """Return what a sweep that changes something would find free, without ending anything for it."""
+        context = self._care.context
+        now = await context.now()
+        standing: FoundRecord | None = None
+        if stem and layout.parse_claim(f"{stem}.json") is not None:
+            standing = await records.read(context, self._care.topic, stem)
+
+        def is_free(uuid: str, found: FoundLease) -> bool:
+            if found.lease.state == "released":
+                return now >= found.lease.until
+            if standing is None or uuid not in standing.record.members:
+                return is_over(context, found.lease.until, now)
+            # What was settled is finished with its claim, and counted there; the rest would be given back.
+            return uuid not in standing.record.settled and is_over(context, standing.record.free_at, now)
+
+        return [uuid for uuid, found in orphans.items() if is_free(uuid, found)]
+
+    def _key(self, uuid: str) -> str:
+        return layout.lease(self._care.topic, uuid)

@@ -1,0 +1,97 @@
+"""One sweep of a topic, and of the probes that dead processes left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.janitor.care import Care
+from airflow_provider_pawnqueue.engine.janitor.claims import Claims
+from airflow_provider_pawnqueue.engine.janitor.leases import Leases
+from airflow_provider_pawnqueue.engine.janitor.report import Ask, Report
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+
+#: What nobody wrote lately is a leftover: half a burial, a probe of a process that died.
+LEFTOVER_AGE = 3600.0
+
+
+async def sweep(context: Context, topic: str, *, dry_run: bool, ask: Ask | None = None) -> Report:
+    """Finish what others left, and remove what nobody needs.
+
+    :param ask: speak for the owners of open claims: what goes on is renewed, what has ended without settling is fenced.
+    """
+    return await _Sweep(context, topic, Report(topic, dry_run), ask).run()
+
+
+async def sweep_probes(context: Context, *, dry_run: bool) -> int:
+    """Remove probe objects of processes that died, and return how many there were."""
+    now = await context.now()
+    old = [
+        info.key
+        async for page in context.store.pages(layout.PROBES)
+        for info in page
+        if now - info.last_modified.timestamp() > LEFTOVER_AGE
+    ]
+    if old and not dry_run:
+        await context.store.delete(old)
+    return len(old)
+
+
+class _Sweep:
+    def __init__(self, context: Context, topic: str, report: Report, ask: Ask | None) -> None:
+        self._context = context
+        self._topic = topic
+        self._report = report
+        self._care = Care(context, topic, report)
+        self._ask = ask
+
+    async def run(self) -> Report:
+        # ⚑ §5: leases are listed before messages. A message that was there when its lease was listed is in the second
+        # list, or was settled in between; the other way round, a lease of a new message would look like an orphan.
+        leases = await self._list(layout.leases(self._topic))
+        messages = await self._list(layout.messages(self._topic))
+        claims = await self._list(layout.claims(self._topic))
+        dead = await self._list(layout.dead_letters(self._topic))
+        await Claims(self._care, self._ask).sweep(claims)
+        await Leases(self._care).sweep(leases, messages)
+        await self._leftovers(dead)
+        return self._report
+
+    async def _leftovers(self, dead: list[ObjectInfo]) -> None:
+        """Remove reasons whose dead letter is gone: requests of a burial that landed after a redrive."""
+        now = await self._context.now()
+        parsed = {info.key: layout.parse_dead_letter(info.key) for info in dead}
+        letters = {one[0] for one in parsed.values() if one is not None and not one[1]}
+        self._report.strangers += [key for key, one in parsed.items() if one is None]
+        old = [
+            one[0]
+            for info in dead
+            if (one := parsed[info.key]) is not None
+            and one[1]
+            and one[0] not in letters
+            and now - info.last_modified.timestamp() > LEFTOVER_AGE
+        ]
+
+        async def alone(uuid: str) -> bool:
+            return await self._care.alone(layout.dead_reason(self._topic, uuid), self._is_alone(uuid), otherwise=False)
+
+        are_alone = await each(alone, old, at_once=self._context.at_once)
+        lone = [layout.dead_reason(self._topic, uuid) for uuid, yes in zip(old, are_alone, strict=True) if yes]
+        self._report.removed_leftovers += await self._care.delete(lone)
+
+    async def _is_alone(self, uuid: str) -> bool:
+        """Say whether a reason will never have a dead letter: a burial that is not finished has its lease still.
+
+        In this order: if the lease is gone, the letter is there, or was and has been redriven.
+        """
+        store = self._care.context.store
+        if await store.head(layout.lease(self._topic, uuid)) is not None:
+            return False
+        return await store.head(layout.dead_letter(self._topic, uuid)) is None
+
+    async def _list(self, folder: str) -> list[ObjectInfo]:
+        return [info async for page in self._context.store.pages(folder) for info in page]
