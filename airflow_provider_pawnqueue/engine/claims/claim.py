@@ -130,6 +130,16 @@ class Claim:
         return self._deadline
 
     @property
+    def ttl(self) -> float:
+        """For how many seconds a renewal keeps it, unless it is told otherwise."""
+        return self._record.lasts or self._record.ttl
+
+    @property
+    def session_ttl(self) -> float | None:
+        """For how many seconds a renewal trusts its session; None: for as long as the claim is kept."""
+        return None
+
+    @property
     def lost(self) -> str | None:
         """Why the claim was lost, or None as far as is known."""
         return self._lost
