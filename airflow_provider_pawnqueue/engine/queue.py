@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_provider_pawnqueue.engine import bucket, layout
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
-from airflow_provider_pawnqueue.engine.claims.keeping import renew
+from airflow_provider_pawnqueue.engine.claims.keeping import renew, session_time
 from airflow_provider_pawnqueue.engine.clock import Clock, SystemClock
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, ConfigError, LeaseLostError, QueueClosedError
+from airflow_provider_pawnqueue.engine.gather import together
 from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats, find, peek, stats
 from airflow_provider_pawnqueue.engine.janitor import Ask, Report, sweep, sweep_probes
 from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
@@ -61,6 +62,7 @@ class PawnQueue:
         self._claims = Claims(self._context)
         self._registry = Registry(store, registers, time, at_once=at_once)
         self._heartbeat = Heartbeat(self._registry, clock, settings.registry.heartbeat_interval_seconds)
+        self._kept: list[KeepAlive] = []
         self._closed = False
 
     @staticmethod
@@ -317,14 +319,32 @@ class PawnQueue:
     ) -> KeepAlive:
         """Renew the claim in the background: ``async with queue.keep_alive(claim, on_lost=stop): work()``.
 
-        :param on_lost: called once, with the error, when the claim is lost all the same.
-        :param interval: seconds between renewals; without it, ``polling.lease_refresh_interval_seconds``, and never
-            more than a third of ``ttl``.
+        The renewals never end in silence: whatever goes wrong is logged and tried again while the claim is trusted,
+        and then told. Leaving the block waits for a renewal that is under way, for 5 seconds at most.
+
+        :param on_lost: called once, with the error, when the claim is lost all the same. What it raises is logged.
+        :param ttl: what a renewal gives; without it, what the claim was given before.
+        :param interval: seconds between renewals, less than the claim is trusted after one (its time but for
+            ``claims.margin_seconds``); without it, ``polling.lease_refresh_interval_seconds``, and never more than a
+            third of that time.
         """
         self._check_open()
-        time = self._checked_ttl(ttl)
-        pause = interval or min(self._settings.polling.lease_refresh_interval_seconds, time / 3)
-        return KeepAlive(self._context, claim, ttl=time, interval=pause, on_lost=on_lost)
+        margin = self._context.margin
+        own = claim.ttl if claim.ttl > margin else None  # one that found nothing has none, and needs none
+        time = self._checked_ttl(own if ttl is None else ttl)
+        trusted = min(time, session_time(claim, time)) - margin
+        if interval is None:
+            pause = min(self._settings.polling.lease_refresh_interval_seconds, trusted / 3)
+        elif _is_number(interval) and 0 < interval < trusted:
+            pause = float(interval)
+        else:
+            raise ConfigError(
+                f"interval={interval!r}: pass a number of seconds between 0 and {trusted:g}, for which the claim is "
+                "trusted after a renewal; or none, to have it renewed three times in that time.",
+                topic=claim.topic,
+                operation="keep_alive",
+            )
+        return KeepAlive(self._context, claim, ttl=time, interval=pause, on_lost=on_lost, kept=self._kept)
 
     async def ack(self, claim: Claim, ids: Iterable[str] | None = None) -> Settlement:
         """Settle messages as done, all of the claim's or those with these ids. They are not delivered again."""
@@ -429,9 +449,13 @@ class PawnQueue:
             return
         self._closed = True
         keep = self._settings.claims.keep_when_closed if keep_claims is None else keep_claims
-        await self._claims.close(keep=keep)
-        await self._heartbeat.stop()
-        await self._store.aclose()
+        try:
+            # Those first who work on what is given back then: they are told.
+            await together(*(one.end("its queue was closed") for one in self._kept))
+            await self._claims.close(keep=keep)
+        finally:
+            await self._heartbeat.stop()
+            await self._store.aclose()
 
     async def _settle(self, claim: Claim, ids: Iterable[str] | None, decision: Decision) -> Settlement:
         self._check_open()
@@ -446,8 +470,8 @@ class PawnQueue:
         margin = self._context.margin
         if not _is_number(time) or not margin < time < MOST_DELAY:
             raise ConfigError(
-                f"ttl={time!r} is too short to be of use, or too long: claims.margin_seconds={margin:g} is taken off "
-                "at its end."
+                f"ttl={time!r}: pass a number of seconds above claims.margin_seconds={margin:g}, which is taken off at "
+                "its end, and below ten years."
             )
         return float(time)
 

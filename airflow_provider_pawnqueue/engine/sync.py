@@ -81,6 +81,33 @@ _OWN_THREAD = (
 )
 
 
+class SyncKeepAlive:
+    """What the block of :meth:`SyncPawnQueue.keep_alive` is given: any thread may ask ``.lost``, and wait for it.
+
+    ``.error`` says why it was lost.
+    """
+
+    def __init__(self, on_lost: Callable[[LeaseLostError], Awaitable[None] | None] | None) -> None:
+        self._on_lost = on_lost
+        self.lost = threading.Event()
+        self.error: LeaseLostError | None = None
+
+    def _tell(self, error: LeaseLostError) -> Awaitable[None] | None:
+        """Tell of the loss, in the thread of the loop: what is raised here is logged there."""
+        self.error = error
+        self.lost.set()
+        try:
+            return None if self._on_lost is None else self._on_lost(error)
+        except (SystemExit, KeyboardInterrupt) as end:
+            raise PawnQueueError(_NO_EXIT, operation="on_lost", cause=end) from end
+
+
+_NO_EXIT = (
+    "on_lost is called in the thread of the queue's own event loop, and cannot end the program from there: let it tell "
+    "the thread that works, by an event for example."
+)
+
+
 class SyncPawnQueue:
     """:class:`~.queue.PawnQueue` without ``await``: ``with SyncPawnQueue.open(...) as queue:``.
 
@@ -206,17 +233,21 @@ class SyncPawnQueue:
         self,
         claim: Claim,
         *,
-        on_lost: Callable[[LeaseLostError], None] | None = None,
+        on_lost: Callable[[LeaseLostError], Awaitable[None] | None] | None = None,
         ttl: float | None = None,
         interval: float | None = None,
-    ) -> Iterator[KeepAlive]:
+    ) -> Iterator[SyncKeepAlive]:
         """See :meth:`.queue.PawnQueue.keep_alive`; ``on_lost`` is called in the thread of the loop."""
-        keeper = self._run(
-            lambda queue: queue.keep_alive(claim, on_lost=on_lost, ttl=ttl, interval=interval).__aenter__()
-        )
+        told = SyncKeepAlive(on_lost)
+
+        async def make(queue: PawnQueue) -> KeepAlive:
+            return queue.keep_alive(claim, on_lost=told._tell, ttl=ttl, interval=interval)  # noqa: SLF001 - this file's own
+
+        keeper = self._run(make)
         loop = self._loop
         try:
-            yield keeper
+            loop.run(keeper.__aenter__())  # in here: an interrupt must not leave renewals behind that nobody ends
+            yield told
         finally:
             if loop.pid == os.getpid():
                 with suppress(QueueClosedError):  # closed inside the block: it has ended with the queue

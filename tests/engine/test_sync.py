@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import (
+    Claim,
     ConfigError,
     InvalidPayloadError,
     LeaseLostError,
@@ -40,6 +41,12 @@ TOPIC = "orders"
 def threads() -> list[str]:
     """The threads of queues."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("pawnqueue")]
+
+
+def fence(store: MemoryStore, claim: Claim) -> None:
+    """Let somebody end the claim."""
+    record = claim._record.model_copy(update={"state": "expired"})
+    store._write(layout.claim(TOPIC, record.stem), record.encode())
 
 
 @pytest.fixture
@@ -285,8 +292,7 @@ def test_keep_alive_tells_of_a_loss(queue: SyncPawnQueue, store: MemoryStore) ->
         told.append(error)
         lost.set()
 
-    record = claim._record.model_copy(update={"state": "expired"})
-    store._write(layout.claim(TOPIC, record.stem), record.encode())
+    fence(store, claim)
     with (  # noqa: PT012 - the work is in the block
         pytest.raises(ZeroDivisionError),
         queue.keep_alive(claim, on_lost=on_lost, interval=0.01) as keeper,
@@ -296,6 +302,58 @@ def test_keep_alive_tells_of_a_loss(queue: SyncPawnQueue, store: MemoryStore) ->
         1 / 0  # noqa: B018 - the work
     assert len(told) == 1
     assert claim.lost
+
+
+def test_a_loss_can_be_waited_for_in_any_thread(queue: SyncPawnQueue, store: MemoryStore) -> None:
+    """``.lost`` is an event of threads, which wakes who waits for it, and ``.error`` says why."""
+    queue.publish(TOPIC, numbered(1))
+    claim = queue.claim(TOPIC, "c")
+    with queue.keep_alive(claim, interval=0.01) as keeper, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(keeper.lost.wait, 30) for _ in range(2)]
+        assert not keeper.lost.wait(0.2)
+        fence(store, claim)
+        assert keeper.lost.wait(30)
+        assert all(one.result(30) for one in waiting)
+        assert isinstance(keeper.error, LeaseLostError)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
+def test_what_on_lost_raises_is_logged(
+    queue: SyncPawnQueue, store: MemoryStore, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    """And changes nothing: the block goes on, and so does the queue, even if it was to end the program."""
+    queue.publish(TOPIC, numbered(1))
+    claim = queue.claim(TOPIC, "c")
+
+    def on_lost(_: LeaseLostError) -> None:
+        raise error
+
+    fence(store, claim)
+    with queue.keep_alive(claim, on_lost=on_lost, interval=0.01) as keeper:
+        assert keeper.lost.wait(30)
+    assert f"on_lost of claim {claim.claim_id} failed" in caplog.text
+    assert error.__name__ in caplog.text
+    assert queue.list_topics() == [TOPIC]
+
+
+def test_keep_alive_follows_the_claims_own_time(store: MemoryStore) -> None:
+    """A short claim is kept by default, in the sync form too."""
+    with SyncPawnQueue.open(store=store, claims={"margin_seconds": 0.0}) as queue:
+        queue.create_topic(TOPIC)
+        queue.publish(TOPIC, numbered(1))
+        claim = queue.claim(TOPIC, "c", ttl=3)
+        with queue.keep_alive(claim) as keeper:
+            assert not keeper.lost.wait(3.5)
+        assert queue.ack(claim).complete
+
+
+@pytest.mark.parametrize("interval", [-1, float("nan"), 30])
+def test_an_interval_that_is_none_is_refused(queue: SyncPawnQueue, interval: float) -> None:
+    """As in the asynchronous queue; the block is not entered."""
+    queue.publish(TOPIC, numbered(1))
+    claim = queue.claim(TOPIC, "c")
+    with pytest.raises(ConfigError, match="interval"), queue.keep_alive(claim, interval=interval):
+        pytest.fail("it was entered")
 
 
 def test_a_call_from_its_own_thread_is_an_error_and_no_deadlock(queue: SyncPawnQueue, store: MemoryStore) -> None:
@@ -312,21 +370,22 @@ def test_a_call_from_its_own_thread_is_an_error_and_no_deadlock(queue: SyncPawnQ
             told.append(error)
         lost.set()
 
-    record = claim._record.model_copy(update={"state": "expired"})
-    store._write(layout.claim(TOPIC, record.stem), record.encode())
+    fence(store, claim)
     with queue.keep_alive(claim, on_lost=on_lost, interval=0.01):
         assert lost.wait(30)
     assert "another thread" in str(told[0])
 
 
 def test_a_queue_may_be_closed_inside_a_block_that_keeps_alive(store: MemoryStore) -> None:
-    """The block ends without an error of its own, and nothing is left."""
+    """The block ends without an error of its own, nothing is left, and it is told that nobody keeps the claim now."""
     queue = SyncPawnQueue.open(store=store)
     queue.create_topic(TOPIC)
     queue.publish(TOPIC, numbered(1))
     claim = queue.claim(TOPIC, "c")
-    with queue.keep_alive(claim):
+    with queue.keep_alive(claim) as keeper:
         queue.close()
+        assert keeper.lost.is_set()
+    assert "was closed" in str(keeper.error)
     assert threads() == []
 
 

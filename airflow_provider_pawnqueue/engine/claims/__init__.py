@@ -2,6 +2,6 @@
 
 from airflow_provider_pawnqueue.engine.claims.claim import Claim, ClaimReference, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.desk import Claims
-from airflow_provider_pawnqueue.engine.claims.keeping import KeepAlive
+from airflow_provider_pawnqueue.engine.claims.keep_alive import KeepAlive
 
 __all__ = ["Claim", "ClaimReference", "Claims", "KeepAlive", "Message", "Settlement"]

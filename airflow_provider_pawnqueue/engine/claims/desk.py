@@ -17,7 +17,7 @@ from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK, Lookout
 from airflow_provider_pawnqueue.engine.claims.settling import Settled, settle
 from airflow_provider_pawnqueue.engine.claims.spread import Spread
 from airflow_provider_pawnqueue.engine.claims.takeover import fence
-from airflow_provider_pawnqueue.engine.errors import LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.engine.errors import LeaseLostError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.records import Decision
 
@@ -154,16 +154,16 @@ class Claims:
         left = _left(claim)
         try:
             await leave(self._context.patient(), claim)
-        except PawnQueueError as error:
-            logger.warning("Claim %s could not be left in good order: %s", claim.claim_id, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
+            logger.warning("Claim %s could not be left in good order: %r", claim.claim_id, error)
         return left
 
     async def _return(self, claim: Claim) -> int:
         decision = Decision(how="released", reason="closed", returned=True)
         try:
             result = await settle(self._context.patient(), claim, dict.fromkeys(claim._record.unsettled, decision))  # noqa: SLF001
-        except PawnQueueError as error:
-            logger.warning("Claim %s could not be given back: %s", claim.claim_id, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
+            logger.warning("Claim %s could not be given back: %r", claim.claim_id, error)
             return 0
         return len(result.decided)
 
