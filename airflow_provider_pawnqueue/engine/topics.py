@@ -125,6 +125,8 @@ class KnownTopics:
         self._seen: dict[str, float] = {}
         self._reads: Shared[str, TopicRecord | None] = Shared()
         self._creations: Shared[str, None] = Shared()
+        self._looks: Shared[str, bool] = Shared()
+        self._looked: dict[str, float] = {}
         self._changes = 0
 
     async def get(self, topic: str, operation: str) -> TopicRecord:
@@ -150,13 +152,13 @@ class KnownTopics:
         now = self._clock.elapsed()
         if now - self._seen.get(topic, -math.inf) < SEEN:
             return True
-        changes = self._changes
-        if await self._store.with_budget(PATIENCE).head(layout.topic_marker(topic)) is None:
-            self.forget(topic)
-            return False
-        if changes == self._changes:
-            self._seen[topic] = now
-        return True
+        may_be_old = self._looks.is_under_way(topic) and now - self._looked[topic] < SEEN
+        if not may_be_old:
+            self._looks.begin_anew(topic)
+            self._looked[topic] = now
+        there = await self._looks.do(topic, lambda: self._look(topic))
+        # A look that had begun before we asked may have been before the topic was created again.
+        return there or (may_be_old and await self._looks.do(topic, lambda: self._look(topic)))
 
     def forget(self, topic: str) -> None:
         """Forget what was known of the topic, and what is being read of it at this moment."""
@@ -165,6 +167,7 @@ class KnownTopics:
         self._seen.pop(topic, None)
         self._reads.begin_anew(topic)
         self._creations.begin_anew(topic)
+        self._looks.begin_anew(topic)
 
     async def _read(self, topic: str) -> TopicRecord | None:
         began, changes = self._clock.elapsed(), self._changes
@@ -177,6 +180,15 @@ class KnownTopics:
     async def _create(self, topic: str) -> None:
         began, changes = self._clock.elapsed(), self._changes
         self._remember(topic, await self._topics.create(topic, {}), began, changes)
+
+    async def _look(self, topic: str) -> bool:
+        began, changes = self._clock.elapsed(), self._changes
+        if await self._store.with_budget(PATIENCE).head(layout.topic_marker(topic)) is None:
+            self.forget(topic)
+            return False
+        if changes == self._changes:
+            self._seen[topic] = began
+        return True
 
     def _remember(self, topic: str, record: TopicRecord, began: float, changes: int) -> None:
         if changes == self._changes:  # else it may be what was there before the change

@@ -19,6 +19,7 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotFoundError,
     layout,
 )
+from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 from tests.engine.virtual import TOPIC, Kind, Process, World, numbered, numbers
 
 
@@ -284,6 +285,43 @@ async def test_nothing_is_published_into_a_topic_that_was_deleted(world: World, 
     assert requests == {"GET": 1}
     await ann.queue.publish(TOPIC, numbered(2), create=True)
     assert len(stored(world)) == 2
+
+
+async def test_many_who_publish_at_once_look_once(world: World, ann: Process) -> None:
+    """One HEAD answers for all of them; where it says that the topic is gone, all are told, and nothing is left."""
+    ann.client.latency = 0.02
+    await world.later(30)
+    with ann.client.counting() as requests:
+        await asyncio.gather(*(ann.queue.publish(TOPIC, numbered(1)) for _ in range(100)))
+    assert requests == {"PUT": 100, "HEAD": 1}
+    await world.later(30)
+    world.bucket.remove(layout.topic_marker(TOPIC))
+    outcomes = await asyncio.gather(
+        *(ann.queue.publish(TOPIC, numbered(1)) for _ in range(100)), return_exceptions=True
+    )
+    assert [type(one) for one in outcomes] == [TopicNotFoundError] * 100
+    assert len(stored(world)) == 100
+
+
+async def test_a_look_of_somebody_elses_does_not_withdraw_what_came_later(world: World, ann: Process) -> None:
+    """Who publishes after the topic was created again is not told what a look has found that began before."""
+    await world.later(30)
+    look = world.bucket.head
+    later: list[asyncio.Task[list[str]]] = []
+
+    async def look_slowly(key: str) -> ObjectInfo | None:
+        found = await look(key)
+        if not later:
+            world.topic()
+            later.append(asyncio.create_task(ann.queue.publish(TOPIC, numbered(1, 7))))
+            await world.later(0.5)
+        return found
+
+    world.bucket.remove(layout.topic_marker(TOPIC))
+    world.bucket.head = look_slowly  # type: ignore[method-assign]
+    with pytest.raises(TopicNotFoundError):
+        await ann.queue.publish(TOPIC, numbered(1))
+    assert await asyncio.gather(*later) == [[body["id"] for body in stored(world)]]
 
 
 async def test_messages_that_could_not_be_withdrawn_are_told(world: World, ann: Process) -> None:
