@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import iso
-from airflow_provider_pawnqueue.engine.errors import PublishError, StoreError
-from airflow_provider_pawnqueue.engine.gather import each, together
+from airflow_provider_pawnqueue.engine.errors import PublishError, StoreError, TopicNotFoundError
+from airflow_provider_pawnqueue.engine.gather import each, in_full, together
 from airflow_provider_pawnqueue.engine.records import Envelope
 from airflow_provider_pawnqueue.engine.store.port import Done, Refused
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
+
+logger = logging.getLogger(__name__)
 
 #: Two messages of one publisher are at least one of these apart in their keys: LIST is publish order. They are counted
 #: in whole numbers, as seconds since 1970 in a float have only four steps to the microsecond.
@@ -35,9 +38,19 @@ class Publisher:
         self._last = 0  # in ticks
 
     async def publish(
-        self, topic: str, payloads: Sequence[dict[str, Any]], *, producer_id: str, headers: dict[str, str]
+        self,
+        topic: str,
+        payloads: Sequence[dict[str, Any]],
+        *,
+        producer_id: str,
+        headers: dict[str, str],
+        is_there: Callable[[str], Awaitable[bool]],
     ) -> list[str]:
-        """Publish checked payloads, and return their ids in order."""
+        """Publish checked payloads, and return their ids in order.
+
+        :param is_there: says whether the topic is there still. It is asked beside the messages' PUTs, not before them.
+        :raises TopicNotFoundError: it is not: what was written is removed again.
+        """
         now = await self._context.time.now()
         # Id and key are fixed before the first attempt: whatever is sent again aims at the same object.
         envelopes = []
@@ -53,13 +66,44 @@ class Publisher:
                 headers=headers,
             )
             envelopes.append((layout.message_name(stamp, envelope.id), envelope))
-        results = await each(lambda each_: self._send(topic, *each_), envelopes, at_once=self._context.at_once)
+        results, there = await together(
+            each(lambda each_: self._send(topic, *each_), envelopes, at_once=self._context.at_once),
+            self._is_there(topic, is_there),
+        )
+        if not there:
+            await in_full(lambda: self._withdraw(topic, envelopes, results))
         ids = [envelope.id for _, envelope in envelopes]
         failed = {one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is False}
         unknown = {one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is None}
         if failed or unknown:
             raise _error(topic, ids, failed, unknown)
         return ids
+
+    async def _is_there(self, topic: str, ask: Callable[[str], Awaitable[bool]]) -> bool:
+        try:
+            return await ask(topic)
+        except StoreError as error:
+            # Where nobody can tell, what was published is: it is there if the topic is, or is created again.
+            logger.warning("It could not be found out whether topic %r is there still: %s", topic, error)
+            return True
+
+    async def _withdraw(
+        self, topic: str, envelopes: Sequence[tuple[str, Envelope]], results: Sequence[_Result]
+    ) -> NoReturn:
+        """Remove messages from a topic that was deleted behind its publisher's back, and say so."""
+        keys = {layout.message(topic, name): envelope.id for name, envelope in envelopes}
+        left = {keys[key] for key in await self._context.store.delete(list(keys))}
+        left |= {envelope.id for (_, envelope), result in zip(envelopes, results, strict=True) if result.landed is None}
+        sentence = f"Topic {topic!r} does not exist any more: it was deleted. "
+        if left:
+            sentence += (
+                f"Of {len(left)} of the {len(keys)} messages ({min(left)}, say) it is not known whether they "
+                "could be removed again, and they are delivered if it is created again; of the others none was "
+                "published."
+            )
+        else:
+            sentence += f"Nothing was published: create it with create_topic({topic!r})."
+        raise TopicNotFoundError(sentence, topic=topic, operation="publish")
 
     async def _send(self, topic: str, name: str, envelope: Envelope) -> _Result:
         key = layout.message(topic, name)

@@ -8,7 +8,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_pawnqueue.engine import bucket, layout
+from airflow_provider_pawnqueue.engine import bucket, layout, removal
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
 from airflow_provider_pawnqueue.engine.claims.keeping import renew, session_time
@@ -138,15 +138,20 @@ class PawnQueue:
         self._check_open()
         return await self._topics.names()
 
-    async def delete_topic(self, topic: str) -> None:
-        """Delete the topic, if nothing is left in it.
+    async def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Delete the topic, if nothing is left in it; what claims have left that have ended goes with it.
 
-        :raises TopicNotEmptyError: there are messages, leases, claims or dead letters.
+        It takes a second, which is how long other processes may go on publishing into it.
+
+        :param force: delete all that is in it too: messages, whoever works on them, and dead letters.
+        :raises TopicNotEmptyError: there are messages, leases, unfinished claims or dead letters: how many, roughly.
         """
         self._check_open()
-        self._known_topics.forget(topic)
         self._claims.forget([topic])
-        await self._topics.delete(topic)
+        try:
+            await removal.delete(self._context, self._topics, topic, force=force)
+        finally:
+            self._known_topics.forget(topic)
 
     async def register_producer(self, name: str) -> Registration:
         """Return the producer's registration; a name has one id, in all processes and for ever."""
@@ -181,7 +186,7 @@ class PawnQueue:
         :param producer: who publishes, by name; its id is in each message.
         :param headers: text to text, the same for all of them.
         :param create: create the topic if it does not exist.
-        :raises TopicNotFoundError: there is no such topic.
+        :raises TopicNotFoundError: there is no such topic, or it was deleted; nothing was published.
         :raises InvalidPayloadError: one of the payloads is no JSON object; nothing was published.
         :raises PublishError: some were not published, or nobody can tell; it says which.
         """
@@ -191,12 +196,14 @@ class PawnQueue:
         own_headers = checked_headers(headers, topic)
         checked = [checked_payload(one, limits, topic, position) for position, one in enumerate(payloads)]
         if create:
-            await self._topics.create(topic, {})
+            await self._known_topics.create(topic)
         await self._topic(topic, "publish")
         if not checked:
             return []
         producer_id = (await self._register("producers", producer)).entity_id if producer else ""
-        return await self._publisher.publish(topic, checked, producer_id=producer_id, headers=own_headers)
+        return await self._publisher.publish(
+            topic, checked, producer_id=producer_id, headers=own_headers, is_there=self._known_topics.is_there
+        )
 
     async def claim(  # noqa: PLR0913 - all but the first two have a default
         self,

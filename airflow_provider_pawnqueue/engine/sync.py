@@ -185,9 +185,9 @@ class SyncPawnQueue:
         """See :meth:`.queue.PawnQueue.list_topics`."""
         return self._run(lambda queue: queue.list_topics())
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """See :meth:`.queue.PawnQueue.delete_topic`."""
-        self._run(lambda queue: queue.delete_topic(topic))
+        self._run(lambda queue: queue.delete_topic(topic, force=force))
 
     def register_producer(self, name: str) -> Registration:
         """See :meth:`.queue.PawnQueue.register_producer`."""

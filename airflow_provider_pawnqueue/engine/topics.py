@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -11,10 +10,8 @@ from pydantic import ValidationError
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.errors import (
     ConfigError,
-    PawnQueueError,
     StoreError,
     TopicExistsError,
-    TopicNotEmptyError,
     TopicNotFoundError,
 )
 from airflow_provider_pawnqueue.engine.gather import Shared, each
@@ -32,6 +29,8 @@ if TYPE_CHECKING:
 #: How long a topic's record is relied upon, and how long it is that a topic which was there is there.
 FRESH = 60.0
 SEEN = 1.0
+#: How long it is asked for whether a topic is there still: messages wait for it.
+PATIENCE = 5.0
 
 
 class Topics:
@@ -99,52 +98,6 @@ class Topics:
         markers = await each(self._store.head, map(layout.topic_marker, names), at_once=self._at_once)
         return sorted(name for name, marker in zip(names, markers, strict=True) if marker)
 
-    async def delete(self, topic: str) -> None:
-        """Delete the topic and what is left below it, if it holds no message, lease, open claim or dead letter.
-
-        A message that a publisher sends at the same instant is not lost: it is there again when the topic is created
-        again.
-        """
-        layout.checked_topic(topic)
-        if await self.find(topic) is None:
-            raise missing(topic, "delete_topic")
-        marker = layout.topic_marker(topic)
-        # The marker goes first, so that publishers stop; what came in before that is seen by the second look.
-        await self._refuse_if_used(topic)
-        found = await self.find(topic)
-        await self._gone([marker], topic)
-        try:
-            await self._refuse_if_used(topic)
-            kept = (*_never_deleted(topic), marker)  # a marker that is there now is of somebody who created it anew
-            async for page in self._store.pages(layout.topic_folder(topic)):
-                await self._gone([info.key for info in page if not info.key.startswith(kept)], topic)
-        except PawnQueueError:
-            # What was not deleted to the end is there, so that it can be used, or deleted again.
-            if found is not None:
-                await self._registers.write([Step(marker, found[0])])
-            raise
-
-    async def _refuse_if_used(self, topic: str) -> None:
-        for folder in _never_deleted(topic):
-            async for page in self._store.pages(folder):
-                raise TopicNotEmptyError(
-                    f"Topic {topic!r} was not deleted: {folder} still holds objects, {page[0].key} first. "
-                    "Consume, redrive or purge them before.",
-                    topic=topic,
-                    operation="delete_topic",
-                )
-
-    async def _gone(self, keys: Sequence[str], topic: str) -> None:
-        failed = await self._store.delete(keys) if keys else {}
-        for key, error in failed.items():
-            raise StoreError(
-                f"Topic {topic!r} was deleted in part only: {key} is still there ({error}). Delete it again.",
-                topic=topic,
-                operation="delete_topic",
-                cause=error,
-                transient=error.transient,
-            )
-
     async def find(self, topic: str) -> tuple[TopicRecord, str] | None:
         """Return the topic's record and its version, or None if there is no such topic."""
         key = layout.topic_marker(topic)
@@ -171,6 +124,9 @@ class KnownTopics:
         self._records: dict[str, tuple[TopicRecord, float]] = {}
         self._seen: dict[str, float] = {}
         self._reads: Shared[str, TopicRecord | None] = Shared()
+        self._creations: Shared[str, None] = Shared()
+        self._looks: Shared[str, bool] = Shared()
+        self._looked: dict[str, float] = {}
         self._changes = 0
 
     async def get(self, topic: str, operation: str) -> TopicRecord:
@@ -187,16 +143,22 @@ class KnownTopics:
             raise missing(topic, operation)
         return record
 
+    async def create(self, topic: str) -> None:
+        """Create the topic if it does not exist, once for all who want it at once."""
+        await self._creations.do(topic, lambda: self._create(topic))
+
     async def is_there(self, topic: str) -> bool:
         """Say whether the topic is there still: one HEAD, unless that was seen within the last second."""
         now = self._clock.elapsed()
         if now - self._seen.get(topic, -math.inf) < SEEN:
             return True
-        if await self._store.head(layout.topic_marker(topic)) is None:
-            self.forget(topic)
-            return False
-        self._seen[topic] = now
-        return True
+        may_be_old = self._looks.is_under_way(topic) and now - self._looked[topic] < SEEN
+        if not may_be_old:
+            self._looks.begin_anew(topic)
+            self._looked[topic] = now
+        there = await self._looks.do(topic, lambda: self._look(topic))
+        # A look that had begun before we asked may have been before the topic was created again.
+        return there or (may_be_old and await self._looks.do(topic, lambda: self._look(topic)))
 
     def forget(self, topic: str) -> None:
         """Forget what was known of the topic, and what is being read of it at this moment."""
@@ -204,23 +166,34 @@ class KnownTopics:
         self._records.pop(topic, None)
         self._seen.pop(topic, None)
         self._reads.begin_anew(topic)
+        self._creations.begin_anew(topic)
+        self._looks.begin_anew(topic)
 
     async def _read(self, topic: str) -> TopicRecord | None:
-        now = self._clock.elapsed()
-        changes = self._changes
+        began, changes = self._clock.elapsed(), self._changes
         found = await self._topics.find(topic)
         if found is None:
             return None
-        if changes == self._changes:  # else it may have been read before the change
-            self._records[topic] = (found[0], now)
-            self._seen[topic] = now
+        self._remember(topic, found[0], began, changes)
         return found[0]
 
+    async def _create(self, topic: str) -> None:
+        began, changes = self._clock.elapsed(), self._changes
+        self._remember(topic, await self._topics.create(topic, {}), began, changes)
 
-def _never_deleted(topic: str) -> tuple[str, ...]:
-    """Return the folders whose objects stand for messages."""
-    parts = (layout.messages, layout.packs, layout.leases, layout.claims, layout.dead_letters)
-    return tuple(part(topic) for part in parts)
+    async def _look(self, topic: str) -> bool:
+        began, changes = self._clock.elapsed(), self._changes
+        if await self._store.with_budget(PATIENCE).head(layout.topic_marker(topic)) is None:
+            self.forget(topic)
+            return False
+        if changes == self._changes:
+            self._seen[topic] = began
+        return True
+
+    def _remember(self, topic: str, record: TopicRecord, began: float, changes: int) -> None:
+        if changes == self._changes:  # else it may be what was there before the change
+            self._records[topic] = (record, began)
+            self._seen[topic] = began
 
 
 def _settings(topic: str, before: TopicSettings, changes: dict[str, Any]) -> TopicSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from datetime import datetime
@@ -18,6 +19,7 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotFoundError,
     layout,
 )
+from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 from tests.engine.virtual import TOPIC, Kind, Process, World, numbered, numbers
 
 
@@ -251,3 +253,149 @@ async def test_payloads_may_be_a_generator(ann: Process) -> None:
     """Payloads are taken from anything that can be iterated over, once."""
     await ann.queue.publish(TOPIC, (one for one in numbered(5)))
     assert numbers(await ann.queue.claim(TOPIC, "c")) == [0, 1, 2, 3, 4]
+
+
+# --- into a topic that was deleted ---
+
+
+async def deleted(world: World, process: Process) -> None:
+    """Another process deletes the topic, which this one has just used."""
+    await process.queue.publish(TOPIC, numbered(1))
+    await process.queue.ack(await process.queue.claim(TOPIC, "c"))
+    other = await world.process()
+    await other.queue.delete_topic(TOPIC)
+    assert not world.bucket.below(f"{TOPIC}/")
+
+
+async def test_nothing_is_published_into_a_topic_that_was_deleted(world: World, ann: Process) -> None:
+    """Who has used it a moment ago is told so, and what was written is gone; nobody relies on it any more."""
+    await deleted(world, ann)
+    with (
+        ann.client.counting() as requests,
+        pytest.raises(
+            TopicNotFoundError, match=r"does not exist any more.* Nothing was published: create it"
+        ) as caught,
+    ):
+        await ann.queue.publish(TOPIC, numbered(50))
+    assert (caught.value.topic, caught.value.operation) == (TOPIC, "publish")
+    assert requests == {"PUT": 50, "HEAD": 1, "DELETE": 1}
+    assert not stored(world)
+    with ann.client.counting() as requests, pytest.raises(TopicNotFoundError):
+        await ann.queue.publish(TOPIC, numbered(50))
+    assert requests == {"GET": 1}
+    await ann.queue.publish(TOPIC, numbered(2), create=True)
+    assert len(stored(world)) == 2
+
+
+async def test_many_who_publish_at_once_look_once(world: World, ann: Process) -> None:
+    """One HEAD answers for all of them; where it says that the topic is gone, all are told, and nothing is left."""
+    ann.client.latency = 0.02
+    await world.later(30)
+    with ann.client.counting() as requests:
+        await asyncio.gather(*(ann.queue.publish(TOPIC, numbered(1)) for _ in range(100)))
+    assert requests == {"PUT": 100, "HEAD": 1}
+    await world.later(30)
+    world.bucket.remove(layout.topic_marker(TOPIC))
+    outcomes = await asyncio.gather(
+        *(ann.queue.publish(TOPIC, numbered(1)) for _ in range(100)), return_exceptions=True
+    )
+    assert [type(one) for one in outcomes] == [TopicNotFoundError] * 100
+    assert len(stored(world)) == 100
+
+
+async def test_a_look_of_somebody_elses_does_not_withdraw_what_came_later(world: World, ann: Process) -> None:
+    """Who publishes after the topic was created again is not told what a look has found that began before."""
+    await world.later(30)
+    look = world.bucket.head
+    later: list[asyncio.Task[list[str]]] = []
+
+    async def look_slowly(key: str) -> ObjectInfo | None:
+        found = await look(key)
+        if not later:
+            world.topic()
+            later.append(asyncio.create_task(ann.queue.publish(TOPIC, numbered(1, 7))))
+            await world.later(0.5)
+        return found
+
+    world.bucket.remove(layout.topic_marker(TOPIC))
+    world.bucket.head = look_slowly  # type: ignore[method-assign]
+    with pytest.raises(TopicNotFoundError):
+        await ann.queue.publish(TOPIC, numbered(1))
+    assert await asyncio.gather(*later) == [[body["id"] for body in stored(world)]]
+
+
+async def test_messages_that_could_not_be_withdrawn_are_told(world: World, ann: Process) -> None:
+    """What may be left in a topic that was deleted is named: it is delivered if the topic is created again."""
+    await deleted(world, ann)
+    keys: list[str] = []
+
+    def choose(kind: Kind, key: str) -> None:
+        if kind == "PUT" and "/messages/" in key and key not in keys:
+            keys.append(key)
+            if len(keys) == 1:
+                ann.client.inject("denied", "DELETE", key)
+            elif len(keys) == 2:
+                ann.client.inject("lost", key=f"*{key[-41:-5]}*")
+
+    ann.client.meanwhile = choose
+    with pytest.raises(TopicNotFoundError, match=r"Of 2 of the 5 messages .* of the others none was published"):
+        await ann.queue.publish(TOPIC, numbered(5))
+    assert len(stored(world)) == 1
+
+
+async def test_a_topic_that_cannot_be_looked_at_is_taken_for_there(
+    world: World, ann: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nobody can tell whether it is there still, what was published is, and a warning says so."""
+    await world.later(30)
+    for effect in ("denied", "lost"):
+        ann.client.inject(effect, "HEAD", layout.topic_marker(TOPIC))  # type: ignore[arg-type]
+        began = world.clock.elapsed()
+        assert len(await ann.queue.publish(TOPIC, numbered(3))) == 3
+        assert world.clock.elapsed() - began < 10
+        ann.client.heal()
+    assert len(stored(world)) == 6
+    assert caplog.text.count("It could not be found out whether topic 'orders' is there still") == 2
+
+
+async def test_a_topic_is_looked_at_once_a_second_at_most(world: World, ann: Process) -> None:
+    """However often something is published, and at once with the messages."""
+    ann.client.latency = 0.02
+    await world.later(30)
+    began = world.clock.elapsed()
+    with ann.client.counting() as requests:
+        while world.clock.elapsed() - began < 10:
+            await ann.queue.publish(TOPIC, numbered(1))
+    assert requests["PUT"] == pytest.approx(500, abs=20)
+    assert requests["HEAD"] <= 11
+
+
+@pytest.mark.parametrize("after", [5.0, 5.3, 5.6])
+async def test_a_publisher_that_goes_on_is_stopped_by_a_deletion(
+    world: World, ann: Process, bob: Process, after: float
+) -> None:
+    """After ``delete_topic`` has returned nothing is published into the topic, and nothing is left in it."""
+    for process in (ann, bob):
+        process.client.latency = 0.02
+    returned: list[float] = []
+    late: list[str] = []
+
+    async def publish() -> None:
+        while True:
+            began = world.clock.elapsed()
+            try:
+                ids = await ann.queue.publish(TOPIC, numbered(3))
+            except TopicNotFoundError:
+                return
+            late.extend(ids if returned and began >= returned[0] else [])
+            await world.later(0.01)
+
+    publishing = asyncio.create_task(publish())
+    await world.later(after)
+    await bob.queue.delete_topic(TOPIC, force=True)
+    returned.append(world.clock.elapsed())
+    await world.later(5)
+    assert publishing.done()
+    await publishing
+    assert late == []
+    assert not world.bucket.below(f"{TOPIC}/")

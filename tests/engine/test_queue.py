@@ -17,7 +17,6 @@ from airflow_provider_pawnqueue.engine import (
     PawnQueueError,
     QueueClosedError,
     TopicNotFoundError,
-    layout,
 )
 from tests.engine.virtual import TOPIC, Client, Process, World, numbered, numbers
 
@@ -175,7 +174,6 @@ async def test_a_topic_made_anew_begins_anew(world: World, ann: Process) -> None
     """What was remembered of a topic is forgotten with it, by who deleted it."""
     await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.ack(await ann.queue.claim(TOPIC, "c", claim_id="run"))
-    world.bucket.remove(layout.claim(TOPIC, "run.0"))
     await ann.queue.delete_topic(TOPIC)
     with pytest.raises(TopicNotFoundError):
         await ann.queue.claim(TOPIC, "c")

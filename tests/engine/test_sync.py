@@ -94,7 +94,8 @@ def test_topics_and_registrations(queue: SyncPawnQueue) -> None:
     assert queue.update_topic("b", max_deliveries=None).max_deliveries is None
     assert queue.topic("b").topic == "b"
     assert queue.list_topics() == ["b", TOPIC]
-    queue.delete_topic("b")
+    queue.publish("b", numbered(1))
+    queue.delete_topic("b", force=True)
     assert queue.list_topics() == [TOPIC]
     assert queue.register_producer("p").name == "p"
     assert queue.register_consumer("c").name == "c"

@@ -20,12 +20,14 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotEmptyError,
     TopicNotFoundError,
 )
+from airflow_provider_pawnqueue.engine.clock import SystemClock
+from tests.engine.virtual import TOPIC, Process, World, numbered
 from tests.support.faults import FaultServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from airflow_provider_pawnqueue.engine.store.port import Outcome
+    from airflow_provider_pawnqueue.engine.store.port import Outcome, StoredObject
     from tests.support.servers import S3Server
 
 BUCKET = "queues"
@@ -78,10 +80,18 @@ def store() -> ScriptedStore:
     return ScriptedStore()
 
 
+class Hasty(SystemClock):
+    """A clock by which nobody waits."""
+
+    async def sleep(self, seconds: float) -> None:
+        """See the clock's port."""
+        await asyncio.sleep(0)
+
+
 @pytest.fixture
 async def queue(store: ScriptedStore) -> AsyncIterator[PawnQueue]:
     """A queue in it, which tries everything once."""
-    async with PawnQueue.open(store=store, retry={"budget_seconds": 0}) as opened:
+    async with PawnQueue.open(store=store, clock=Hasty(), retry={"budget_seconds": 0}) as opened:
         yield opened
 
 
@@ -328,7 +338,8 @@ async def test_a_topic_with_anything_left_is_not_deleted(queue: PawnQueue, store
     for key in (f"orders/{folder}/x", "orders/dedup/y"):
         await store.put(key, b"")
     before = await store.keys("orders/")
-    with pytest.raises(TopicNotEmptyError, match=rf"orders/{folder}/ still holds objects, orders/{folder}/x first"):
+    told = "1 pack" if folder == "packs" else rf"1 object that is none of ours \(orders/{folder}/x\)"
+    with pytest.raises(TopicNotEmptyError, match=rf"'orders' was not deleted, as it holds {told}\. "):
         await queue.delete_topic("orders")
     assert await store.keys("orders/") == before
     await store.delete([f"orders/{folder}/x"])
@@ -417,3 +428,75 @@ async def test_a_topic_is_named_by_its_key(queue: PawnQueue, store: ScriptedStor
     assert (await queue.topic("orders")).topic == "orders"
     await queue.publish("orders", [{"n": 1}])
     assert len(await queue.claim("orders", "c")) == 1
+
+
+# --- what a process knows of them ---
+
+
+async def test_a_record_is_read_once_for_all_who_ask_at_once(world: World, ann: Process) -> None:
+    """300 publishes that begin together read the topic's record once, and 300 that create it create it once."""
+    ann.client.latency = 0.02
+    await world.later(100)
+    with ann.client.counting() as requests:
+        await asyncio.gather(*(ann.queue.publish(TOPIC, []) for _ in range(300)))
+    assert requests == {"GET": 1}
+    with ann.client.counting() as requests:
+        await asyncio.gather(*(ann.queue.publish("new", [], create=True) for _ in range(300)))
+    assert requests == {"GET": 1, "PUT": 1}
+
+
+async def test_who_asks_after_a_topic_was_made_finds_it(world: World, ann: Process) -> None:
+    """A look that had begun before, for somebody else, is not relied upon where it found nothing."""
+    made: list[asyncio.Task[list[str]]] = []
+    find = world.bucket.get
+
+    async def find_nothing(key: str) -> StoredObject | None:
+        found = await find(key)
+        if found is None and not made:  # which is under way while the topic is made, and others ask for it
+            world.topic("new")
+            made.extend(asyncio.create_task(ann.queue.publish("new", numbered(1))) for _ in range(20))
+            await world.later(0.02)
+        return found
+
+    world.bucket.get = find_nothing  # type: ignore[method-assign]
+    early = asyncio.create_task(ann.queue.publish("new", numbered(1)))
+    with pytest.raises(TopicNotFoundError):
+        await early
+    assert len(await asyncio.gather(*made)) == 20
+    reads = [kind for kind, key in ann.client.requests if key == "new/.topic" and kind == "GET"]
+    assert len(reads) == 2
+
+
+async def test_what_was_read_before_a_change_is_not_relied_upon(world: World, ann: Process) -> None:
+    """A read that a change of ours overtakes is used by who began it, and by nobody afterwards."""
+    await world.later(100)
+    read = world.bucket.get
+
+    async def read_slowly(key: str) -> StoredObject | None:
+        found = await read(key)
+        await world.later(1)
+        return found
+
+    world.bucket.get = read_slowly  # type: ignore[method-assign]
+    reading = asyncio.create_task(ann.queue.publish(TOPIC, []))
+    await world.later(0.5)
+    world.bucket.get = read  # type: ignore[method-assign]
+    await ann.queue.update_topic(TOPIC, max_deliveries=1)
+    await reading
+    await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), requeue=True)
+    assert not await ann.queue.claim(TOPIC, "c")
+
+
+async def test_who_is_cancelled_while_a_record_is_read_leaves_it_to_the_others(world: World, ann: Process) -> None:
+    """One read goes on for those who still want it."""
+    await world.later(100)
+    ann.client.latency = 0.02
+    asked = [asyncio.create_task(ann.queue.publish(TOPIC, [])) for _ in range(5)]
+    await world.later(0.01)
+    with ann.client.counting() as requests:
+        asked[0].cancel()
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert outcomes[1:] == [[]] * 4
+    assert not requests

@@ -1,0 +1,260 @@
+"""Delete a topic: only if nothing is left in it that stands for a message, or with all that is in it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import hint, layout
+from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError, TopicNotEmptyError
+from airflow_provider_pawnqueue.engine.gather import each, in_full
+from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.store.port import Unknown
+from airflow_provider_pawnqueue.engine.topics import SEEN, missing
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.records import TopicRecord
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+    from airflow_provider_pawnqueue.engine.topics import Topics
+
+logger = logging.getLogger(__name__)
+
+#: How many pages of a folder are counted for a topic that is not deleted: its error says roughly what is there.
+COUNTED = 10
+#: How often a topic is looked through that is deleted with all that is in it, as publishers may still be at it.
+ROUNDS = 10
+
+
+async def delete(context: Context, topics: Topics, topic: str, *, force: bool) -> None:
+    """Delete the topic and what is left below it, if it holds no message, lease, unfinished claim or dead letter.
+
+    A message that a publisher sends at the same instant is not lost: it is there again when the topic is created
+    again.
+
+    :param force: delete those too.
+    """
+    layout.checked_topic(topic)
+    if await topics.find(topic) is None:
+        raise missing(topic, "delete_topic")
+    removal = _Removal(context, topic)
+    if not force:
+        await removal.refuse_if_used()
+    found = await topics.find(topic)
+    try:
+        # The marker goes first, so that publishers stop; what came in before that is seen by the second look.
+        await in_full(removal.remove_marker)
+        await context.clock.sleep(SEEN)  # which is how long they rely on what they saw
+        await (removal.remove_all() if force else removal.remove_the_rest())
+    except BaseException:
+        # What was not deleted to the end is there, so that it can be used, or deleted again: whatever interrupts it.
+        if found is not None:
+            record = found[0]
+            await in_full(lambda: removal.restore(record))
+        raise
+
+
+class _Removal:
+    """One deletion of one topic."""
+
+    def __init__(self, context: Context, topic: str) -> None:
+        self._context = context
+        self._store = context.store
+        self._topic = topic
+        self._marker = layout.topic_marker(topic)
+
+    async def refuse_if_used(self) -> list[str]:
+        """Raise if anything is there that stands for a message; return the keys of the claims that have ended."""
+        parts = (layout.messages, layout.packs, layout.leases, layout.dead_letters)
+        found = await each(self._first_pages, [part(self._topic) for part in parts], at_once=len(parts))
+        if any(folder.infos for folder in found):
+            raise self._not_empty(await _told(self._context, *found))
+        return await self._ended_claims()
+
+    async def remove_marker(self) -> None:
+        """Let the topic be none."""
+        await self._gone([self._marker])
+
+    async def restore(self, record: TopicRecord) -> None:
+        """Let the topic be there again, unless somebody has created it anew."""
+        try:
+            [outcome] = await self._context.registers.write([Step(self._marker, record)])
+        except PawnQueueError as error:
+            logger.error("%s: %s", self._left_behind(), error)  # noqa: TRY400 - the error says it all
+        else:
+            if isinstance(outcome, Unknown):
+                logger.error("%s: %s", self._left_behind(), outcome.fault)
+
+    async def remove_the_rest(self) -> None:
+        """Remove what stands for no message, if that is all there is."""
+        await self._gone(await self.refuse_if_used())
+        parts = (layout.messages, layout.packs, layout.leases, layout.claims, layout.dead_letters)
+        # What came in meanwhile is somebody's; a marker that is there now is of who created the topic anew.
+        kept = (*(part(self._topic) for part in parts), self._marker)
+        async for page in self._store.pages(layout.topic_folder(self._topic)):
+            await self._gone([info.key for info in page if not info.key.startswith(kept)])
+
+    async def remove_all(self) -> None:
+        """Remove everything, until nothing is there or somebody has created the topic anew."""
+        # Messages go before what tells who has them: where this ends in the middle, none is given out twice.
+        for part in (layout.messages, layout.packs):
+            await self._clear(part(self._topic))
+        for _ in range(ROUNDS):
+            if not await self._clear(layout.topic_folder(self._topic)):
+                return
+        raise StoreError(
+            f"Topic {self._topic!r} was deleted in part only, as somebody goes on writing into it: stop them, and "
+            "delete it again.",
+            topic=self._topic,
+            operation="delete_topic",
+            transient=True,
+        )
+
+    async def _clear(self, folder: str) -> bool:
+        """Remove what is there; return whether to look again."""
+        some = False
+        async for page in self._store.pages(folder):
+            keys = [info.key for info in page]
+            if self._marker in keys:
+                return False
+            some = True
+            await self._gone(keys)
+        return some
+
+    async def _ended_claims(self) -> list[str]:
+        """Return the records of claims that nobody works for; raise if there is another one, or a stranger."""
+        ended: list[str] = []
+        unsure: dict[str, str] = {}
+        async for page in self._store.pages(layout.claims(self._topic)):
+            for info in page:
+                parsed = layout.parse_claim(info.key)
+                glance = hint.glance_at_record(info.size, info.last_modified)
+                if parsed is None:
+                    raise self._not_empty(_counted({"stranger": 1}, info.key))
+                if glance is not None and glance.state == "closed":
+                    ended.append(info.key)
+                else:
+                    unsure[info.key] = layout.claim_stem(*parsed)
+        standing = await each(self._read_claim, unsure.values(), at_once=self._context.at_once)
+        open_ = [
+            one.record.stem
+            for one in standing
+            if one is not None and one.record.state != "closed" and one.record.unsettled
+        ]
+        if open_:
+            raise self._not_empty(_counted({"claim": len(open_)}, open_[0]))
+        # Without a message and without a lease there is nothing left to do for those that are settled.
+        return [*ended, *unsure]
+
+    async def _read_claim(self, stem: str) -> FoundRecord | None:
+        return await records.read(self._context, self._topic, stem)
+
+    async def _first_pages(self, folder: str) -> _Folder:
+        found = _Folder()
+        async with aclosing(self._store.pages(folder)) as pages:
+            async for page in pages:
+                if found.pages == COUNTED:
+                    found.more = True
+                    break
+                found.infos += page
+                found.pages += 1
+        return found
+
+    async def _gone(self, keys: Sequence[str]) -> None:
+        failed = await self._store.delete(keys) if keys else {}
+        for key, error in failed.items():
+            raise StoreError(
+                f"Topic {self._topic!r} was deleted in part only: {key} is still there ({error}). Delete it again.",
+                topic=self._topic,
+                operation="delete_topic",
+                cause=error,
+                transient=error.transient,
+            )
+
+    def _not_empty(self, told: str) -> TopicNotEmptyError:
+        return TopicNotEmptyError(
+            f"Topic {self._topic!r} was not deleted, as it holds {told}. Consume, redrive or sweep what is there, or "
+            f"delete it with the topic: delete_topic({self._topic!r}, force=True).",
+            topic=self._topic,
+            operation="delete_topic",
+        )
+
+    def _left_behind(self) -> str:
+        return (
+            f"Topic {self._topic!r} was deleted in part only, and its marker could not be restored. What is left in it "
+            f"is there again after create_topic({self._topic!r})"
+        )
+
+
+@dataclass(slots=True)
+class _Folder:
+    infos: list[ObjectInfo] = field(default_factory=list)
+    pages: int = 0
+    more: bool = False
+
+
+#: What may be in a topic: one of it, and many.
+_NAMES = {
+    "pending": ("pending message", "pending messages"),
+    "delayed": ("delayed message", "delayed messages"),
+    "in flight": ("message in flight", "messages in flight"),
+    "dead": ("dead letter", "dead letters"),
+    "pack": ("pack", "packs"),
+    "lease": ("lease without a message", "leases without a message"),
+    "reason": ("reason without a dead letter", "reasons without a dead letter"),
+    "claim": ("claim that is not settled", "claims that are not settled"),
+    "stranger": ("object that is none of ours", "objects that are none of ours"),
+}
+
+
+async def _told(context: Context, messages: _Folder, packs: _Folder, leases: _Folder, dead: _Folder) -> str:
+    """Say what is in the topic, as far as LISTs tell."""
+    now = await context.time.now() if leases.infos else 0.0
+    counts: Counter[str] = Counter()
+    strangers = []
+    held: dict[str, ObjectInfo] = {}
+    for info in leases.infos:
+        uuid = layout.parse_lease(info.key)
+        if uuid is None:
+            strangers.append(info.key)
+        else:
+            held[uuid] = info
+    for info in messages.infos:
+        parsed = layout.parse_message(info.key)
+        if parsed is None:
+            strangers.append(info.key)
+        else:
+            counts[_state(held.pop(parsed.uuid, None), now, context.margin)] += 1
+    for info in dead.infos:
+        letter = layout.parse_dead_letter(info.key)
+        if letter is None:
+            strangers.append(info.key)
+        else:
+            counts["reason" if letter[1] else "dead"] += 1
+    counts["reason"] -= counts["dead"]  # each letter has one
+    counts["pack"] = len(packs.infos)
+    counts["lease"] = 0 if messages.more else len(held)
+    counts["stranger"] = len(strangers)
+    roughly = any(folder.more for folder in (messages, packs, leases, dead))
+    return ("at least " if roughly else "") + _counted(counts, strangers[0] if strangers else "")
+
+
+def _state(lease: ObjectInfo | None, now: float, margin: float) -> str:
+    glance = hint.glance_at_lease(lease.size, lease.last_modified) if lease is not None else None
+    if lease is None or glance is None:
+        return "pending" if lease is None else "in flight"
+    if glance.state == "released":
+        return "delayed" if glance.latest > max(now, lease.last_modified.timestamp()) else "pending"
+    return "in flight" if glance.latest + margin > now else "pending"
+
+
+def _counted(counts: Mapping[str, int], example: str = "") -> str:
+    parts = [f"{counts[what]:,} {names[counts[what] > 1]}" for what, names in _NAMES.items() if counts.get(what, 0) > 0]
+    told = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"{told} ({example})" if example else told
