@@ -57,7 +57,7 @@ def _plant(stage: Stage, count: int) -> None:
 def _drifting(stage: Stage, name: str) -> Process:
     """Start a process whose clock runs away as far as one may, or less."""
     process = stage.world.process(name)
-    process.clock.rate = 1 + stage.chance.choice((-DRIFT, DRIFT, stage.chance.uniform(-DRIFT, DRIFT)))
+    process.clock.rate = 1 / (1 + stage.chance.choice((-DRIFT, DRIFT, stage.chance.uniform(-DRIFT, DRIFT))))
     return process
 
 
@@ -172,7 +172,7 @@ async def _task_that_dies(stage: Stage, process: Process, queue: PawnQueue, chan
             stage.renewed(process, claim)
     except TROUBLE as error:
         stage.stops(process, claim)
-        stage.broken.append(f"lost though its run goes on: {holder_of(process, claim).claim} {error}")
+        stage.history.broken.append(f"lost though its run goes on: {holder_of(process, claim).claim} {error}")
 
 
 async def _task_that_ends(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
@@ -198,19 +198,21 @@ async def _claim_of_run(stage: Stage, process: Process, queue: PawnQueue, chance
         except ClaimBusyError as busy:
             took = loop.now - started
             if took > wait + ANSWERS_WITHIN:
-                stage.broken.append(f"a claim that waits {wait:g} seconds took {took:.1f}")
+                stage.history.broken.append(f"a claim that waits {wait:g} seconds took {took:.1f}")
             if loop.now - began > RETRY_WITHIN:
-                stage.broken.append(f"the retry waited too long: {loop.now - began:.1f} seconds, and is told {busy}")
+                stage.history.broken.append(
+                    f"the retry waited too long: {loop.now - began:.1f} seconds, and is told {busy}"
+                )
                 return None
             await process.clock.sleep(min(max(busy.retry_after, 0.2), RETRY_PAUSE))
             continue
         except TROUBLE as error:
-            stage.broken.append(f"the retry failed: {error}")
+            stage.history.broken.append(f"the retry failed: {error}")
             return None
         if claim:
             stage.believe(process, claim)
             if loop.now - began > RETRY_WITHIN:
-                stage.broken.append(f"the retry waited too long: {loop.now - began:.1f} seconds")
+                stage.history.broken.append(f"the retry waited too long: {loop.now - began:.1f} seconds")
             return claim
-        stage.broken.append(f"the retry was given nothing: {claim!r}")
+        stage.history.broken.append(f"the retry was given nothing: {claim!r}")
         return None

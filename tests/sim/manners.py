@@ -123,7 +123,7 @@ async def kept_alive(  # noqa: PLR0913 - who works, on what, and for how long
                 stage.renewed(process, claim)
                 silent = silent + 1 if process.clock.elapsed() > claim.deadline + 1.0 else 0
                 if silent == SILENCE:
-                    stage.broken.append(f"keep_alive ended in silence: {holder_of(process, claim)}")
+                    stage.history.broken.append(f"keep_alive ended in silence: {holder_of(process, claim)}")
             kept = not keep.lost.is_set()
     except (RuntimeError, ExceptionGroup):
         kept = False  # on_lost's own
@@ -164,7 +164,7 @@ async def settle_twice(stage: Stage, queue: PawnQueue, claim: Claim, chance: ran
         note(stage, claim, result)
         for one, how in result:
             if how in {"acked", "buried", "released"} and told.setdefault(one, how) != how:
-                stage.broken.append(f"settled in two ways at once: {one} {told[one]} and {how}")
+                stage.history.broken.append(f"settled in two ways at once: {one} {told[one]} and {how}")
 
 
 async def giver(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

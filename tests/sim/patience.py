@@ -89,7 +89,7 @@ async def _poller(stage: Stage, process: Process, queue: PawnQueue, chance: rand
             started = loop.now
             claim = await queue.claim(TOPIC, process.name, max_messages=10, ttl=20.0)
             if loop.now - started > CALL_TAKES:
-                stage.broken.append(f"a claim that does not wait took {loop.now - started:.1f} seconds")
+                stage.history.broken.append(f"a claim that does not wait took {loop.now - started:.1f} seconds")
             if claim:
                 stage.believe(process, claim)
                 stage.stops(process, claim)
@@ -97,7 +97,7 @@ async def _poller(stage: Stage, process: Process, queue: PawnQueue, chance: rand
         except TROUBLE as error:
             stage.truth.interruptions.append((process.name, loop.now))
             if stage.world.weather is CALM:
-                stage.broken.append(f"a claim failed in calm weather: {error!r}")
+                stage.history.broken.append(f"a claim failed in calm weather: {error!r}")
         await process.clock.sleep(chance.uniform(1.0, POLL))
     stage.truth.judge_no_more()
 
@@ -168,7 +168,7 @@ async def _canceller(stage: Stage, process: Process, queue: PawnQueue, chance: r
             stage.truth.interruptions.append((process.name, loop.now))
             stage.truth.freed(process.name, since=started)
             if loop.now - started > CANCELLED_WITHIN + 4.0:  # up to 4 s pass before it is cancelled
-                stage.broken.append(f"a claim that was cancelled ended after {loop.now - started:.1f} seconds")
+                stage.history.broken.append(f"a claim that was cancelled ended after {loop.now - started:.1f} seconds")
         elif claim:
             stage.believe(process, claim)
             stage.stops(process, claim)
@@ -215,7 +215,7 @@ async def _keeper(stage: Stage, process: Process, queue: PawnQueue, chance: rand
         if kept:
             await _dispatch(stage, queue, claim, chance)
         elif stage.world.weather is CALM and not stage.truth.was_ended(holder_of(process, claim).claim):
-            stage.broken.append(f"lost by keep_alive, though nobody took it: {holder_of(process, claim).claim}")
+            stage.history.broken.append(f"lost by keep_alive, though nobody took it: {holder_of(process, claim).claim}")
 
 
 async def _renewer(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
@@ -233,7 +233,7 @@ async def _renewer(stage: Stage, process: Process, queue: PawnQueue, chance: ran
                 stage.renewed(process, claim)
         except LeaseLostError:
             if stage.world.weather is CALM and not stage.truth.was_ended(holder_of(process, claim).claim):
-                stage.broken.append(f"lost, though nobody took it: {holder_of(process, claim).claim}")
+                stage.history.broken.append(f"lost, though nobody took it: {holder_of(process, claim).claim}")
         finally:
             stage.stops(process, claim)
         await _dispatch(stage, queue, claim, chance)

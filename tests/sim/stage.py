@@ -67,9 +67,6 @@ class Stage:
     references: list[ClaimReference] = field(default_factory=list)
     reborn: set[str] = field(default_factory=set)
     retention: float = RETENTION
-    broken: list[str] = field(default_factory=list)
-    """What an actor has seen that must not be."""
-
     exempt: set[str] = field(default_factory=set)
     """Units that a fault which stays concerns: they may wait, and be left over."""
 
@@ -111,7 +108,6 @@ class Stage:
         """Return every promise that was broken, by what was believed and by what the bucket showed."""
         self.truth.fill(self.history)
         return [
-            *self.broken,
             *self.history.violations(left=left, reborn=self.reborn),
             *self.truth.waited_too_long(self.exempt),
         ]

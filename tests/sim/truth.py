@@ -296,7 +296,7 @@ class Truth:
         dead = [process.name for process in self.world.processes.values() if not process.alive]
         for uuid, reason in self._buried.items():
             if reason in self.never.get(uuid, ()):
-                self._broken.append((uuid, f"buried though it is valid: {uuid}, {reason}"))
+                history.broken.append(f"buried though it is valid: {uuid}, {reason}")
             if reason == "max_deliveries" and self.most is not None:
                 listed = {stem: one for stem, one in self._counted[uuid].items() if not one.unseen}
                 cut = {stem for stem, one in listed.items() if one.consumer in dead or self._was_cut(one)}

@@ -61,6 +61,9 @@ class History:
     """Units that were buried as delivered too often: after how many deliveries they may be, the claims whose records
     listed them, and those of these that were interrupted before they could give them to anyone."""
 
+    broken: list[str] = field(default_factory=list)
+    """What somebody saw that must not be."""
+
     def hold(self, holder: Holder, unit: str, message_id: str, now: float, deadline: float) -> None:
         """Record that the holder was given the message, and trusts that until the deadline."""
         hold = Hold(holder, unit, now, deadline)
@@ -105,6 +108,7 @@ class History:
             that a publisher can make, which section 7 names. Under whatever unit they stand, they are not judged.
         """
         return [
+            *self.broken,
             *self._lost(left),
             *self._held_twice(reborn),
             *self._settled_twice(reborn),
