@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, PublishError, StoreError
 from tests.sim.prepared import TOPIC
@@ -70,7 +70,7 @@ async def consumer(stage: Stage, process: Process, queue: PawnQueue, chance: ran
                 if claim_id is None and chance.random() < 0.5:
                     claim_id = f"{process.name}-{number}"
                 most = chance.choice((1, 2, 3))
-                claim = await queue.claim(TOPIC, process.name, max_messages=most, ttl=ttl, claim_id=claim_id)
+                claim = await claimed(stage, process, queue, max_messages=most, ttl=ttl, claim_id=claim_id)
             if claim:
                 claim_id = None
             await work(stage, process, queue, claim, chance, ttl)
@@ -85,7 +85,7 @@ async def forked(stage: Stage, process: Process, queue: PawnQueue, chance: rando
         owner = f"run-{attempt}" if chance.random() < 0.3 else "run"
         ttl = chance.choice(TTLS)
         try:
-            claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=ttl, claim_id="job", owner=owner)
+            claim = await claimed(stage, process, queue, max_messages=2, ttl=ttl, claim_id="job", owner=owner)
             await work(stage, process, queue, claim, chance, ttl)
         except TROUBLE as error:
             await shaken(stage, process, error)
@@ -120,6 +120,14 @@ async def dag_janitor(stage: Stage, process: Process, queue: PawnQueue, chance: 
             await queue.sweep(TOPIC, ask=ask)
 
 
+async def claimed(stage: Stage, process: Process, queue: PawnQueue, **options: Any) -> Claim:
+    """Claim, and note it if the claim was over before anything could be handed out."""
+    claim = await queue.claim(TOPIC, process.name, **options)
+    if not claim and claim.lost:
+        stage.truth.interruptions.append((process.name, stage.world.loop.now))
+    return claim
+
+
 async def shaken(stage: Stage, process: Process, error: Exception) -> None:
     """Note that a call has failed, and wait as long as it says where it says so."""
     stage.truth.interruptions.append((process.name, stage.world.loop.now))
@@ -132,8 +140,6 @@ async def work(  # noqa: PLR0913, PLR0917 - who works, on what, and for how long
 ) -> None:
     """Work on a claim, keeping it, and settle it somehow; what is believed is written down on the way."""
     if not claim:
-        if claim.lost:
-            stage.truth.interruptions.append((process.name, stage.world.loop.now))
         return
     holder = stage.believe(process, claim)
     if chance.random() < 0.3:  # some work without ever renewing, up to their time and past it

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.engine import LeaseLostError, PawnQueue, PawnQueueError, StoreError
-from tests.sim.actors import ack, note, settle, shaken
+from tests.sim.actors import ack, claimed, note, settle, shaken
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE, TTLS, Stage, holder_of, settings_for, units
 from tests.sim.truth import NOT_MALFORMED
@@ -69,7 +69,7 @@ async def hasty(stage: Stage, process: Process, queue: PawnQueue, chance: random
         try:
             if chance.random() < 0.2:
                 stage.history.published.update(await maybe(queue.publish(TOPIC, [{"n": number}])) or ())
-            claim = await maybe(queue.claim(TOPIC, process.name, max_messages=3, ttl=ttl, claim_id=claim_id))
+            claim = await maybe(claimed(stage, process, queue, max_messages=3, ttl=ttl, claim_id=claim_id))
             if not claim:
                 continue
             stage.believe(process, claim)
@@ -91,17 +91,28 @@ async def keeper(stage: Stage, process: Process, queue: PawnQueue, chance: rando
         await process.clock.sleep(chance.uniform(0, 8))
         ttl = chance.choice(TTLS)
         try:
-            claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=ttl)
-            if claim and await kept_alive(stage, process, queue, claim, chance, seconds=chance.uniform(0, 40)):
+            claim = await claimed(stage, process, queue, max_messages=2, ttl=ttl)
+            seconds, buggy = chance.uniform(0, 40), chance.random() < 0.1
+            if claim and await kept_alive(stage, process, queue, claim, chance, seconds=seconds, buggy=buggy):
                 await settle(stage, process, queue, claim, chance)
         except TROUBLE as error:
             await shaken(stage, process, error)
 
 
 async def kept_alive(  # noqa: PLR0913 - who works, on what, and for how long
-    stage: Stage, process: Process, queue: PawnQueue, claim: Claim, chance: random.Random, *, seconds: float
+    stage: Stage,
+    process: Process,
+    queue: PawnQueue,
+    claim: Claim,
+    chance: random.Random,
+    *,
+    seconds: float,
+    buggy: bool,
 ) -> bool:
-    """Work within a keep_alive, and return whether the claim was kept; it is believed in until keep_alive says no."""
+    """Work within a keep_alive, and return whether the claim was kept; it is believed in until keep_alive says no.
+
+    :param buggy: the client library raises an error that nobody expects, once.
+    """
     stage.believe(process, claim)
     raises = chance.random() < 0.2
 
@@ -114,7 +125,7 @@ async def kept_alive(  # noqa: PLR0913 - who works, on what, and for how long
     kept, end = True, process.clock.elapsed() + seconds
     try:
         async with queue.keep_alive(claim, on_lost=on_lost, **drawn) as keep:
-            process.store.bugs = int(chance.random() < 0.1)
+            process.store.bugs = int(buggy)
             silent = 0
             while process.clock.elapsed() < end and not keep.lost.is_set():
                 await process.clock.sleep(1.0)
@@ -137,7 +148,7 @@ async def two_minded(stage: Stage, process: Process, queue: PawnQueue, chance: r
     for _ in range(5):
         await process.clock.sleep(chance.uniform(0, 10))
         try:
-            claim = await queue.claim(TOPIC, process.name, max_messages=3, ttl=chance.choice(TTLS))
+            claim = await claimed(stage, process, queue, max_messages=3, ttl=chance.choice(TTLS))
             if claim:
                 stage.believe(process, claim)
                 stage.stops(process, claim)
@@ -172,7 +183,7 @@ async def giver(stage: Stage, process: Process, queue: PawnQueue, chance: random
     for _ in range(4):
         await process.clock.sleep(chance.uniform(0, 12))
         try:
-            claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=chance.choice(TTLS))
+            claim = await claimed(stage, process, queue, max_messages=2, ttl=chance.choice(TTLS))
         except TROUBLE as error:
             await shaken(stage, process, error)
             continue
@@ -207,14 +218,16 @@ async def newcomer(stage: Stage, process: Process, _: PawnQueue, chance: random.
     for number in range(4):
         await process.clock.sleep(chance.uniform(0, 12))
         settings = chance.choice(ALL_SETTINGS[stage.retention])
-        with suppress(*TROUBLE):
+        try:
             async with PawnQueue.open(settings, store=process.store, clock=process.clock) as queue:
                 await first_call(stage, queue, chance)
-                claim = await queue.claim(TOPIC, process.name, claim_id=f"{process.name}-{number // 2}", ttl=8.0)
+                claim = await claimed(stage, process, queue, claim_id=f"{process.name}-{number // 2}", ttl=8.0)
                 if claim:
                     stage.believe(process, claim)
                     stage.stops(process, claim)
                     await settle(stage, process, queue, claim, chance)
+        except TROUBLE as error:
+            await shaken(stage, process, error)
 
 
 async def first_call(stage: Stage, queue: PawnQueue, chance: random.Random) -> None:
@@ -235,7 +248,7 @@ async def doomed(stage: Stage, process: Process, queue: PawnQueue, chance: rando
     """Live one life of a task: claim under its id, settle, and most often die on the way. The next life begins anew."""
     owner, ttl = process.name.partition(".")[0], chance.choice(TTLS)
     try:
-        claim = await queue.claim(TOPIC, process.name, max_messages=3, ttl=ttl, claim_id=owner, owner=owner)
+        claim = await claimed(stage, process, queue, max_messages=3, ttl=ttl, claim_id=owner, owner=owner)
     except TROUBLE as error:
         await shaken(stage, process, error)
         return
@@ -252,28 +265,29 @@ async def doomed(stage: Stage, process: Process, queue: PawnQueue, chance: rando
 
 async def frozen(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Hold claims while the machine stands still, its clock included: from the next answer on it must know better."""
-    loop, stop = stage.world.loop, getattr(process, "stop_clock", None)
+    loop = stage.world.loop
     for _ in range(3):
         await process.clock.sleep(chance.uniform(0, 8))
-        with suppress(*TROUBLE):
-            ttl = chance.choice(TTLS)
-            claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=ttl)
+        ttl = chance.choice(TTLS)
+        try:
+            claim = await claimed(stage, process, queue, max_messages=2, ttl=ttl)
             if not claim:
                 continue
             stage.believe(process, claim)
-            if stop is not None and not stage.world.is_calm:
-                loop.at(loop.now + chance.uniform(0.0, 1.0), _stop, (process, chance.uniform(0, 2.5) * ttl))
+            loop.at(loop.now + chance.uniform(0.0, 1.0), _stop, (process, chance.uniform(0, 2.5) * ttl))
             await process.clock.sleep(chance.uniform(1.0, 2.0))
             try:
                 await wake_up(stage, process, queue, claim, chance)
             finally:
                 stage.stops(process, claim)
             await settle(stage, process, queue, claim, chance)
+        except TROUBLE as error:
+            await shaken(stage, process, error)
 
 
 def _stop(stopped: tuple[Any, float]) -> None:
     process, seconds = stopped
-    if process.alive and not process.world.is_calm:
+    if process.alive and not process.world.is_calm and hasattr(process, "stop_clock"):
         process.stop_clock(seconds)
 
 
@@ -288,7 +302,7 @@ async def wake_up(stage: Stage, process: Process, queue: PawnQueue, claim: Claim
         case "renew":
             await queue.renew(claim)
         case "claim":
-            other = await queue.claim(TOPIC, process.name, max_messages=1, ttl=8.0)
+            other = await claimed(stage, process, queue, max_messages=1, ttl=8.0)
             if other:
                 stage.believe(process, other)
                 stage.stops(process, other)
@@ -320,7 +334,7 @@ async def picky(stage: Stage, process: Process, queue: PawnQueue, chance: random
     for _ in range(5):
         await process.clock.sleep(chance.uniform(0, 10))
         try:
-            claim = await queue.claim(TOPIC, process.name, max_messages=3, ttl=chance.choice(TTLS))
+            claim = await claimed(stage, process, queue, max_messages=3, ttl=chance.choice(TTLS))
             if claim:
                 stage.believe(process, claim)
                 stage.stops(process, claim)

@@ -115,10 +115,11 @@ async def _dispatch(stage: Stage, queue: PawnQueue, claim: Claim, chance: random
     draw = chance.random() if stage.world.loop.now < LASTS / 2 else 0.0
     if draw < 0.7:
         note(stage, claim, await ack(stage, queue, claim, claim.ids))
-    elif draw < 0.9:
+    elif draw < 0.82:
         note(stage, claim, await queue.nack(claim, requeue=True, delay=chance.choice((0, 5, 25))))
-    else:
+    elif draw < 0.88:
         note(stage, claim, await queue.nack(claim, reason="drawn"))
+    # Else it is forgotten, and waits until its claim's time is over.
 
 
 # --- those who make others wait ---
@@ -177,21 +178,21 @@ async def _canceller(stage: Stage, process: Process, queue: PawnQueue, chance: r
 
 async def _owner(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Claim for hours, settle a part at once and the rest later: what is given back is there at once for others."""
-    for _ in range(2):
+    for number in range(3):
         await process.clock.sleep(chance.uniform(0, 6))
-        claim = await _try_claim(stage, process, queue, ttl=chance.choice((600.0, LONG)), most=3)
+        ttl, name = chance.choice((600.0, LONG)), f"{process.name}-{number}"  # named: its record is kept
+        claim = await _try_claim(stage, process, queue, ttl=ttl, most=3, claim_id=name)
         if not claim:
             continue
         stage.believe(process, claim)
         for one in claim.ids:
-            await process.clock.sleep(chance.uniform(0, 15))
+            await process.clock.sleep(chance.uniform(0, 8))
+            stage.history.drop(holder_of(process, claim), stage.world.loop.now, {_unit_of(claim, one)})
             result = await queue.nack(claim, one, requeue=True, delay=chance.choice((0, 0, 8)))
-            stage.history.drop(holder_of(process, claim), stage.world.loop.now, {stage_unit(claim, one)})
             note(stage, claim, result)
 
 
-def stage_unit(claim: Claim, one: str) -> str:
-    """Return under which unit the claim has a message."""
+def _unit_of(claim: Claim, one: str) -> str:
     return next(uuid for uuid, message in claim._uuids.items() if message == one)
 
 
@@ -211,10 +212,12 @@ async def _keeper(stage: Stage, process: Process, queue: PawnQueue, chance: rand
         claim = await _try_claim(stage, process, queue, ttl=chance.choice((4.5, 9.0, 20.0)), most=2)
         if not claim:
             continue
-        kept = await manners.kept_alive(stage, process, queue, claim, chance, seconds=chance.uniform(5, 40))
+        buggy = chance.random() < 0.2
+        seconds = chance.uniform(5, 40)
+        kept = await manners.kept_alive(stage, process, queue, claim, chance, seconds=seconds, buggy=buggy)
         if kept:
             await _dispatch(stage, queue, claim, chance)
-        elif stage.world.weather is CALM and not stage.truth.was_ended(holder_of(process, claim).claim):
+        elif not buggy and stage.world.weather is CALM and not stage.truth.was_ended(holder_of(process, claim).claim):
             stage.history.broken.append(f"lost by keep_alive, though nobody took it: {holder_of(process, claim).claim}")
 
 
@@ -251,9 +254,11 @@ async def _janitors(stage: Stage, process: Process, queue: PawnQueue, chance: ra
         await asyncio.gather(queue.sweep(TOPIC, ask=ask), queue.sweep(TOPIC, ask=ask))
 
 
-async def _try_claim(stage: Stage, process: Process, queue: PawnQueue, *, ttl: float, most: int) -> Claim | None:
+async def _try_claim(  # noqa: PLR0913 - what a consumer asks for
+    stage: Stage, process: Process, queue: PawnQueue, *, ttl: float, most: int, claim_id: str | None = None
+) -> Claim | None:
     try:
-        return await queue.claim(TOPIC, process.name, max_messages=most, ttl=ttl)
+        return await queue.claim(TOPIC, process.name, max_messages=most, ttl=ttl, claim_id=claim_id)
     except TROUBLE:
         stage.truth.interruptions.append((process.name, stage.world.loop.now))
         return None
