@@ -212,7 +212,7 @@ def no_decision() -> Patches:
     return [(settling, "settle", settle), (desk, "settle", settle), (claiming, "settle", settle)]
 
 
-@mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 94, 114, 117)
+@mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 162, 236, 252)
 def settles_whatever_happened() -> Patches:
     original = records.change
 
