@@ -34,6 +34,9 @@ TROUBLED = 150.0
 #: A claim's time may be hardly longer than the margin: what is safe at the edge is safe everywhere.
 TTLS = (4.5, 8.0, 20.0)
 
+#: How the names of those begin who publish.
+PUBLISHERS = ("P", "H", "F")
+
 #: What an actor lives through: the store failed, the claim was lost, somebody else works for it.
 TROUBLE = (StoreError, LeaseLostError, ClaimBusyError)
 
@@ -117,7 +120,8 @@ class Stage:
         parsed = layout.parse_message(key) if key.startswith(layout.messages(TOPIC)) else None
         if parsed is None or before is not None or after is None:
             return
-        if parsed.uuid in self._names and who.startswith("P"):
+        of_publisher = who.startswith(PUBLISHERS) and f'"id":"{parsed.uuid}"'.encode() in after.body
+        if parsed.uuid in self._names and of_publisher:
             self.reborn.add(parsed.uuid)  # a publisher's key has the message's id in it
         self._names[parsed.uuid] = key
 
