@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from hashlib import md5
 from typing import TYPE_CHECKING, TypeAlias
 
+from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
     Expect,
@@ -19,6 +20,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Refused,
     StoredObject,
 )
+from tests.sim.sticky import StickyFaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -50,6 +52,8 @@ class SimBucket:
         #: How many requests of a kind a process has sent: ``requests["A", "PUT"]``.
         self.requests: Counter[tuple[str, str]] = Counter()
         self.observers: list[Observer] = []
+        #: What fails for ever, of which object: nothing, until a scenario says so.
+        self.sticky = StickyFaults()
         self._keys: list[str] = []
         self._second = -1
         self._stamp = datetime.fromtimestamp(EPOCH, UTC)
@@ -96,12 +100,14 @@ class SimBucket:
 
     # --- requests that have arrived ---
 
-    def get(self, key: str) -> StoredObject | None:
+    def get(self, key: str) -> StoredObject | StoreError | None:
         """Read an object."""
-        return self.objects.get(key)
+        return self.sticky.of("GET", key) or self.objects.get(key)
 
-    def head(self, key: str) -> ObjectInfo | None:
+    def head(self, key: str) -> ObjectInfo | StoreError | None:
         """Read about an object."""
+        if fault := self.sticky.of("HEAD", key):
+            return fault
         found = self.objects.get(key)
         return found.info if found else None
 
@@ -131,22 +137,29 @@ class SimBucket:
                 return _CONDITION
         return Done(self._write(who, key, body))
 
-    def copy(self, who: str, source: str, target: str) -> Outcome:
+    def copy(self, who: str, source: str, target: str) -> Outcome | StoreError:
         """Copy an object. No version is told: not every client gets to know one."""
+        if fault := self.sticky.of("COPY", source):
+            return fault
         found = self.objects.get(source)
         if found is None:
             return _MISSING
         self._write(who, target, found.body)
         return Done("")
 
-    def delete(self, who: str, keys: Iterable[str]) -> None:
-        """Delete objects, whether they are there or not."""
+    def delete(self, who: str, keys: Iterable[str]) -> dict[str, StoreError]:
+        """Delete objects, whether they are there or not, and return those that cannot be."""
+        failed = {}
         for key in keys:
+            if fault := self.sticky.of("DELETE", key):
+                failed[key] = fault
+                continue
             before = self.objects.pop(key, None)
             if before is not None:
                 del self._keys[bisect_left(self._keys, key)]
                 for observer in self.observers:
                     observer(who, key, before, None)
+        return failed
 
     def _write(self, who: str, key: str, body: bytes) -> str:
         second = int(self._loop.now)

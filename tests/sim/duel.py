@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, StoreError, layout
 from airflow_provider_pawnqueue.engine.records import Envelope
 from tests.sim.bucket import EPOCH
-from tests.sim.prepared import establish
-from tests.sim.scenario import ALL_SETTINGS, RETENTION, TOPIC, Stage, holder_of, units
+from tests.sim.prepared import TOPIC, establish
+from tests.sim.stage import ALL_SETTINGS, RETENTION, Stage
 from tests.sim.weather import SLUGGISH
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def _duel(world: World) -> list[str]:
         process.spawn(_fight(stage, process))
         process.trouble(LASTS, 60)
     await world.until_idle(at_most=600.0)
-    return stage.history.violations(left=stage.history.published)
+    return stage.violations(left=stage.history.published)
 
 
 async def _fight(stage: Stage, process: Process) -> None:
@@ -72,7 +72,11 @@ async def _claim_and_hold(stage: Stage, process: Process, queue: PawnQueue, chan
         ttl = chance.choice(TTLS)
         # By one id for a while, and for the same owner: each is the zombie of the others, or their retry.
         claim_id = f"job-{stage.world.loop.now // 25:.0f}" if by_id else None
-        claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=ttl, claim_id=claim_id, owner="run")
+        try:
+            claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=ttl, claim_id=claim_id, owner="run")
+        except ClaimBusyError as busy:  # at the very moment at which it may be had
+            await process.clock.sleep(min(busy.retry_after, max(TTLS) + 5))
+            continue
         if claim:
             await _hold(stage, process, queue, claim, chance)
         await process.clock.sleep(chance.uniform(0, 0.6))
@@ -80,14 +84,11 @@ async def _claim_and_hold(stage: Stage, process: Process, queue: PawnQueue, chan
 
 async def _hold(stage: Stage, process: Process, queue: PawnQueue, claim: Claim, chance: random.Random) -> None:
     """Trust the claim to its end, renewed once or not at all; then let it be over."""
-    holder = holder_of(process, claim)
-    deadline = stage.virtual(process, claim.deadline)
-    for one, unit in units(claim).items():
-        stage.history.hold(holder, unit, one, stage.world.loop.now, deadline)
+    holder = stage.believe(process, claim)
     for _ in range(chance.choice((0, 1, 2))):
         try:
             await queue.renew(claim, ttl=chance.choice(TTLS))
-            stage.history.extend(holder, stage.virtual(process, claim.deadline))
+            stage.renewed(process, claim)
         except LeaseLostError:
             stage.history.drop(holder, stage.world.loop.now)
             return

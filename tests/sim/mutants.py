@@ -46,18 +46,18 @@ class Mutant:
     patches: Callable[[], Patches]
     #: Schedules that have caught it: they are tried first.
     seeds: tuple[int, ...] = ()
-    #: Where it shows: in the large schedules, or at the edge of time, where requests take seconds.
-    in_duels: bool = False
+    #: Where it shows: in the large schedules; at the edge of time, where requests take seconds; or in another arena.
+    arena: str = "schedule"
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(rule: str, *seeds: int, in_duels: bool = False) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
+def mutant(rule: str, *seeds: int, arena: str = "schedule") -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     """Enter a mutant under its function's name."""
 
     def enter(patches: Callable[[], Patches]) -> Callable[[], Patches]:
-        MUTANTS[patches.__name__] = Mutant(rule, patches, seeds, in_duels)
+        MUTANTS[patches.__name__] = Mutant(rule, patches, seeds, arena)
         return patches
 
     return enter
@@ -101,13 +101,13 @@ def unknown_is_done() -> Patches:
     19,
     185,
     256,
-    in_duels=True,
+    arena="duel",
 )
 def no_margin() -> Patches:
     return [(Context, "margin", property(lambda _: 0.0))]
 
 
-@mutant("§2 The time of a claim is counted from before the request was sent", 237, 679, 1644, in_duels=True)
+@mutant("§2 The time of a claim is counted from before the request was sent", 237, 679, 1644, arena="duel")
 def counted_from_the_answer() -> Patches:
     original = claiming._win_leases
 
@@ -122,7 +122,7 @@ def counted_from_the_answer() -> Patches:
 # --- §4: claim ---
 
 
-@mutant("§4.3 Creating the record extends nothing", 59, 224, 492, in_duels=True)
+@mutant("§4.3 Creating the record extends nothing", 59, 224, 492, arena="duel")
 def record_extends() -> Patches:
     original = claiming.record_claim
 
@@ -136,7 +136,7 @@ def record_extends() -> Patches:
     return [(claiming, "record_claim", record_claim), (again, "record_claim", record_claim)]
 
 
-@mutant("§4.3 The record is created only where there is none: a taker may have fenced it", 21, 44, 60, in_duels=True)
+@mutant("§4.3 The record is created only where there is none: a taker may have fenced it", 21, 44, 60, arena="duel")
 def record_overwrites() -> Patches:
     async def create(context: Context, topic: str, record: ClaimRecord) -> Any:
         if record.state == "open":
@@ -192,7 +192,7 @@ def renews_whatever_happened() -> Patches:
     return [(keeping, "renew", renew), (queue, "renew", renew)]
 
 
-@mutant("§4 A renewal never shortens a claim", 12, 330, 1660, in_duels=True)
+@mutant("§4 A renewal never shortens a claim", 12, 330, 1660, arena="duel")
 def renewal_shortens() -> Patches:
     def lengthened(context: Context, record: ClaimRecord, until: float) -> float:
         return min(until, record.created_at + context.settings.claims.max_claim_age_seconds)
@@ -215,7 +215,7 @@ def no_decision() -> Patches:
     return [(settling, "settle", settle), (desk, "settle", settle), (claiming, "settle", settle)]
 
 
-@mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 94, 114, 117)
+@mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 162, 236, 252)
 def settles_whatever_happened() -> Patches:
     original = records.change
 
@@ -271,7 +271,7 @@ def closed_too_early() -> Patches:
 # --- §4: take over ---
 
 
-@mutant("§4 Where an overdue lease's claim has no record, a fenced one is created first", 83, in_duels=True)
+@mutant("§4 Where an overdue lease's claim has no record, a fenced one is created first", 83, arena="duel")
 def no_record_is_free() -> Patches:
     async def create_fenced(*_: Any) -> bool:
         return True
@@ -280,7 +280,7 @@ def no_record_is_free() -> Patches:
 
 
 @mutant(
-    "§4 An open claim that is over is fenced by compare-and-set before its messages are taken", 4, 22, 59, in_duels=True
+    "§4 An open claim that is over is fenced by compare-and-set before its messages are taken", 4, 22, 59, arena="duel"
 )
 def no_fence() -> Patches:
     async def fence(_context: Context, _topic: str, standing: Any) -> Any:

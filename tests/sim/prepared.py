@@ -12,6 +12,9 @@ from tests.sim.bucket import EPOCH
 if TYPE_CHECKING:
     from tests.sim.bucket import SimBucket
 
+#: The topic of all schedules.
+TOPIC = "orders"
+
 SETTINGS = Settings(s3={"bucket_name": "simulated"})
 
 

@@ -1,4 +1,4 @@
-"""Run schedules: ``python -m tests.sim.run [COUNT] [--first SEED] [--seed SEED] [--workers N]``."""
+"""Run schedules: ``python -m tests.sim.run [COUNT] [--first SEED] [--seed SEED] [--arena NAME] [--workers N]``."""
 
 from __future__ import annotations
 
@@ -9,24 +9,45 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeAlias
 
+from tests.sim.crowd import crowd
 from tests.sim.duel import duel
+from tests.sim.long import long
+from tests.sim.patience import patience
 from tests.sim.scenario import schedule
+from tests.sim.stuck import stuck
 from tests.sim.world import World
 
 CHUNK = 100
 
+Arena: TypeAlias = Callable[[World], list[str]]
 #: A schedule's seed, the promises that it broke, and how many requests it made.
 Result: TypeAlias = tuple[int, list[str], int]
 
+#: Where schedules are played, and how many of a hundred are played there. A seed means another schedule in each arena,
+#: so what has once failed is kept with its arena's name: these shares may be changed.
+ARENAS: dict[str, tuple[Arena, int]] = {
+    "schedule": (schedule, 38),
+    "duel": (duel, 20),
+    "crowd": (crowd, 22),
+    "patience": (patience, 8),
+    "stuck": (stuck, 7),
+    "long": (long, 5),
+}
+_MIXED = [name for name, (_, share) in ARENAS.items() for _ in range(share)]
 
-#: Every so-manieth schedule is a duel at the edge of time.
-DUELS = 5
+
+def name_of(seed: int) -> str:
+    """Return the name of the arena in which a seed is played."""
+    # Neighbours are played in different arenas, so that each chunk takes about the same time.
+    return _MIXED[seed * 37 % len(_MIXED)]
 
 
-def run_chunk(seeds: Iterable[int], arena: Callable[[World], list[str]] | None = None) -> list[Result]:
+def run_chunk(seeds: Iterable[int], arena: str | None = None) -> list[Result]:
     """Run these schedules, and return of each its violations and how many requests it made.
 
     :param arena: run all of them there; without it, they are mixed.
@@ -38,27 +59,23 @@ def run_chunk(seeds: Iterable[int], arena: Callable[[World], list[str]] | None =
     for seed in seeds:
         world = World(seed, kept=0)
         try:
-            broken = (arena or arena_of(seed))(world)
+            broken = ARENAS[arena or name_of(seed)][0](world)
         except Exception as error:  # noqa: BLE001 - whatever a schedule dies of is a finding, with its seed
             broken = [f"{type(error).__name__}: {error}"]
         results.append((seed, broken, world.requests))
     return results
 
 
-def arena_of(seed: int) -> Callable[[World], list[str]]:
-    """Return what is played under a seed."""
-    return duel if seed % DUELS == 0 else schedule
-
-
-def run_many(first: int, count: int, workers: int) -> Iterator[Result]:
+def run_many(first: int, count: int, workers: int, arena: str | None = None) -> Iterator[Result]:
     """Run ``count`` schedules from seed ``first`` on, in several processes."""
     chunks = [range(start, min(start + CHUNK, first + count)) for start in range(first, first + count, CHUNK)]
+    run = partial(run_chunk, arena=arena)
     if workers == 1:
         for chunk in chunks:
-            yield from run_chunk(chunk)
+            yield from run(chunk)
         return
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for results in pool.imap_unordered(run_chunk, chunks):
+        for results in pool.imap_unordered(run, chunks):
             yield from results
 
 
@@ -68,35 +85,40 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=1000, help="how many schedules")
     parser.add_argument("--first", type=int, help="the first seed; without it, a new one each time")
     parser.add_argument("--seed", type=int, help="replay this one schedule, and print what happened in it")
+    parser.add_argument("--arena", choices=sorted(ARENAS), help="play there; without it, the seed decides")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.seed is not None:
-        return _replay(options.seed)
+        return _replay(options.seed, options.arena)
     first = options.first if options.first is not None else int(time.time()) * 1_000_000
     print(f"{options.count:,} schedules from seed {first}, in {options.workers} processes")
-    started, done, requests, failed = time.monotonic(), 0, 0, 0
+    started, done, requests = time.monotonic(), 0, 0
+    failed: Counter[str] = Counter()
     told = started
-    for seed, broken, made in run_many(first, options.count, options.workers):
+    for seed, broken, made in run_many(first, options.count, options.workers, options.arena):
         done, requests = done + 1, requests + made
         if broken:
-            failed += 1
-            print(f"seed {seed}: " + "; ".join(broken[:3]), flush=True)
+            arena = options.arena or name_of(seed)
+            failed[arena] += 1
+            print(f"seed {seed} ({arena}): " + "; ".join(broken[:3]), flush=True)
         if time.monotonic() - told > 10:
             told = time.monotonic()
-            print(f"{done:,} schedules, {done / (told - started):.0f} a second, {failed} broke a promise", flush=True)
+            rate = done / (told - started)
+            print(f"{done:,} schedules, {rate:.0f} a second, {failed.total()} broke a promise", flush=True)
     elapsed = time.monotonic() - started
     print(
         f"{done:,} schedules, {requests:,} requests in {elapsed:.0f} s: {done / elapsed:.0f} schedules a second; "
-        f"{failed} broke a promise"
+        f"{failed.total()} broke a promise"
     )
     if failed:
+        print(", ".join(f"{count} in {arena}" for arena, count in sorted(failed.items())))
         print("Replay one with: python -m tests.sim.run --seed SEED")
     return 1 if failed else 0
 
 
-def _replay(seed: int) -> int:
+def _replay(seed: int, arena: str | None) -> int:
     world = World(seed)
-    broken = arena_of(seed)(world)
+    broken = ARENAS[arena or name_of(seed)][0](world)
     print(world.report())
     print("\n".join(broken) or "every promise was kept")
     return 1 if broken else 0

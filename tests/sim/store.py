@@ -98,6 +98,8 @@ class SimStore:
         self._world = process.world
         self._bucket = process.world.bucket
         self._random = network.random
+        #: So many of the next PUTs fail with an error that the library below was never heard to raise.
+        self.bugs = 0
 
     async def get(self, key: str) -> StoredObject | None:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
@@ -125,6 +127,9 @@ class SimStore:
 
     async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        if self.bugs:
+            self.bugs -= 1
+            raise RuntimeError("The simulated client library has a bug.")
         write = partial(self._bucket.put, self._process.name, key, body, expect)
         return _written(await self._send("PUT", key, write, conditional=expect is not Expect.ANYTHING))
 
@@ -150,16 +155,16 @@ class SimStore:
 
     def _delete(self, keys: list[str], *, partial: bool = False) -> Mapping[str, StoreError]:
         if not partial:
-            self._bucket.delete(self._process.name, keys)
-            return {}
+            return self._bucket.delete(self._process.name, keys)
         chances = [self._random() for _ in keys]
-        self._bucket.delete(
+        stuck = self._bucket.delete(
             self._process.name, [key for key, chance in zip(keys, chances, strict=True) if chance > 0.3]
         )
         error = StoreError("The simulated store could not delete this key.", transient=True, operation="DELETE")
         # Some of them are gone all the same; and now and then a client calls all of them unconfirmed.
         all_of_them = self._random() < 0.3
-        return {key: error for key, chance in zip(keys, chances, strict=True) if all_of_them or chance < 0.6}
+        failed = {key: error for key, chance in zip(keys, chances, strict=True) if all_of_them or chance < 0.6}
+        return {**failed, **stuck}
 
     def _send(
         self, kind: str, key: str, apply: Callable[..., Any], *, conditional: bool = False
@@ -230,7 +235,11 @@ def _read(answer: Any) -> Any:  # noqa: ANN401 - whatever was read
 
 
 def _written(answer: Outcome | StoreError) -> Outcome:
-    return UnknownOutcome(answer) if isinstance(answer, StoreError) else answer
+    if isinstance(answer, StoreError):
+        if not answer.transient:
+            raise answer  # as the adapters do it: what is denied is neither refused nor unknown
+        return UnknownOutcome(answer)
+    return answer
 
 
 def _conflict() -> Outcome:

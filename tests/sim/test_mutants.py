@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.duel import duel
 from tests.sim.mutants import MUTANTS, mutated
 from tests.sim.run import run_chunk
-from tests.sim.scenario import schedule
 
 #: Schedules that catch a mutant are rare for some: they are tried first, and others if the engine has changed since.
 MOST = 4000
@@ -23,7 +21,7 @@ def test_the_mutant_is_caught(name: str) -> None:
         tried = 0
         for seeds in _seeds(name):
             tried += len(seeds)
-            if any(broken for _, broken, _ in run_chunk(seeds, duel if MUTANTS[name].in_duels else schedule)):
+            if any(broken for _, broken, _ in run_chunk(seeds, MUTANTS[name].arena)):
                 return
     pytest.fail(f"{tried} schedules did not notice that this rule is left out: {MUTANTS[name].rule}")
 

@@ -57,6 +57,13 @@ class History:
     settled: list[tuple[float, str, str, str]] = field(default_factory=list)
     """When a settlement said so, which unit, by which claim, and how."""
 
+    too_often: dict[str, tuple[int, set[str], set[str]]] = field(default_factory=dict)
+    """Units that were buried as delivered too often: after how many deliveries they may be, the claims whose records
+    listed them, and those of these that were interrupted before they could give them to anyone."""
+
+    broken: list[str] = field(default_factory=list)
+    """What somebody saw that must not be."""
+
     def hold(self, holder: Holder, unit: str, message_id: str, now: float, deadline: float) -> None:
         """Record that the holder was given the message, and trusts that until the deadline."""
         hold = Hold(holder, unit, now, deadline)
@@ -83,6 +90,21 @@ class History:
         for holder in {holder for holder, _ in self.open_holds if holder.process == process}:
             self.drop(holder, now)
 
+    def hold_again(self, holder: Holder, unit: str, now: float, deadline: float) -> None:
+        """Record that the holder still, or again, trusts what it has: that is no delivery."""
+        self.drop(holder, now, {unit})
+        hold = Hold(holder, unit, now, deadline)
+        self.holds.append(hold)
+        self.open_holds[holder, unit] = hold
+
+    def buried_too_often(self, unit: str, most: int, *, listed: set[str], interrupted: set[str]) -> None:
+        """Record that a unit was buried, as delivered ``most`` times without a settlement.
+
+        :param listed: the claims that were to hand it out, as their records in the bucket tell.
+        :param interrupted: those whose process was killed or cancelled, or heard no answer, as they were about to.
+        """
+        self.too_often[unit] = (most, listed, interrupted)
+
     def violations(self, *, left: Collection[str] = (), reborn: Collection[str] = ()) -> list[str]:
         """Return every promise that was broken.
 
@@ -91,10 +113,12 @@ class History:
             that a publisher can make, which section 7 names. Under whatever unit they stand, they are not judged.
         """
         return [
+            *self.broken,
             *self._lost(left),
             *self._held_twice(reborn),
             *self._settled_twice(reborn),
             *self._delivered_after_ack(reborn),
+            *self._buried_undelivered(),
         ]
 
     def _lost(self, left: Collection[str]) -> Iterable[str]:
@@ -106,7 +130,7 @@ class History:
         """Promise 2: no two claims, and no two sessions of one, believe in one message at one moment."""
         by_unit: dict[str, list[Hold]] = defaultdict(list)
         for hold in self.holds:
-            if hold.end > hold.start and self.id_of[hold.unit] not in reborn:
+            if hold.end >= hold.start and self.id_of[hold.unit] not in reborn:
                 by_unit[hold.unit].append(hold)
         for unit, holds in sorted(by_unit.items()):
             holds.sort(key=lambda hold: hold.start)
@@ -138,6 +162,16 @@ class History:
         for at, message_id, claim in self.delivered:
             if message_id in acked and at > acked[message_id] and message_id not in reborn:
                 yield f"delivered after ack: {message_id} to {claim} at {at:.3f}, acked at {acked[message_id]:.3f}"
+
+    def _buried_undelivered(self) -> Iterable[str]:
+        """Promise 6: only what was delivered too often is buried for that, and a lease that was won is no delivery."""
+        handed: dict[str, set[str]] = defaultdict(set)
+        for hold in self.holds:
+            handed[hold.unit].add(hold.holder.claim)
+        for unit, (most, listed, interrupted) in sorted(self.too_often.items()):
+            delivered = len(handed[unit])
+            if len(listed | handed[unit]) < most or delivered + len(interrupted - handed[unit]) < most:
+                yield f"buried though never delivered so often: {unit}, {delivered} times, and not {most}"
 
 
 class Diary:

@@ -1,0 +1,223 @@
+"""Claims of hours: holders that stay alive while clocks drift, and runs that go on although their task was killed."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import ClaimBusyError, PawnQueue, layout
+from airflow_provider_pawnqueue.engine.records import Envelope
+from tests.sim.actors import ack, act, note
+from tests.sim.bucket import EPOCH
+from tests.sim.prepared import TOPIC, establish
+from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
+from tests.sim.truth import CALL, ERROR, MARGIN, Bounds
+from tests.sim.weather import CALM
+
+if TYPE_CHECKING:
+    import random
+
+    from airflow_provider_pawnqueue.engine import Claim
+    from airflow_provider_pawnqueue.engine.janitor import Verdict
+    from airflow_provider_pawnqueue.engine.records import ClaimRecord
+    from tests.sim.processes import Process
+    from tests.sim.world import World
+
+#: How far a clock may run away: what deadlines reckon with (``server_time.DRIFT``).
+DRIFT = 200e-6
+HOURS = (3600.0, 6 * 3600.0, 12 * 3600.0)
+SETTINGS = (settings_for(15.0, RETENTION, oldest=4 * 86_400.0),)
+
+#: The time of a session that runs renew by their process alone.
+SESSION = 30.0
+#: A run's retry looks again at the latest after so many seconds.
+RETRY_PAUSE = 10.0
+#: It has the claim when the dead session's time and the margin are over, by its idea of the store's time; and in the
+#: worst case a sweep and its own look meet at the record a few times.
+RETRY_WITHIN = SESSION + MARGIN + ERROR + RETRY_PAUSE + 2 * CALL
+#: A claim by an id that others work for answers at once, or after the ``wait`` that was given.
+ANSWERS_WITHIN = CALL
+
+
+def long(world: World) -> list[str]:
+    """Run one such schedule to its end, and return every promise that it broke."""
+    world.weather = world.first_weather = CALM
+    return world.run(_vigil if world.stream("long").random() < 0.5 else _run_goes_on)
+
+
+def _plant(stage: Stage, count: int) -> None:
+    for number in range(count):
+        one = str(uuid.UUID(int=stage.chance.getrandbits(128), version=4))
+        key = layout.message(TOPIC, layout.message_name(EPOCH - 9 + number, one))
+        stage.world.bucket.plant(key, Envelope(id=one, topic=TOPIC, payload={}).encode())
+        stage.history.published.add(one)
+
+
+def _drifting(stage: Stage, name: str) -> Process:
+    """Start a process whose clock runs away as far as one may, or less."""
+    process = stage.world.process(name)
+    process.clock.rate = 1 / (1 + stage.chance.choice((-DRIFT, DRIFT, stage.chance.uniform(-DRIFT, DRIFT))))
+    return process
+
+
+# --- a holder that stays alive ---
+
+
+async def _vigil(world: World) -> list[str]:
+    """One holds a claim of hours to its very end; two wait for that moment, with clocks that drift differently."""
+    stage = Stage(world, world.stream("vigil"))
+    establish(world.bucket)
+    stage.create_topic(None)
+    _plant(stage, 2)
+    holder = _drifting(stage, "H")
+    holder.spawn(act(stage, holder, _hold_for_hours, SETTINGS))
+    for name in ("T1", "T2"):
+        taker = _drifting(stage, name)
+        taker.spawn(act(stage, taker, _wait_for_the_end, SETTINGS))
+    stage.truth.judge(Bounds(TAKERS_POLL))
+    await world.until_idle(at_most=190_000.0)
+    stage.truth.judge_no_more()
+    return stage.violations(left=stage.history.published)
+
+
+TAKERS_POLL = 1.0
+
+
+async def _hold_for_hours(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    ttl = chance.choice(HOURS)
+    claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=ttl, session_ttl=ttl)
+    stage.believe(process, claim)
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        await process.clock.sleep(ttl / 3)
+        await queue.renew(claim, ttl=ttl, session_ttl=ttl)
+        stage.renewed(process, claim)
+    await process.clock.sleep(max(0.0, claim.deadline - process.clock.elapsed()))
+    stage.stops(process, claim)
+
+
+async def _wait_for_the_end(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Look now and then while the claim lasts, and all the time when it ends."""
+    loop = stage.world.loop
+    await process.clock.sleep(chance.uniform(10, 30))
+    if chance.random() < 0.5:
+        await queue.claim(TOPIC, process.name, max_messages=2, ttl=8.0)  # it has known the store's time since then
+    while stage.world.bucket.below(layout.messages(TOPIC)):
+        ends = max((stage.truth.until_of(stem) or 0.0 for stem in stage.truth.open_claims()), default=0.0)
+        if ends - loop.now > 20.0:
+            await _sleep(process, ends - loop.now - chance.uniform(6, 12))
+            continue
+        claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=8.0)
+        if claim:
+            stage.believe(process, claim)
+            stage.stops(process, claim)
+            note(stage, claim, await ack(stage, queue, claim, claim.ids))
+        await process.clock.sleep(chance.uniform(0.2, TAKERS_POLL))
+
+
+async def _sleep(process: Process, seconds: float) -> None:
+    """Sleep so long by the world's time: the drift of hours is not to decide when it is looked."""
+    await process.clock.sleep(seconds * process.clock.rate)
+
+
+# --- a run that goes on ---
+
+
+async def _run_goes_on(world: World) -> list[str]:
+    """A janitor says "going" for a run whose task is killed; its retry has the claim within one session time."""
+    stage = Stage(world, world.stream("run"))
+    establish(world.bucket)
+    stage.create_topic(None)
+    _plant(stage, 3)
+    sweeper = _drifting(stage, "J")
+    sweeper.spawn(act(stage, sweeper, _say_going, SETTINGS))
+    lives = stage.chance.choice((2, 3))
+    for life in range(lives):
+        process = _drifting(stage, f"L{life}")
+        killed = life < lives - 1
+        process.spawn(act(stage, process, _task_that_dies if killed else _task_that_ends, SETTINGS))
+        if killed:
+            world.loop.at(world.loop.now + stage.chance.uniform(60, 900), _kill, process)
+        died = await world.until_idle(process, at_most=2500.0)
+        if not died:
+            break
+    stage.retention = 0.0  # the janitor goes home
+    await world.until_idle(at_most=4000.0)
+    return stage.violations(left=stage.history.published)
+
+
+def _kill(process: Process) -> None:
+    process.kill()
+
+
+async def _say_going(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    async def ask(_: ClaimRecord) -> Verdict | None:
+        await process.clock.sleep(chance.uniform(0, 0.5))
+        return "going"
+
+    while stage.retention:
+        await process.clock.sleep(chance.uniform(5, 60))
+        await queue.sweep(TOPIC, ask=ask)
+
+
+async def _task_that_dies(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Work until it is killed, keeping its session."""
+    claim = await _claim_of_run(stage, process, queue, chance)
+    if claim is None:
+        return
+    try:
+        while True:
+            await process.clock.sleep(SESSION / 3)
+            await queue.renew(claim, session_ttl=SESSION)
+            stage.renewed(process, claim)
+    except TROUBLE as error:
+        stage.stops(process, claim)
+        stage.history.broken.append(f"lost though its run goes on: {holder_of(process, claim).claim} {error}")
+
+
+async def _task_that_ends(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Work for a moment, and settle."""
+    claim = await _claim_of_run(stage, process, queue, chance)
+    if claim is not None:
+        stage.stops(process, claim)
+        note(stage, claim, await ack(stage, queue, claim, claim.ids))
+
+
+async def _claim_of_run(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> Claim | None:
+    """Claim as the run's task does, and again as long as somebody else works for it; and not for long."""
+    loop = stage.world.loop
+    began = loop.now
+    ttl, wait = chance.choice((600.0, 1200.0)), chance.choice((0.0, 0.0, 5.0, 60.0))
+    while True:
+        started = loop.now
+        try:
+            claim = await queue.claim(
+                TOPIC,
+                process.name,
+                max_messages=3,
+                ttl=ttl,
+                session_ttl=SESSION,
+                claim_id="task",
+                owner="run",
+                wait=wait,
+            )
+        except ClaimBusyError as busy:
+            took = loop.now - started
+            if took > wait + ANSWERS_WITHIN:
+                stage.history.broken.append(f"a claim that waits {wait:g} seconds took {took:.1f}")
+            if loop.now - began > RETRY_WITHIN:
+                stage.history.broken.append(
+                    f"the retry waited too long: {loop.now - began:.1f} seconds, and is told {busy}"
+                )
+                return None
+            await process.clock.sleep(min(max(busy.retry_after, 0.2), RETRY_PAUSE))
+            continue
+        except TROUBLE as error:
+            stage.history.broken.append(f"the retry failed: {error}")
+            return None
+        if claim:
+            stage.believe(process, claim)
+            if loop.now - began > RETRY_WITHIN:
+                stage.history.broken.append(f"the retry waited too long: {loop.now - began:.1f} seconds")
+            return claim
+        stage.history.broken.append(f"the retry was given nothing: {claim!r}")
+        return None

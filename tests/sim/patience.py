@@ -1,0 +1,282 @@
+"""Does anything wait for long? Two consumers poll all the time in mild weather, and others do what they like.
+
+Every message is timed, from the moment at which it could be had (:mod:`tests.sim.truth`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import LeaseLostError, PawnQueue, PublishError, StoreError, layout
+from tests.sim import manners
+from tests.sim.actors import ack, act, note, redriver
+from tests.sim.afterwards import ids_left
+from tests.sim.prepared import TOPIC, establish
+from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
+from tests.sim.truth import Bounds
+from tests.sim.weather import CALM, Weather
+
+if TYPE_CHECKING:
+    import random
+
+    from airflow_provider_pawnqueue.engine import Claim
+    from airflow_provider_pawnqueue.engine.janitor import Verdict
+    from airflow_provider_pawnqueue.engine.records import ClaimRecord
+    from tests.sim.processes import Process
+    from tests.sim.world import World
+
+#: The two consumers pause at most so long.
+POLL = 5.0
+#: They poll for so long, and then until the topic is empty, but not for longer than another while.
+LASTS = 110.0
+AND_THEN = 240.0
+#: The store is busy now and then, and says so; nothing is lost, and nothing comes late.
+MILD = Weather(busy=0.02, error=0.01, conflict=0.01, partial=0.02)
+#: A call that was cancelled waits for what is under way, and gives back what it has: a request or two, tried again.
+CANCELLED_WITHIN = 12.0
+#: Hours. Who claims for so long settles all of it, or gives it back.
+LONG = 6 * 3600.0
+
+SETTINGS = (settings_for(15.0, RETENTION, oldest=86_400.0),)
+
+
+def patience(world: World) -> list[str]:
+    """Run one such schedule to its end, and return every promise that it broke."""
+    world.weather = world.first_weather = CALM if world.stream("weather").random() < 0.5 else MILD
+    return world.run(_patience)
+
+
+async def _patience(world: World) -> list[str]:
+    stage = Stage(world, world.stream("patience"))
+    chance = stage.chance
+    establish(world.bucket)
+    stage.create_topic(chance.choice((None, 3, 10)))
+    for name in ("X", "Y"):
+        _begin(stage, name, _poller)
+    for name in ("P1", "P2"):
+        _begin(stage, name, _supplier)
+    for number, actor in enumerate(chance.sample(VILLAINS, 4)):
+        _begin(stage, f"V{number}", actor)
+    stage.truth.judge(Bounds(POLL))
+    await world.until_idle(at_most=LASTS + AND_THEN + 60.0)
+    stage.truth.judge_no_more()
+    # What is left over is seen where janitors work; what is left waiting is seen by its bound.
+    return stage.violations(left=set(ids_left(stage)))
+
+
+def _begin(stage: Stage, name: str, actor: object) -> Process:
+    process = stage.world.process(name)
+    process.spawn(act(stage, process, actor, SETTINGS))  # type: ignore[arg-type]
+    return process
+
+
+async def _supplier(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Publish a few messages every few seconds, as long as there is time to see what becomes of them."""
+    while stage.world.loop.now < LASTS / 2:
+        payloads = [{"n": number} for number in range(chance.choice((1, 1, 2, 4)))]
+        with suppress(PublishError, StoreError):
+            stage.history.published.update(await queue.publish(TOPIC, payloads))
+        await process.clock.sleep(chance.uniform(0, 12))
+
+
+async def _poller(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Take what there is, every few seconds."""
+    loop = stage.world.loop
+    while loop.now < LASTS or (_is_there_any(stage) and loop.now < LASTS + AND_THEN):
+        try:
+            started = loop.now
+            claim = await queue.claim(TOPIC, process.name, max_messages=10, ttl=20.0)
+            if loop.now - started > CALL_TAKES:
+                stage.history.broken.append(f"a claim that does not wait took {loop.now - started:.1f} seconds")
+            if claim:
+                stage.believe(process, claim)
+                stage.stops(process, claim)
+                await _dispatch(stage, queue, claim, chance)
+        except TROUBLE as error:
+            stage.truth.interruptions.append((process.name, loop.now))
+            if stage.world.weather is CALM:
+                stage.history.broken.append(f"a claim failed in calm weather: {error!r}")
+        await process.clock.sleep(chance.uniform(1.0, POLL))
+    stage.truth.judge_no_more()
+
+
+#: A claim that does not wait: see ``truth.CALL``; with it, one budget of 15 s where the store is busy.
+CALL_TAKES = 23.0
+
+
+def _is_there_any(stage: Stage) -> bool:
+    return bool(stage.world.bucket.below(layout.messages(TOPIC)))
+
+
+async def _dispatch(stage: Stage, queue: PawnQueue, claim: Claim, chance: random.Random) -> None:
+    """Settle: mostly by acks, and some are given back or buried as long as there is time to see what comes of it."""
+    draw = chance.random() if stage.world.loop.now < LASTS / 2 else 0.0
+    if draw < 0.7:
+        note(stage, claim, await ack(stage, queue, claim, claim.ids))
+    elif draw < 0.82:
+        note(stage, claim, await queue.nack(claim, requeue=True, delay=chance.choice((0, 5, 25))))
+    elif draw < 0.88:
+        note(stage, claim, await queue.nack(claim, reason="drawn"))
+    # Else it is forgotten, and waits until its claim's time is over.
+
+
+# --- those who make others wait ---
+
+
+async def _quitter(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Claim for a short time, and die somewhere on the way."""
+    process.kill_at_request(chance.randint(4, 30), sent=chance.random() < 0.5)
+    ttl = chance.choice((4.5, 8.0, 20.0))
+    for _ in range(4):
+        await process.clock.sleep(chance.uniform(0, 10))
+        claim = await _try_claim(stage, process, queue, ttl=ttl, most=chance.choice((1, 3)))
+        if claim:
+            stage.believe(process, claim)
+            await process.clock.sleep(chance.uniform(0, ttl / 3))
+            stage.stops(process, claim)
+            await _dispatch(stage, queue, claim, chance)
+
+
+async def _leaver(stage: Stage, process: Process, _: PawnQueue, chance: random.Random) -> None:
+    """Leave in good order, by an exception for instance, with a claim that is open: it is given back."""
+    for _number in range(3):
+        await process.clock.sleep(chance.uniform(0, 12))
+        stems: list[str] = []
+        async with PawnQueue.open(SETTINGS[0], store=process.store, clock=process.clock) as queue:
+            claim = await _try_claim(stage, process, queue, ttl=chance.choice((20.0, 600.0)), most=3)
+            if claim:
+                holder = stage.believe(process, claim)
+                await process.clock.sleep(chance.uniform(0, 5))
+                stage.stops(process, claim)
+                stems.append(holder.claim)
+        stage.truth.freed(process.name, stems=stems)
+
+
+async def _canceller(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Cancel claims at any moment: what they had won is given back by then."""
+    loop = stage.world.loop
+    for _ in range(5):
+        await process.clock.sleep(chance.uniform(0, 8))
+        started = loop.now
+        try:
+            call = queue.claim(TOPIC, process.name, max_messages=3, ttl=chance.choice((8.0, 60.0)))
+            claim = await manners.interrupted(process, call, chance)
+        except TROUBLE:
+            claim = None
+        if claim is None:
+            stage.truth.interruptions.append((process.name, loop.now))
+            stage.truth.freed(process.name, since=started)
+            if loop.now - started > CANCELLED_WITHIN + 4.0:  # up to 4 s pass before it is cancelled
+                stage.history.broken.append(f"a claim that was cancelled ended after {loop.now - started:.1f} seconds")
+        elif claim:
+            stage.believe(process, claim)
+            stage.stops(process, claim)
+            await _dispatch(stage, queue, claim, chance)
+
+
+async def _owner(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Claim for hours, settle a part at once and the rest later: what is given back is there at once for others."""
+    for number in range(3):
+        await process.clock.sleep(chance.uniform(0, 6))
+        ttl, name = chance.choice((600.0, LONG)), f"{process.name}-{number}"  # named: its record is kept
+        claim = await _try_claim(stage, process, queue, ttl=ttl, most=3, claim_id=name)
+        if not claim:
+            continue
+        stage.believe(process, claim)
+        for one in claim.ids:
+            await process.clock.sleep(chance.uniform(0, 8))
+            stage.history.drop(holder_of(process, claim), stage.world.loop.now, {_unit_of(claim, one)})
+            result = await queue.nack(claim, one, requeue=True, delay=chance.choice((0, 0, 8)))
+            note(stage, claim, result)
+
+
+def _unit_of(claim: Claim, one: str) -> str:
+    return next(uuid for uuid, message in claim._uuids.items() if message == one)
+
+
+async def _short_lived(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Claim for a short time what others gave back, and forget it."""
+    for _ in range(6):
+        await process.clock.sleep(chance.uniform(0, 6))
+        claim = await _try_claim(stage, process, queue, ttl=5.0, most=2)
+        if claim:
+            stage.believe(process, claim)
+
+
+async def _keeper(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Keep a claim alive over slow work: in calm weather it is not lost, whatever its ttl is."""
+    for _ in range(2):
+        await process.clock.sleep(chance.uniform(0, 8))
+        claim = await _try_claim(stage, process, queue, ttl=chance.choice((4.5, 9.0, 20.0)), most=2)
+        if not claim:
+            continue
+        buggy = chance.random() < 0.2
+        seconds = chance.uniform(5, 40)
+        kept = await manners.kept_alive(stage, process, queue, claim, chance, seconds=seconds, buggy=buggy)
+        if kept:
+            await _dispatch(stage, queue, claim, chance)
+        elif not buggy and stage.world.weather is CALM and not stage.truth.was_ended(holder_of(process, claim).claim):
+            stage.history.broken.append(f"lost by keep_alive, though nobody took it: {holder_of(process, claim).claim}")
+
+
+async def _renewer(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Renew by hand, beside a janitor that renews too: it is not lost as long as nobody ends it."""
+    for _ in range(2):
+        await process.clock.sleep(chance.uniform(0, 8))
+        claim = await _try_claim(stage, process, queue, ttl=20.0, most=2)
+        if not claim:
+            continue
+        stage.believe(process, claim)
+        try:
+            for _ in range(8):
+                await process.clock.sleep(chance.uniform(0, 8))
+                await queue.renew(claim, ttl=20.0)
+                stage.renewed(process, claim)
+        except LeaseLostError:
+            if stage.world.weather is CALM and not stage.truth.was_ended(holder_of(process, claim).claim):
+                stage.history.broken.append(f"lost, though nobody took it: {holder_of(process, claim).claim}")
+        finally:
+            stage.stops(process, claim)
+        await _dispatch(stage, queue, claim, chance)
+
+
+async def _janitors(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Sweep twice at once, again and again, on behalf of runs that go on as long as the weather is watched."""
+
+    async def ask(_: ClaimRecord) -> Verdict | None:
+        await process.clock.sleep(chance.uniform(0, 0.3))
+        return "going" if stage.world.loop.now < LASTS / 2 else "ended"
+
+    while stage.world.loop.now < LASTS:
+        await process.clock.sleep(chance.uniform(0, 4))
+        await asyncio.gather(queue.sweep(TOPIC, ask=ask), queue.sweep(TOPIC, ask=ask))
+
+
+async def _try_claim(  # noqa: PLR0913 - what a consumer asks for
+    stage: Stage, process: Process, queue: PawnQueue, *, ttl: float, most: int, claim_id: str | None = None
+) -> Claim | None:
+    try:
+        return await queue.claim(TOPIC, process.name, max_messages=most, ttl=ttl, claim_id=claim_id)
+    except TROUBLE:
+        stage.truth.interruptions.append((process.name, stage.world.loop.now))
+        return None
+
+
+VILLAINS = (
+    _quitter,
+    _quitter,
+    _leaver,
+    _canceller,
+    _canceller,
+    _owner,
+    _owner,
+    _short_lived,
+    _keeper,
+    _renewer,
+    _janitors,
+    redriver,
+    manners.newcomer,
+    manners.two_minded,
+)

@@ -1,0 +1,136 @@
+"""What all actors of one schedule share: what is set, what they believe, and what the bucket shows of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, Settings, StoreError, layout
+from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings
+from tests.sim.prepared import TOPIC
+from tests.sim.truth import Truth
+from tests.support.history import History, Holder
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_pawnqueue.engine import Claim, ClaimReference
+    from airflow_provider_pawnqueue.engine.store.port import StoredObject
+    from tests.sim.processes import Process
+    from tests.sim.world import World
+
+    Actor: TypeAlias = Callable[["Stage", Process, PawnQueue, random.Random], Awaitable[None]]
+
+RETENTION = 900.0
+#: Some topics forget closed claims as soon as they may.
+SHORT_RETENTION = 20.0
+BAD_UUID = "00000000-0000-4000-8000-000000000bad"
+BAD_NAME = f"20260101T000000_000000-{BAD_UUID}.json"
+STRANGER = f"{TOPIC}/messages/notes.txt"
+#: How long everything of a schedule may be troubled, in virtual seconds.
+TROUBLED = 150.0
+
+#: A claim's time may be hardly longer than the margin: what is safe at the edge is safe everywhere.
+TTLS = (4.5, 8.0, 20.0)
+
+#: How the names of those begin who publish.
+PUBLISHERS = ("P", "H", "F")
+
+#: What an actor lives through: the store failed, the claim was lost, somebody else works for it.
+TROUBLE = (StoreError, LeaseLostError, ClaimBusyError)
+
+
+def settings_for(patience: float, retention: float, *, oldest: float = 240.0, largest: int = 5 * 1024**2) -> Settings:
+    """Return settings of a process: how long it tries again, and what it forgets when."""
+    return Settings(
+        s3={"bucket_name": "simulated"},
+        claims={"margin_seconds": 2.0, "max_claim_age_seconds": oldest, "record_retention_seconds": retention},
+        polling={"visibility_timeout_seconds": 20.0, "lease_refresh_interval_seconds": 5.0},
+        retry={"budget_seconds": patience, "initial_delay_seconds": 0.1},
+        limits={"max_payload_bytes": largest},
+    )
+
+
+#: Patient processes try failed requests again; those without patience meet every failure themselves.
+SETTINGS = settings_for(15.0, RETENTION)
+ALL_SETTINGS = {
+    retention: [settings_for(patience, retention) for patience in (15.0, 3.0, 0.0)]
+    for retention in (RETENTION, SHORT_RETENTION)
+}
+
+
+@dataclass
+class Stage:
+    """What the actors of one schedule share."""
+
+    world: World
+    chance: random.Random
+    history: History = field(default_factory=History)
+    references: list[ClaimReference] = field(default_factory=list)
+    reborn: set[str] = field(default_factory=set)
+    retention: float = RETENTION
+    exempt: set[str] = field(default_factory=set)
+    """Units that a fault which stays concerns: they may wait, and be left over."""
+
+    truth: Truth = field(init=False)
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin to watch the bucket."""
+        self.truth = Truth(self.world, self.history)
+        self.world.bucket.observers += [self.watch, self.truth.see]
+
+    def create_topic(self, most: int | None) -> None:
+        """Make the topic, and remember how often its messages may be delivered."""
+        record = TopicRecord(topic=TOPIC, settings=TopicSettings(max_deliveries=most))
+        self.world.bucket.plant(layout.topic_marker(TOPIC), record.encode())
+        self.truth.most = most
+
+    def virtual(self, process: Process, deadline: float) -> float:
+        """Return the world's time at which a process's clock shows its deadline."""
+        return self.world.loop.now + (deadline - process.clock.elapsed()) / process.clock.rate
+
+    def believe(self, process: Process, claim: Claim) -> Holder:
+        """Write down that a process was given a claim's messages, and trusts that until its deadline."""
+        holder = holder_of(process, claim)
+        deadline = self.virtual(process, claim.deadline)
+        for one, unit in units(claim).items():
+            self.history.hold(holder, unit, one, self.world.loop.now, deadline)
+        return holder
+
+    def renewed(self, process: Process, claim: Claim) -> None:
+        """Write down until when the claim is trusted now."""
+        self.history.extend(holder_of(process, claim), self.virtual(process, claim.deadline))
+
+    def stops(self, process: Process, claim: Claim) -> None:
+        """Write down that the process works on the claim no more."""
+        self.history.drop(holder_of(process, claim), self.world.loop.now)
+
+    def violations(self, *, left: set[str]) -> list[str]:
+        """Return every promise that was broken, by what was believed and by what the bucket showed."""
+        self.truth.fill(self.history)
+        return [
+            *self.history.violations(left=left, reborn=self.reborn),
+            *self.truth.waited_too_long(self.exempt),
+        ]
+
+    def watch(self, who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
+        """Notice a publisher that sends a message again after it was settled: the duplicate that section 7 names."""
+        parsed = layout.parse_message(key) if key.startswith(layout.messages(TOPIC)) else None
+        if parsed is None or before is not None or after is None:
+            return
+        of_publisher = who.startswith(PUBLISHERS) and f'"id":"{parsed.uuid}"'.encode() in after.body
+        if parsed.uuid in self._names and of_publisher:
+            self.reborn.add(parsed.uuid)  # a publisher's key has the message's id in it
+        self._names[parsed.uuid] = key
+
+
+def holder_of(process: Process, claim: Claim) -> Holder:
+    """Return who has the claim, as the history knows them."""
+    return Holder(process.name, f"{claim.claim_id}.{claim.generation}", claim.session)
+
+
+def units(claim: Claim) -> dict[str, str]:
+    """Return under which unit each of the claim's messages is kept."""
+    return {one: uuid for uuid, one in claim._uuids.items()}

@@ -1,0 +1,232 @@
+"""One object fails for ever: it is the only one that waits. All others are delivered, settled and swept in time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import PawnQueue, PublishError, StoreError, layout
+from airflow_provider_pawnqueue.engine.records import Envelope
+from tests.sim.actors import ack, act, note
+from tests.sim.afterwards import afterwards, quiet
+from tests.sim.bucket import EPOCH
+from tests.sim.prepared import TOPIC, establish
+from tests.sim.stage import RETENTION, TROUBLE, Stage, settings_for
+from tests.sim.truth import NOT_MALFORMED, Bounds
+from tests.sim.weather import CALM
+
+if TYPE_CHECKING:
+    import random
+
+    from airflow_provider_pawnqueue.engine import Claim
+    from airflow_provider_pawnqueue.engine.store.port import StoredObject
+    from tests.sim.processes import Process
+    from tests.sim.world import World
+
+POLL = 5.0
+LASTS = 130.0
+AND_THEN = 120.0
+#: A claim among whose messages one fails: one budget of 15 s for what is tried again, whatever else is stuck.
+CALL_TAKES = 23.0
+#: A sweep tries each thing that is stuck, some of them one after another, and goes on.
+SWEEP_TAKES = 120.0
+
+SETTINGS = (settings_for(15.0, RETENTION), settings_for(3.0, RETENTION))
+READ = ("GET", "HEAD")
+#: What fails: the folder of its object, and the requests; 403 stands for one that is denied, 500 for one that breaks.
+KINDS = (
+    ("messages", READ, 403),
+    ("messages", ("GET",), 500),
+    ("messages", ("COPY",), 403),
+    ("messages", ("COPY",), 500),
+    ("messages", ("DELETE",), 403),
+    ("messages", ("DELETE",), 500),
+    ("leases", READ, 403),
+    ("leases", ("GET",), 500),
+    ("leases", ("DELETE",), 403),
+    ("claims", READ, 403),
+    ("claims", ("GET",), 500),
+    ("dead-letter", READ, 403),
+    ("dead-letter", ("COPY",), 403),
+    ("dead-letter", ("COPY",), 500),
+    ("dead-letter", ("DELETE",), 403),
+    ("dead-letter", ("DELETE",), 500),
+    ("newer", (), 0),
+)
+#: A message that only a later version can read.
+LATER = {"v": 99}
+
+
+@dataclass(slots=True)
+class Saboteur:
+    """Spoils the so-manieth object of one kind, as soon as it is written; and perhaps more than one."""
+
+    stage: Stage
+    folder: str
+    kinds: tuple[str, ...]
+    status: int
+    wait: int
+    left: int
+
+    def see(self, _who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
+        """Look at a change of the bucket."""
+        if after is None:
+            return
+        if uuid := layout.parse_lease(key):
+            self._follow(uuid, after)
+        if not self.left or not key.startswith(f"{TOPIC}/{self.folder}/") or key.endswith(".reason.json"):
+            return
+        if self.folder != "leases" and before is not None:
+            return
+        if self.folder == "claims" and b'"consumer":"Q' not in after.body:
+            return  # one that nobody else has to look at is no fault
+        self.wait -= 1
+        if self.wait >= 0:
+            return
+        self.left -= 1
+        self.stage.world.bucket.sticky.put(key, self.kinds, denied=self.status == 403)
+        self.stage.world.log("", f"from now on {self.status} to {self.kinds} {key}")
+        self._exempt(key)
+
+    def _exempt(self, key: str) -> None:
+        stage, parsed = self.stage, layout.parse_message(key)
+        if parsed is not None:
+            stage.exempt.add(parsed.uuid)
+            if "GET" in self.kinds:
+                stage.truth.never[parsed.uuid] = NOT_MALFORMED | {"max_deliveries"}
+        elif uuid := layout.parse_lease(key):
+            stage.exempt.add(uuid)
+        elif letter := layout.parse_dead_letter(key):
+            stage.exempt.add(letter[0])
+        else:
+            name = key.rpartition("/")[2]
+            stage.exempt |= {name, *stage.truth.members_of(name.removesuffix(".json"))}
+
+    def _follow(self, uuid: str, after: StoredObject) -> None:
+        """Exempt the new place of a dead letter that is spoiled: it cannot be moved there."""
+        if self.folder == "dead-letter" and any(
+            f'"source":"{one}"'.encode() in after.body for one in self.stage.exempt
+        ):
+            self.stage.exempt.add(uuid)
+
+
+def stuck(world: World) -> list[str]:
+    """Run one such schedule to its end, and return every promise that it broke."""
+    world.weather = world.first_weather = CALM
+    return world.run(_stuck)
+
+
+async def _stuck(world: World) -> list[str]:
+    stage = Stage(world, world.stream("stuck"))
+    chance = stage.chance
+    establish(world.bucket)
+    stage.create_topic(chance.choice((None, 3, 10)))
+    folder, kinds, status = chance.choice(KINDS)
+    if folder == "newer":
+        _plant_newer(stage)
+    else:
+        wait = chance.randint(0, 1 if folder in {"claims", "dead-letter"} else 6)
+        saboteur = Saboteur(stage, folder, kinds, status, wait=wait, left=chance.choice((1, 1, 3, 10)))
+        world.bucket.observers.append(saboteur.see)
+    actors = {"P1": _supplier, "A": _poller, "B": _poller, "Q1": _quitter, "Q2": _quitter}
+    for name, actor in {**actors, "J1": _janitor, "R1": _redriver}.items():
+        process = world.process(name)
+        process.spawn(act(stage, process, actor, SETTINGS))
+    stage.truth.judge(Bounds(POLL))
+    await world.until_idle(at_most=LASTS + AND_THEN + 60.0)
+    stage.truth.judge_no_more()
+    await quiet(stage)
+    return await afterwards(stage)
+
+
+def _plant_newer(stage: Stage) -> None:
+    one = stage.world.process("P0").clock.uuid()
+    key = layout.message(TOPIC, layout.message_name(EPOCH - 9, one))
+    stage.world.bucket.plant(key, Envelope(id=one, topic=TOPIC, payload={}).model_copy(update=LATER).encode())
+    stage.exempt.add(one)
+    stage.truth.never[one] = NOT_MALFORMED | {"max_deliveries"}
+
+
+async def _supplier(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Publish a few messages every few seconds."""
+    for _ in range(5):
+        payloads = [{"n": number} for number in range(chance.choice((1, 2, 4)))]
+        with suppress(PublishError):
+            stage.history.published.update(await queue.publish(TOPIC, payloads))
+        await process.clock.sleep(chance.uniform(0, 12))
+
+
+async def _poller(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Take what there is, and settle it in all the ways there are; nothing that fails is to fail the others."""
+    loop = stage.world.loop
+    while loop.now < LASTS or (_is_there_any(stage) and loop.now < LASTS + AND_THEN):
+        started = loop.now
+        try:
+            claim = await queue.claim(TOPIC, process.name, max_messages=10, ttl=20.0)
+        except TROUBLE as error:
+            stage.history.broken.append(f"one object failed a claim: {type(error).__name__} {error}")
+            await process.clock.sleep(POLL)
+            continue
+        if loop.now - started > CALL_TAKES:
+            stage.history.broken.append(f"one object delayed a claim by {loop.now - started:.1f} seconds")
+        if claim:
+            stage.believe(process, claim)
+            stage.stops(process, claim)
+            with suppress(*TROUBLE):
+                await _dispatch(stage, queue, claim, chance)
+        await process.clock.sleep(chance.uniform(1.0, POLL))
+
+
+async def _dispatch(stage: Stage, queue: PawnQueue, claim: Claim, chance: random.Random) -> None:
+    """Settle one by one, in different ways."""
+    early = stage.world.loop.now < LASTS / 2
+    ways: dict[str, list[str]] = {"ack": [], "bury": [], "give back": []}
+    for one in claim.ids:
+        ways[chance.choices(tuple(ways), (5, 3, 2 if early else 0))[0]].append(one)
+    if ways["ack"]:
+        note(stage, claim, await ack(stage, queue, claim, ways["ack"]))
+    if ways["bury"]:
+        note(stage, claim, await queue.nack(claim, ways["bury"], reason="drawn"))
+    if ways["give back"]:
+        note(stage, claim, await queue.nack(claim, ways["give back"], requeue=True, delay=chance.choice((0, 5))))
+
+
+async def _quitter(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Die with a claim that others have to look at, and whose decisions others have to carry out."""
+    while stage.world.loop.now < LASTS / 2:
+        with suppress(*TROUBLE):
+            claim = await queue.claim(TOPIC, process.name, max_messages=4, ttl=8.0)
+            if claim:
+                stage.believe(process, claim)
+                stage.stops(process, claim)
+                process.kill_at_request(chance.randint(1, 8), sent=chance.random() < 0.5)
+                await _dispatch(stage, queue, claim, chance)
+        await process.clock.sleep(chance.uniform(0, 2))
+
+
+async def _redriver(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Give dead letters back, while there is time to see what becomes of them."""
+    while stage.world.loop.now < LASTS / 2:
+        await process.clock.sleep(chance.uniform(8, 25))
+        with suppress(*TROUBLE):
+            await queue.redrive(TOPIC)
+
+
+async def _janitor(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Sweep: what cannot be read or removed is in the report, and fails no sweep."""
+    loop = stage.world.loop
+    while loop.now < LASTS:
+        await process.clock.sleep(chance.uniform(5, 30))
+        started = loop.now
+        try:
+            await queue.sweep(TOPIC)
+        except StoreError as error:
+            stage.history.broken.append(f"one object failed a sweep: {type(error).__name__} {error}")
+        if loop.now - started > SWEEP_TAKES:
+            stage.history.broken.append(f"one object delayed a sweep by {loop.now - started:.1f} seconds")
+
+
+def _is_there_any(stage: Stage) -> bool:
+    below = stage.world.bucket.below(layout.messages(TOPIC))
+    return any(not any(unit in key for unit in stage.exempt) for key in below)

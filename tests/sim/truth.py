@@ -1,0 +1,329 @@
+"""What the bucket itself shows: since when each message could be had, and which claims were to hand it out.
+
+The promise that no message waits for ever is judged by a bound for each *lane*, which is the way in which a message
+came to be there to be had. A message waits from the moment at which the protocol lets the next claim have it until a
+claim has its lease, or it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_pawnqueue.engine import layout
+from tests.sim.bucket import EPOCH
+from tests.sim.prepared import TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from airflow_provider_pawnqueue.engine.store.port import StoredObject
+    from tests.sim.world import World
+    from tests.support.history import History
+
+#: ``claims.margin_seconds``: a taker waits so long after a claim's time. It is in the moment from which one waits.
+MARGIN = 2.0
+#: The taker's idea of the store's time is wrong by the margin at most, or it would refuse to take anything.
+ERROR = MARGIN
+#: A look in full, not only behind the last message that is known. The engine is to take one every ten seconds or so.
+FULL_LOOK = 15.0
+#: A claim and what follows it, before its consumer looks again: some twenty requests of 0.1 s one after another, and
+#: one that is tried again.
+CALL = 8.0
+#: Garbage in a lease's place counts as held for ``polling.visibility_timeout_seconds``.
+GARBAGE = 20.0
+#: A lease may be won and its claim end without a hand-out, if its process dies, is cancelled or hears no answer.
+IN_VAIN = 3
+#: Why nobody buries what only this consumer cannot take, or what nobody can read at the moment.
+NOT_MALFORMED = frozenset({"malformed", "newer_format"})
+#: How long after a claim's record has landed its call may still be interrupted: its answer is lost, and asked for
+#: again for as long as the retry settings allow (15 s), and a request's time-out (5 s).
+INTERRUPTED_WITHIN = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long a message may wait, in seconds, while consumers poll.
+
+    :param poll: how long a consumer pauses at most between two looks.
+    :param late: how much later than it was sent a write may have landed: its size then tells LIST a later time.
+    """
+
+    poll: float
+    late: float = 0.0
+
+    def of(self, lane: str) -> float:
+        """Return the bound of a lane."""
+        # The next look, which may have to be one in full, by a consumer that has just begun with something else.
+        look = self.poll + CALL + FULL_LOOK
+        match lane:
+            case "published" | "given back":
+                return look
+            case "released":  # until T, by the server's time as the taker knows it
+                return look + ERROR + self.late
+            case "abandoned":  # the margin is waited for before; fencing and taking are one look
+                return look + 2 * MARGIN + ERROR + self.late
+            case "decided":  # what was decided is carried out by one look, and released by it: the next one takes it
+                return 2 * look + 2 * MARGIN + ERROR + self.late
+            case _:  # redriven: an overdue move is finished by one look, and taken by the next one
+                return 2 * look + 2 * MARGIN + ERROR + self.late
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Since when a message can be had, how it came to that, and by which state of its lease."""
+
+    lane: str
+    since: float
+    turn: str
+
+
+@dataclass(slots=True)
+class Counted:
+    """A claim whose record listed a message: it was, or was about to be, handed out."""
+
+    consumer: str
+    landed: float
+    unseen: bool = False
+
+
+@dataclass(slots=True)
+class Truth:
+    """Watches the messages, leases and claim records of the topic."""
+
+    world: World
+    history: History
+    most: int | None = None
+    """How often the topic lets a message be delivered."""
+
+    never: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Units that must not be buried for these reasons: they are valid, and some, or all, cannot read them."""
+
+    interruptions: list[tuple[str, float]] = field(default_factory=list)
+    """Which process's claim ended without an answer, and when: it was killed, cancelled, or the store failed."""
+
+    _bounds: Bounds | None = None
+    _from: float = 0.0
+    _to: float = math.inf
+    _messages: set[str] = field(default_factory=set)
+    _leases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _landed: dict[str, float] = field(default_factory=dict)
+    _records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _waits: dict[str, Wait] = field(default_factory=dict)
+    _freed: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _won: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    _counted: dict[str, dict[str, Counted]] = field(default_factory=lambda: defaultdict(dict))
+    _buried: dict[str, str] = field(default_factory=dict)
+    _broken: list[tuple[str, str]] = field(default_factory=list)
+
+    # --- what is told to it ---
+
+    def judge(self, bounds: Bounds) -> None:
+        """From now on consumers poll: what waits longer than these bounds waits too long."""
+        for uuid, wait in self._waits.items():
+            self._close(uuid, wait)
+        self._bounds, self._from, self._to = bounds, self.world.loop.now, math.inf
+
+    def judge_no_more(self) -> None:
+        """From now on not all of them poll."""
+        self._to = min(self._to, self.world.loop.now)
+
+    def freed(self, consumer: str, *, since: float = 0.0, stems: Collection[str] | None = None) -> None:
+        """A consumer's claims were given back: those of these stems, or whose leases have landed since, unasked for."""
+        handed = {(hold.unit, hold.holder.claim) for hold in self.history.holds}
+        for uuid, lease in self._leases.items():
+            stem = lease["claim"]
+            if lease["state"] != "held" or lease["consumer_id"] != consumer or self._landed[uuid] < since:
+                continue
+            if stem in stems if stems is not None else (uuid, stem) not in handed:
+                self._freed[uuid] = (self._turn(uuid), self.world.loop.now)
+                self._reconsider(uuid)
+
+    def until_of(self, stem: str) -> float | None:
+        """Return the time, in the world's, of a claim that has a record."""
+        record = self._records.get(stem)
+        return None if record is None else float(record["until"]) - EPOCH
+
+    def open_claims(self) -> list[str]:
+        """Return the stems of all open records."""
+        return [stem for stem, record in self._records.items() if record["state"] == "open"]
+
+    def members_of(self, stem: str) -> set[str]:
+        """Return the units that a claim's record names."""
+        return set(self._records[stem]["members"])
+
+    def was_ended(self, stem: str) -> bool:
+        """Say whether somebody has ended a claim, or its time is over."""
+        record = self._records.get(stem)
+        return record is None or record["state"] != "open" or self.world.loop.now >= _end_of(record) - EPOCH
+
+    # --- what it sees ---
+
+    def see(self, who: str, key: str, _before: StoredObject | None, after: StoredObject | None) -> None:
+        """Look at a change of the bucket."""
+        if not key.startswith(_ROOT):
+            return
+        folder, _, name = key[len(_ROOT) :].partition("/")
+        match folder:
+            case "messages":
+                self._see_message(key, there=after is not None)
+            case "leases":
+                self._see_lease(key, after)
+            case "claims":
+                self._see_record(name.removesuffix(".json"), after)
+            case "dead-letter":
+                if after is not None and name.endswith(".reason.json"):
+                    self._buried.setdefault(name.removesuffix(".reason.json"), _json(after.body).get("reason", ""))
+
+    def _see_message(self, key: str, *, there: bool) -> None:
+        parsed = layout.parse_message(key)
+        if parsed is not None:
+            (self._messages.add if there else self._messages.discard)(parsed.uuid)
+            self._reconsider(parsed.uuid)
+
+    def _see_lease(self, key: str, after: StoredObject | None) -> None:
+        uuid = layout.parse_lease(key)
+        if uuid is None:
+            return
+        if after is None:
+            self._leases.pop(uuid, None)
+        else:
+            lease = _json(after.body)
+            if not lease.get("v") or not isinstance(lease.get("until"), int | float):
+                until = EPOCH + self.world.loop.now + GARBAGE
+                lease = {"state": "held", "until": until, "claim": "", "consumer_id": ""}
+            self._leases[uuid] = {**lease, "version": after.info.version}
+            self._landed[uuid] = self.world.loop.now
+            won = self._won[uuid]
+            if lease["state"] == "held" and lease["claim"] and lease["claim"] not in won[-1:]:
+                won.append(lease["claim"])
+        self._reconsider(uuid)
+
+    def _see_record(self, stem: str, after: StoredObject | None) -> None:
+        members: set[str] = set()
+        if after is None:
+            record = self._records.pop(stem, None)
+            members.update(record["members"] if record else ())
+        else:
+            record = self._records[stem] = {**_EMPTY, **_json(after.body)}
+            members.update(record["members"])
+            for uuid in members:
+                counted = self._counted[uuid].setdefault(stem, Counted(record["consumer"], self.world.loop.now))
+                counted.unseen = record["settled"].get(uuid, _NOTHING).get("unseen", False)
+        members.update(uuid for uuid, lease in self._leases.items() if lease["claim"] == stem)
+        for uuid in sorted(members):
+            self._reconsider(uuid)
+
+    # --- how long each message waits ---
+
+    def _reconsider(self, uuid: str) -> None:
+        now, before = self.world.loop.now, self._waits.pop(uuid, None)
+        found = self._available(uuid)
+        if found is None:
+            self._close(uuid, before)
+            return
+        lane, since, turn = found
+        same = before is not None and before.turn == turn
+        if before is not None and (not same or since > now):
+            self._close(uuid, before)  # a claim has it, or its own was renewed
+        if since <= now:
+            # It could have been had before, if nobody knew it then: a claim that is fenced early is over from now on.
+            since = min(before.since, now) if same and before is not None else now
+        self._waits[uuid] = Wait(lane, since, turn)
+
+    def _available(self, uuid: str) -> tuple[str, float, str] | None:
+        """Return by which lane, from which moment and in which turn a message can be had; None: there is none."""
+        if uuid not in self._messages:
+            return None
+        turn = self._turn(uuid)
+        lease = self._leases.get(uuid)
+        if lease is None:
+            return "published", 0.0, turn
+        lane, until = self._held_until(uuid, lease)
+        turn_freed, freed = self._freed.get(uuid, ("", math.inf))
+        if turn_freed == turn and freed < until:
+            return "given back", freed, turn
+        return lane, until, turn
+
+    def _held_until(self, uuid: str, lease: dict[str, Any]) -> tuple[str, float]:
+        if lease["state"] == "released":
+            return "released", lease["until"] - EPOCH
+        over = lease["until"] + MARGIN - EPOCH
+        if lease["state"] == "moving":
+            return "redriven", over
+        record = self._records.get(lease["claim"])
+        if record is None or uuid not in record["members"]:
+            return "abandoned", over  # its claim is not recorded, or without it
+        decision = record["settled"].get(uuid)
+        if decision is not None:
+            return "decided", max(over, decision.get("until", 0.0) - EPOCH if decision["how"] == "released" else over)
+        end = record["until"] if record["state"] == "open" else _end_of(record)
+        return "abandoned", end + MARGIN - EPOCH
+
+    def _turn(self, uuid: str) -> str:
+        lease = self._leases.get(uuid)
+        return "" if lease is None else str(lease["version"])
+
+    def _close(self, uuid: str, wait: Wait | None) -> None:
+        if wait is None or self._bounds is None:
+            return
+        waited = min(self.world.loop.now, self._to) - max(wait.since, self._from)
+        if waited > self._bounds.of(wait.lane):
+            self._broken.append((uuid, f"waited too long: {uuid} {wait.lane} {waited:.1f}"))
+
+    # --- judgement ---
+
+    def waited_too_long(self, exempt: Collection[str]) -> list[str]:
+        """Return which messages waited longer than the bound of their lane, or were won again and again in vain."""
+        for uuid, wait in self._waits.items():
+            self._close(uuid, wait)
+        handed = {(hold.unit, hold.holder.claim) for hold in self.history.holds}
+        allowed = IN_VAIN + len(self.interruptions)
+        for uuid, stems in self._won.items():
+            vain = 0
+            for stem in stems:
+                vain = 0 if (uuid, stem) in handed else vain + 1
+                if vain > allowed and self._bounds is not None:
+                    self._broken.append((uuid, f"waited too long: {uuid} won {vain} times and never handed out"))
+                    break
+        return [sentence for uuid, sentence in self._broken if uuid not in exempt]
+
+    def fill(self, history: History) -> None:
+        """Tell the history what was buried, and how often each message was to be handed out by the bucket's records."""
+        dead = [process.name for process in self.world.processes.values() if not process.alive]
+        for uuid, reason in self._buried.items():
+            if reason in self.never.get(uuid, ()):
+                history.broken.append(f"buried though it is valid: {uuid}, {reason}")
+            if reason == "max_deliveries" and self.most is not None:
+                listed = {stem: one for stem, one in self._counted[uuid].items() if not one.unseen}
+                cut = {stem for stem, one in listed.items() if one.consumer in dead or self._was_cut(one)}
+                history.buried_too_often(uuid, self.most, listed=set(listed), interrupted=cut)
+
+    def _was_cut(self, one: Counted) -> bool:
+        return any(
+            name == one.consumer and -1.0 <= when - one.landed <= INTERRUPTED_WITHIN
+            for name, when in self.interruptions
+        )
+
+
+_ROOT = f"{TOPIC}/"
+_NOTHING: dict[str, Any] = {}
+_EMPTY: dict[str, Any] = {
+    "members": {}, "settled": {}, "state": "open", "until": 0.0, "session_until": None, "session": "", "consumer": "",
+}  # fmt: skip
+
+
+def _end_of(record: dict[str, Any]) -> float:
+    until, session = float(record["until"]), record["session_until"]
+    return until if session is None else min(until, float(session))
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, UnicodeDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
