@@ -53,10 +53,6 @@ class Aside:
         entry = self._entries.get(name)
         return entry is not None and self._clock.elapsed() < entry.until
 
-    def knows(self, name: str) -> bool:
-        """Say whether it was put aside before, and not long ago."""
-        return name in self._entries
-
     def back_in(self, name: str) -> float:
         """Return in how many seconds it is tried again."""
         entry = self._entries.get(name)

@@ -35,6 +35,8 @@ ROUNDS = 5
 LOOKS = 6
 #: Winning may take this part of the claim's time, and so may reading: what is left is for the work.
 SHARE = 0.25
+#: So many messages that cannot be read, and none that can, are no fault of single objects.
+NO_ACCIDENT = 5
 #: How long a claim that is cancelled waits for what it has sent, to give back what it won.
 PARTING = 5.0
 
@@ -85,11 +87,13 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
     ⚑ §5.7: nobody leaves empty-handed while there is plenty: who lost a race looks again, and tries elsewhere.
     """
     fault: StoreError | None = None
+    unread: list[StoreError] = []
     began = context.clock.elapsed()
     for _ in range(LOOKS):
         attempt = Attempt(context, lookout, spread, order)
         result = await attempt.run()
-        fault = fault or attempt.fault
+        unread += attempt.unread
+        fault = fault or attempt.fault or (unread[0] if len(unread) >= NO_ACCIDENT else None)
         if isinstance(result, Claim):
             return result
         if result is Outcome.TAKEN or (order.named and attempt.recorded):
@@ -97,9 +101,16 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
         if result is Outcome.NOTHING or (fault and context.clock.elapsed() - began > 2 * SHARE * order.ttl):
             break
         order = order if order.named else replace(order, claim_id=context.clock.uuid())
+    if unread and fault is None:
+        await _check_that_the_store_answers(context, order.topic.topic)
     if fault is not None:
         raise fault
     return nothing(order)
+
+
+async def _check_that_the_store_answers(context: Context, topic: str) -> None:
+    """Tell a message that cannot be read, which concerns nobody else, from a store that gives nothing."""
+    await context.patient().store.get(layout.topic_marker(topic))
 
 
 class Attempt:
@@ -114,6 +125,7 @@ class Attempt:
         self._standing: FoundRecord | None = None
         self._may_be_recorded = False
         self.fault: StoreError | None = None
+        self.unread: list[StoreError] = []  # one message may be bad; where all are, it is the store
 
     @property
     def recorded(self) -> bool:
@@ -201,13 +213,10 @@ class Attempt:
 
     def _note(self, bodies: Bodies) -> None:
         """Remember what this process cannot take, and that what is gone shows that others are at work here."""
-        faults = {uuid: why for uuid, why in bodies.aside.items() if isinstance(why, StoreError)}
-        # One that is known to be bad is no news. Where nothing else was read, it may be the store: that is told.
-        news = len(faults) > 1 or any(not self._lookout.aside.knows(uuid) for uuid in faults)
         for uuid, why in bodies.aside.items():
             self._lookout.aside.put(uuid, why)
-        if news:
-            self.fault = self.fault or next(iter(faults.values()), None)
+            if isinstance(why, StoreError):
+                self.unread.append(why)
         for uuid, decision in bodies.decisions.items():
             if decision.how == "gone":
                 self._lookout.aside.put(uuid, "its message is not there", quiet=True)

@@ -74,12 +74,13 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
         # The reason goes first: a dead letter without one would have lost the key that it had.
         await context.store.overwrite(layout.dead_reason(topic, uuid), reason.encode())
         outcome = await context.store.copy(layout.message(topic, member.name), layout.dead_letter(topic, uuid))
+        # A source that is not there was buried before, by whoever else carried this out. If the dead letter has been
+        # redriven since, the reason that was written just now is nobody's.
+        if isinstance(outcome, Refused) and await context.store.head(layout.dead_letter(topic, uuid)) is None:
+            await context.store.delete([layout.dead_reason(topic, uuid)])
     except StoreError as error:
         return error
-    if isinstance(outcome, Unknown):
-        return outcome.fault
-    # A source that is not there was buried before, by whoever else carried this out.
-    return None
+    return outcome.fault if isinstance(outcome, Unknown) else None
 
 
 async def _remove(

@@ -108,7 +108,9 @@ async def _judge_claim(  # noqa: PLR0913, PLR0917 - one claim of many
     if undecided and is_over(context, record.free_at, now):
         over = record.state != "open" or await fence(context, topic, standing) is not None
         if over:
-            judged.free.update(undecided)
+            # Begun once more, and not as far as its record: it is another lease of the same claim that was recorded.
+            anew = {u: one for u, one in undecided.items() if one.lease.deliveries > record.members[u].deliveries}
+            judged.free.update({**undecided, **_not_handed_out(anew)})
 
 
 def _not_handed_out(leases: Leases) -> dict[str, FoundLease]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import hint, layout
@@ -33,8 +33,10 @@ LOOKS = 3
 class Claims:
     """The claims of one topic, in one sweep."""
 
-    def __init__(self, care: Care, ask: Ask | None) -> None:
+    def __init__(self, care: Care, ask: Ask | None, here: Collection[str]) -> None:
+        """:param here: the uuids of all messages and leases of the topic, as they were listed."""
         self._care = care
+        self._here = here
         self._report = care.report
         self._ask = ask
 
@@ -167,7 +169,12 @@ class Claims:
             if confirmed is None or (versions and not left and not await self._stands(standing)):
                 return  # somebody else is at it
             record = confirmed.record
-            todo = [uuid for uuid in record.settled if record.settled[uuid].how != "released" or uuid in versions]
+            todo = [
+                uuid
+                for uuid in record.settled
+                # Of what is neither a message nor a lease any more, everything was carried out.
+                if (uuid in self._here if record.settled[uuid].how != "released" else uuid in versions)
+            ]
             failed.update(await self._carry_out(record, todo, versions))
             self._tell_stuck(record, failed)
             final = record.model_copy(update={"state": "closed"})

@@ -84,15 +84,21 @@ class Leases:
         parts = await each(alone, by_claim, at_once=self._care.context.at_once)
         self._report.removed_leases += await self._care.delete([self._key(uuid) for part in parts for uuid in part])
 
-    async def _free(self, _: str, orphans: Mapping[str, FoundLease]) -> Iterable[str]:
-        return await free_to_take(self._care.context, self._care.topic, orphans)
+    async def _free(self, stem: str, orphans: Mapping[str, FoundLease]) -> Iterable[str]:
+        context, topic = self._care.context, self._care.topic
+        if self._has_record(stem) and await records.read(context, topic, stem) is None:
+            # Whoever takes a message makes such a record, fenced, lest its claimer comes to record it. Here there is no
+            # message that anybody could be given.
+            now = await context.now()
+            return [uuid for uuid, found in orphans.items() if is_over(context, found.lease.until, now)]
+        return await free_to_take(context, topic, orphans)
 
     async def _would_be_free(self, stem: str, orphans: Mapping[str, FoundLease]) -> Iterable[str]:
         """Return what a sweep that changes something would find free, without ending anything for it."""
         context = self._care.context
         now = await context.now()
         standing: FoundRecord | None = None
-        if stem and layout.parse_claim(f"{stem}.json") is not None:
+        if self._has_record(stem):
             standing = await records.read(context, self._care.topic, stem)
 
         def is_free(uuid: str, found: FoundLease) -> bool:
@@ -104,6 +110,10 @@ class Leases:
             return uuid not in standing.record.settled and is_over(context, standing.record.free_at, now)
 
         return [uuid for uuid, found in orphans.items() if is_free(uuid, found)]
+
+    @staticmethod
+    def _has_record(stem: str) -> bool:
+        return bool(stem) and layout.parse_claim(f"{stem}.json") is not None
 
     def _key(self, uuid: str) -> str:
         return layout.lease(self._care.topic, uuid)

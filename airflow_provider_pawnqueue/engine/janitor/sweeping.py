@@ -56,7 +56,9 @@ class _Sweep:
         messages = await self._list(layout.messages(self._topic))
         claims = await self._list(layout.claims(self._topic))
         dead = await self._list(layout.dead_letters(self._topic))
-        await Claims(self._care, self._ask).sweep(claims)
+        here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
+        here.update(uuid for info in leases if (uuid := layout.parse_lease(info.key)))
+        await Claims(self._care, self._ask, here).sweep(claims)
         await Leases(self._care).sweep(leases, messages)
         await self._leftovers(dead)
         return self._report
