@@ -92,6 +92,8 @@ async def adopt(context: Context, order: Order, found: dict[str, FoundLease]) ->
         versions={uuid: one.version for uuid, one in found.items()},
     )
     bodies = await fetch_bodies(context.patient(), order.topic, won.members)
+    if context.clock.elapsed() >= won.deadline:
+        return None
     record = made_record(order, won, bodies.decisions)
     outcome = await records.create(context, order.topic.topic, record)
     if isinstance(outcome, Unknown):

@@ -35,8 +35,8 @@ ROUNDS = 5
 LOOKS = 6
 #: Winning may take this part of the claim's time, and so may reading: what is left is for the work.
 SHARE = 0.25
-#: So many messages that cannot be read, and none that can, are no fault of single objects.
-NO_ACCIDENT = 5
+#: Why a claim was lost before it was handed out.
+TOO_LATE = "reading its messages took longer than its time"
 #: How long a claim that is cancelled waits for what it has sent, to give back what it won.
 PARTING = 5.0
 
@@ -87,13 +87,13 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
     ⚑ §5.7: nobody leaves empty-handed while there is plenty: who lost a race looks again, and tries elsewhere.
     """
     fault: StoreError | None = None
-    unread: list[StoreError] = []
+    unread = False
     began = context.clock.elapsed()
     for _ in range(LOOKS):
         attempt = Attempt(context, lookout, spread, order)
         result = await attempt.run()
-        unread += attempt.unread
-        fault = fault or attempt.fault or (unread[0] if len(unread) >= NO_ACCIDENT else None)
+        unread = unread or attempt.unread
+        fault = fault or attempt.fault
         if isinstance(result, Claim):
             return result
         if result is Outcome.TAKEN or (order.named and attempt.recorded):
@@ -109,7 +109,7 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
 
 
 async def _check_that_the_store_answers(context: Context, topic: str) -> None:
-    """Tell a message that cannot be read, which concerns nobody else, from a store that gives nothing."""
+    """Tell messages that cannot be read, which concerns nobody else, from a store that gives nothing, and raise that."""
     await context.patient().store.get(layout.topic_marker(topic))
 
 
@@ -125,7 +125,7 @@ class Attempt:
         self._standing: FoundRecord | None = None
         self._may_be_recorded = False
         self.fault: StoreError | None = None
-        self.unread: list[StoreError] = []  # one message may be bad; where all are, it is the store
+        self.unread = False  # there were messages that the store does not give
 
     @property
     def recorded(self) -> bool:
@@ -216,7 +216,7 @@ class Attempt:
         for uuid, why in bodies.aside.items():
             self._lookout.aside.put(uuid, why)
             if isinstance(why, StoreError):
-                self.unread.append(why)
+                self.unread = True
         for uuid, decision in bodies.decisions.items():
             if decision.how == "gone":
                 self._lookout.aside.put(uuid, "its message is not there", quiet=True)
@@ -226,6 +226,11 @@ class Attempt:
     async def _record(self, won: Won, bodies: Bodies) -> Claim | Outcome:
         """⚑ §4.3: record what was won, and what is to become of the bad ones, before any of it is handed out."""
         context, order = self._context, self._order
+        if context.clock.elapsed() >= won.deadline:
+            # ⚑ §4: nothing of it may be handed out any more, so it is not recorded, and does not count as delivered.
+            late = nothing(order)
+            late._lost = TOO_LATE  # noqa: SLF001 - this package's own
+            return late
         record = made_record(order, won, bodies.decisions)
         outcome = await uncut(self._create(record), context.clock, PARTING)
         if isinstance(outcome, Unknown):
@@ -242,7 +247,9 @@ class Attempt:
             await errands.done(errand, COURTESY)
         if not claim:
             return Outcome.CROWDED
-        return in_time(context, claim)
+        if not in_time(context, claim):
+            await self._give_back()
+        return claim
 
     async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
         self._may_be_recorded = True
@@ -326,7 +333,7 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
 def in_time(context: Context, claim: Claim) -> Claim:
     """Hand out the claim, or nothing of it, if its time is over by now."""
     if context.clock.elapsed() >= claim.deadline:
-        claim._lost = "reading its messages took longer than its time"  # noqa: SLF001 - this package's own
+        claim._lost = TOO_LATE  # noqa: SLF001 - this package's own
         claim.messages = ()
     return claim
 

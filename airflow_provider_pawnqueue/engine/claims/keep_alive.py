@@ -113,10 +113,9 @@ class KeepAlive:
         return self._claim.deadline - self._context.clock.elapsed()
 
     def _until_next(self, pause: float) -> float:
-        """Return how long to wait before a renewal: rather less than asked for than until the claim is lost."""
+        """Return how long to wait before a renewal: rather less than asked for than until there is no time for two."""
         left = self._left()
-        wait = pause if pause < left else left / 3
-        return min(max(wait, LEAST_PAUSE), left)
+        return min(max(min(pause, left / 2), LEAST_PAUSE), left)
 
     async def _renew(self) -> BaseException | None:
         """Renew, but not for longer than the claim is trusted: a store that is silent must not delay the bad news.
