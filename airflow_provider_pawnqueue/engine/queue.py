@@ -439,7 +439,7 @@ class PawnQueue:
         return await find(self._context, topic, message_id)
 
     async def stats(self, topic: str) -> Stats:
-        """Count the topic's messages, by LISTs alone."""
+        """Count the topic's messages, by LISTs, and by the records of claims whose leases look overdue."""
         self._check_open()
         await self._topic(topic, "stats")
         return await stats(self._context, topic)

@@ -34,11 +34,12 @@ class Care:
         self.once = context.patient(0.0)  # for what must not be repeated later
         self._patient = context.patient(PATIENCE)
         self._told: set[str] = set()
+        self._faults = 0
 
     @property
     def context(self) -> Context:
         """The bucket, with as much patience as a single object is worth."""
-        return self._patient if len(self._told) < ENOUGH else self.once
+        return self._patient if self._faults < ENOUGH else self.once
 
     async def alone(self, key: str, work: Awaitable[T], otherwise: T) -> T:
         """Await what is done to one object; its fault is told, and ends nothing else."""
@@ -48,10 +49,11 @@ class Care:
             self.tell(key, error)
             return otherwise
 
-    def tell(self, key: str, why: object) -> None:
+    def tell(self, key: str, why: object, *, by_the_store: bool = True) -> None:
         """Report and log that something could not be done to an object: once in a sweep."""
         if key not in self._told:
             self._told.add(key)
+            self._faults += by_the_store
             self.report.failures.append(f"{key}: {why}")
             logger.warning("Not swept, and tried again by the next sweep: %s: %s", key, why)
 

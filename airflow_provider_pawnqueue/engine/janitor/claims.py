@@ -113,7 +113,8 @@ class Claims:
         try:
             return await self._ask(record)
         except Exception as error:  # noqa: BLE001 - whatever the caller's code raises, it concerns this claim alone
-            self._care.tell(key, f"it could not be asked about: {type(error).__name__}: {error}")
+            why = f"it could not be asked about: {type(error).__name__}: {error}"
+            self._care.tell(key, why, by_the_store=False)
             return None
 
     async def _renew(self, standing: FoundRecord, now: float) -> None:
