@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock  # patches attributes, stands in for nothing
 
-from airflow_provider_pawnqueue.engine import janitor, layout, queue, redrive
+from airflow_provider_pawnqueue.engine import janitor, layout, queue, redrive, server_time
 from airflow_provider_pawnqueue.engine.claims import (
     again,
     claiming,
@@ -30,8 +30,12 @@ from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
+from airflow_provider_pawnqueue.engine.server_time import ServerTime
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
+from tests.sim.timing import timing
+from tests.sim.world import World
 
+Arena = Callable[[World], list[str]]
 Patches = Sequence[tuple[Any, str, Any]]
 
 
@@ -43,18 +47,21 @@ class Mutant:
     patches: Callable[[], Patches]
     #: Schedules that have caught it: they are tried first.
     seeds: tuple[int, ...] = ()
-    #: Where it shows: in the large schedules, or at the edge of time, where requests take seconds.
+    #: Where it shows: in the large schedules, or at the edge of time, where requests take seconds; or in another arena.
     in_duels: bool = False
+    arena: Arena | None = None
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(rule: str, *seeds: int, in_duels: bool = False) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
+def mutant(
+    rule: str, *seeds: int, in_duels: bool = False, arena: Arena | None = None
+) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     """Enter a mutant under its function's name."""
 
     def enter(patches: Callable[[], Patches]) -> Callable[[], Patches]:
-        MUTANTS[patches.__name__] = Mutant(rule, patches, seeds, in_duels)
+        MUTANTS[patches.__name__] = Mutant(rule, patches, seeds, in_duels, arena)
         return patches
 
     return enter
@@ -114,6 +121,45 @@ def counted_from_the_answer() -> Patches:
         return won
 
     return [(claiming, "_win_leases", win)]
+
+
+@mutant("§2 A sample ends with the answer that tells the date: its PUT may land again later", 1, 3, 7, arena=timing)
+def sampled_to_the_put() -> Patches:
+    async def probe(self: ServerTime) -> Any:
+        while True:
+            key, sent = layout.probe(self._clock.uuid()), self._clock.elapsed()
+            version = await self._store.overwrite(key, server_time.version_body(self._clock))
+            answered = self._clock.elapsed()
+            found = await self._store.head(key)
+            self._remove(key)
+            if found is not None and found.version == version:
+                return server_time._sample_of(found.last_modified, sent, answered), answered - sent
+
+    return [(ServerTime, "_probe", probe)]
+
+
+@mutant("§2 Deadlines reckon with drift, and with the error of the time", 0, 1, 3, arena=timing)
+def deadlines_without_drift() -> Patches:
+    def trusted_until(self: ServerTime, until: float, margin: float) -> float:
+        return until - margin - self._believed().middle
+
+    return [(ServerTime, "trusted_until", trusted_until)]
+
+
+@mutant("§2 An object that is younger than it can be tells that our clock stood still", 1, 2, 12, arena=timing)
+def dates_say_nothing() -> Patches:
+    return [(ServerTime, "seen", lambda *_: None)]
+
+
+@mutant("§2 A sample that is too slow to disprove a suspicion is taken alone", 222, 528, 2584, arena=timing)
+def suspects_are_believed() -> Patches:
+    original = ServerTime._believe
+
+    def believe(self: ServerTime, sample: Any, _: Any) -> None:
+        original(self, sample, None)
+        self._suspicion = None
+
+    return [(ServerTime, "_believe", believe)]
 
 
 # --- §4: claim ---

@@ -19,11 +19,12 @@ AT_ONCE = 20
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_mutant_is_caught(name: str) -> None:
     """A schedule is found that breaks a promise once the rule is left out."""
+    arena = MUTANTS[name].arena or (duel if MUTANTS[name].in_duels else schedule)
     with mutated(name):
         tried = 0
         for seeds in _seeds(name):
             tried += len(seeds)
-            if any(broken for _, broken, _ in run_chunk(seeds, duel if MUTANTS[name].in_duels else schedule)):
+            if any(broken for _, broken, _ in run_chunk(seeds, arena)):
                 return
     pytest.fail(f"{tried} schedules did not notice that this rule is left out: {MUTANTS[name].rule}")
 
