@@ -310,7 +310,7 @@ def closed_too_early() -> Patches:
 # --- §4: take over ---
 
 
-@mutant("§4 Where an overdue lease's claim has no record, a fenced one is created first", 83, in_duels=True)
+@mutant("§4 Where an overdue lease's claim has no record, a fenced one is created first", 12590, 24968, in_duels=True)
 def no_record_is_free() -> Patches:
     async def create_fenced(*_: Any) -> bool:
         return True
