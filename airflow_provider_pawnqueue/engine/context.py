@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.leases import lease
-from airflow_provider_pawnqueue.engine.server_time import DRIFT
+from airflow_provider_pawnqueue.engine.server_time import lasting
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
@@ -46,7 +47,7 @@ class Context:
 
         ⚑ §2: earlier by the margin, and by as much as its clock may run slow meanwhile.
         """
-        return started + seconds * (1 - DRIFT) - self.margin
+        return started + lasting(seconds) - self.margin
 
     async def read_lease(self, topic: str, uuid: str) -> FoundLease | None:
         """Return the lease on a message as it stands now, or None."""
@@ -65,7 +66,8 @@ class Context:
 
         ⚑ §2: a holder is early by the margin and a taker late by it, so each may be wrong by as much and no more.
         """
-        now = await self.time.now()
+        # One slow sample must not refuse claims for as long as samples are relied upon: a wide time is asked for again.
+        now = await self.time.now(within=self.margin or math.inf)
         if self.time.error > self.margin > 0:
             raise StoreError(
                 f"The store answers too slowly to time leases by it: its time is known to {self.time.error:.1f} "

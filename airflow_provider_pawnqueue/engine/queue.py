@@ -51,6 +51,7 @@ class PawnQueue:
         at_once = settings.concurrency.max_in_flight
         registers = bucket.registers_for(agreed, store, clock, settings)
         time = ServerTime(store, clock)
+        store.watch(time.seen)
         self._store = store
         self._clock = clock
         self._settings = settings
@@ -462,6 +463,7 @@ class PawnQueue:
             await self._claims.close(keep=keep)
         finally:
             await self._heartbeat.stop()
+            await self._context.time.aclose()
             await self._store.aclose()
 
     async def _settle(self, claim: Claim, ids: Iterable[str] | None, decision: Decision) -> Settlement:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_pawnqueue.engine.server_time import DRIFT
 from tests.sim.bucket import EPOCH
 from tests.sim.loop import wake
 
 if TYPE_CHECKING:
+    import asyncio
     import random
 
     from tests.sim.processes import Process
 
-#: How far a clock may run away from the store's, a second.
-DRIFT = 100e-6
 #: How wrong a machine's date may be, in seconds.
 WRONG_BY = 12 * 3600.0
 
@@ -21,8 +21,9 @@ WRONG_BY = 12 * 3600.0
 class SimClock:
     """See :class:`airflow_provider_pawnqueue.engine.clock.Clock`.
 
-    ``elapsed`` is CLOCK_BOOTTIME: it runs on while the process is paused. How the clock is wrong is drawn from the one
-    stream, randomness and ids from the others, so that more ids do not make another clock.
+    ``elapsed`` is CLOCK_BOOTTIME: it runs on while the process is paused, and stands still with the machine only. How
+    the clock is wrong is drawn from the one stream, randomness and ids from the others, so that more ids do not make
+    another clock. It may be as wrong as the engine reckons with, and no more.
     """
 
     def __init__(self, process: Process, nature: random.Random, chance: random.Random, ids: random.Random) -> None:
@@ -30,25 +31,34 @@ class SimClock:
         self._loop = process.world.loop
         self._base = nature.uniform(0, 1e6)
         self._wall = EPOCH + nature.uniform(-WRONG_BY, WRONG_BY)
-        self.rate = 1 + nature.uniform(-DRIFT, DRIFT)
+        #: Its seconds in a second of the store's.
+        self.rate = 1 / (1 + nature.uniform(-DRIFT, DRIFT))
+        self._stopped = 0.0
+        self._stands_until = 0.0
         self._chance = chance
         self._bits = ids.getrandbits
 
     def elapsed(self) -> float:
         """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
-        return self._base + self._loop.now * self.rate
+        return self._base + self._run() * self.rate
 
     def wall(self) -> float:
         """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
-        return self._wall + self._loop.now * self.rate
+        return self._wall + self._run() * self.rate
 
     async def sleep(self, seconds: float) -> None:
         """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
         self._process.check_in()
         loop = self._loop
         waker = loop.create_future()
-        loop.at(loop.now + max(seconds, 0.0) / self.rate, wake, waker)
+        loop.at(loop.now + max(seconds, 0.0) / self.rate, self._ring, (waker, self._stopped))
         await waker
+
+    def stop(self, seconds: float) -> None:
+        """Stand still for so long from now on, and whoever sleeps sleeps on. See :meth:`.Process.stop_clock`."""
+        end = max(self._stands_until, self._loop.now + seconds)
+        self._stopped += end - max(self._stands_until, self._loop.now)
+        self._stands_until = end
 
     def uniform(self, low: float, high: float) -> float:
         """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
@@ -63,3 +73,15 @@ class SimClock:
         digits = f"{self._bits(128):032x}"
         variant = "89ab"[int(digits[16], 16) & 3]
         return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+    def _run(self) -> float:
+        """Return the world's time without the times in which the clock stood still."""
+        return max(self._loop.now, self._stands_until) - self._stopped
+
+    def _ring(self, alarm: tuple[asyncio.Future[None], float]) -> None:
+        waker, stopped = alarm
+        missed = self._stopped - stopped
+        if missed:  # the clock has stood still since the alarm was set
+            self._loop.at(self._loop.now + missed, self._ring, (waker, self._stopped))
+        else:
+            wake(waker)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock  # patches attributes, stands in for nothing
 
-from airflow_provider_pawnqueue.engine import layout, queue, redrive
+from airflow_provider_pawnqueue.engine import layout, queue, redrive, server_time
 from airflow_provider_pawnqueue.engine.claims import (
     again,
     claiming,
@@ -33,6 +33,7 @@ from airflow_provider_pawnqueue.engine.janitor import sweeping
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
+from airflow_provider_pawnqueue.engine.server_time import ServerTime
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 Patches = Sequence[tuple[Any, str, Any]]
@@ -117,6 +118,45 @@ def counted_from_the_answer() -> Patches:
         return won
 
     return [(claiming, "_win_leases", win)]
+
+
+@mutant("§2 A sample ends with the answer that tells the date: its PUT may land again later", 1, 3, 7, arena="timing")
+def sampled_to_the_put() -> Patches:
+    async def probe(self: ServerTime) -> Any:
+        while True:
+            key, sent = layout.probe(self._clock.uuid()), self._clock.elapsed()
+            version = await self._store.overwrite(key, server_time.version_body(self._clock))
+            answered = self._clock.elapsed()
+            found = await self._store.head(key)
+            self._remove(key)
+            if found is not None and found.version == version:
+                return server_time._sample_of(found.last_modified, sent, answered), answered - sent
+
+    return [(ServerTime, "_probe", probe)]
+
+
+@mutant("§2 Deadlines reckon with drift, and with the error of the time", 0, 1, 3, arena="timing")
+def deadlines_without_drift() -> Patches:
+    def trusted_until(self: ServerTime, until: float, margin: float) -> float:
+        return until - margin - self._believed().middle
+
+    return [(ServerTime, "trusted_until", trusted_until)]
+
+
+@mutant("§2 An object that is younger than it can be tells that our clock stood still", 1, 2, 12, arena="timing")
+def dates_say_nothing() -> Patches:
+    return [(ServerTime, "seen", lambda *_: None)]
+
+
+@mutant("§2 A sample that is too slow to disprove a suspicion is taken alone", 222, 528, 2584, arena="timing")
+def suspects_are_believed() -> Patches:
+    original = ServerTime._believe
+
+    def believe(self: ServerTime, sample: Any, _: Any) -> None:
+        original(self, sample, None)
+        self._suspicion = None
+
+    return [(ServerTime, "_believe", believe)]
 
 
 # --- §4: claim ---
@@ -271,7 +311,7 @@ def closed_too_early() -> Patches:
 # --- §4: take over ---
 
 
-@mutant("§4 Where an overdue lease's claim has no record, a fenced one is created first", 83, arena="duel")
+@mutant("§4 Where an overdue lease's claim has no record, a fenced one is created first", 12590, 24968, arena="duel")
 def no_record_is_free() -> Patches:
     async def create_fenced(*_: Any) -> bool:
         return True

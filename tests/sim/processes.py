@@ -34,6 +34,8 @@ class Process:
         self.world = world
         self.name = name
         self.alive = True
+        #: How often its machine has stood still.
+        self.stops = 0
         self.network = world.stream(f"network {name}")
         self.store = SimStore(self, self.network)
         self.clock = SimClock(
@@ -72,6 +74,17 @@ class Process:
         if self.alive:
             self.world.loop.hold(self, self.world.loop.now + seconds)
             self.world.log(self.name, f"is paused for {seconds:.3f} seconds")
+
+    def stop_clock(self, seconds: float) -> None:
+        """Let its machine stand still for so long, as a hypervisor does: nothing of it runs, its clock neither.
+
+        It finds that out by nothing but what the store tells it. What it has sent lands, and its answers wait.
+        """
+        if self.alive:
+            self.stops += 1
+            self.clock.stop(seconds)
+            self.pause(seconds)
+            self.world.log(self.name, f"has a clock that stood still for {seconds:.3f} seconds")
 
     def kill_at_request(self, number: int, *, sent: bool) -> None:
         """Kill it at its so-manieth request from now, counted from 1: just before it is sent, or just after."""

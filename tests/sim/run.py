@@ -20,6 +20,7 @@ from tests.sim.long import long
 from tests.sim.patience import patience
 from tests.sim.scenario import schedule
 from tests.sim.stuck import stuck
+from tests.sim.timing import timing
 from tests.sim.world import World
 
 CHUNK = 100
@@ -31,12 +32,13 @@ Result: TypeAlias = tuple[int, list[str], int]
 #: Where schedules are played, and how many of a hundred are played there. A seed means another schedule in each arena,
 #: so what has once failed is kept with its arena's name: these shares may be changed.
 ARENAS: dict[str, tuple[Arena, int]] = {
-    "schedule": (schedule, 38),
+    "schedule": (schedule, 36),
     "duel": (duel, 20),
     "crowd": (crowd, 22),
     "patience": (patience, 8),
     "stuck": (stuck, 7),
     "long": (long, 5),
+    "timing": (timing, 2),
 }
 _MIXED = [name for name, (_, share) in ARENAS.items() for _ in range(share)]
 

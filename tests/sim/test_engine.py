@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import StoreError
+from airflow_provider_pawnqueue.engine import PawnQueue, StoreError, layout
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
-from airflow_provider_pawnqueue.engine.records import TopicRecord
+from airflow_provider_pawnqueue.engine.records import Envelope, TopicRecord
 from airflow_provider_pawnqueue.engine.server_time import ServerTime
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refused
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
-from tests.sim.prepared import SETTINGS
-from tests.sim.weather import CALM, NORMAL, SLOW, STORMY, Weather
+from tests.sim.prepared import SETTINGS, establish
+from tests.sim.timing import ECHOES
+from tests.sim.weather import CALM, NORMAL, SLOW, SLUGGISH, STORMY, Weather
 from tests.sim.world import World
 
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
     from tests.sim.processes import Process
 
 
-@pytest.mark.parametrize("weather", [CALM, NORMAL, STORMY, SLOW], ids=["calm", "normal", "stormy", "slow"])
+@pytest.mark.parametrize(
+    "weather",
+    [CALM, NORMAL, STORMY, SLOW, SLUGGISH, ECHOES],
+    ids=["calm", "normal", "stormy", "slow", "sluggish", "echoes"],
+)
 def test_the_engine_finds_out_the_stores_time(weather: Weather) -> None:
     """Its estimate is never further off than it says, whatever the date of the machine and the speed of its clock."""
 
@@ -50,6 +55,36 @@ def test_the_engine_finds_out_the_stores_time(weather: Weather) -> None:
     errors = [error for seed in range(20) for error in World(seed, weather=weather).run(scenario)]
     assert len(errors) > 300
     assert sorted(errors)[len(errors) // 2] < 2
+
+
+def test_the_engine_notices_a_clock_that_stood_still() -> None:
+    """⚑ As soon as it sees what others wrote meanwhile, its next step knows the time; until then it is off by that."""
+
+    async def look(process: Process, queues: list[PawnQueue]) -> None:
+        async with PawnQueue.open(SETTINGS, store=process.store, clock=process.clock) as queue:
+            queues.append(queue)
+            context = queue._context
+            await context.now()
+            await process.clock.sleep(10)  # its machine stands still in here
+            assert process.world.bucket.server_time() - context.time.estimate() > 50
+            assert await queue.claim("t", "consumer")
+            assert abs(context.time.estimate() - process.world.bucket.server_time()) <= context.time.error
+            assert context.time.jumps == 1
+
+    async def scenario(world: World) -> None:
+        establish(world.bucket, "t")
+        process, queues = world.process("A"), list[PawnQueue]()
+        task = process.spawn(look(process, queues))
+        await world.until(lambda: bool(queues))
+        await world.sleep(5)
+        process.stop_clock(60)
+        await world.sleep(58)
+        name = layout.message_name(world.bucket.server_time(), "00000000-0000-4000-8000-000000000001")
+        world.bucket.plant(layout.message("t", name), Envelope(id="1", topic="t", payload={}).encode())
+        await task
+
+    for seed in range(20):
+        World(seed, weather=CALM).run(scenario)
 
 
 class _Chain:

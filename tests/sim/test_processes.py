@@ -121,6 +121,52 @@ def test_a_paused_process_finds_out_later() -> None:
     assert outcomes == {True, False}
 
 
+def test_a_machine_that_stands_still_loses_time() -> None:
+    """Nothing of it runs, its clock stands, and who sleeps sleeps on; then it goes on as if nothing had been."""
+
+    async def use(process: Process, woken: list[tuple[float, float]]) -> None:
+        for _ in range(4):
+            await process.clock.sleep(10)
+            woken.append((process.world.loop.now, process.clock.elapsed()))
+
+    async def scenario(world: World) -> None:
+        process, woken = world.process("A"), list[tuple[float, float]]()
+        process.spawn(use(process, woken))
+        began, wall = process.clock.elapsed(), process.clock.wall()
+        await world.sleep(15)
+        stood = process.clock.elapsed()
+        process.stop_clock(60)
+        await world.sleep(30)
+        process.stop_clock(50)  # while it stands still: until 95 in all
+        await world.sleep(49.9)
+        assert process.clock.elapsed() == stood
+        await world.sleep(20)
+        process.stop_clock(1)
+        await world.until_idle()
+        assert [at for at, _ in woken] == pytest.approx([10, 100, 110, 121], abs=0.1)
+        assert [elapsed - began for _, elapsed in woken] == pytest.approx([10, 20, 30, 40], abs=0.1)
+        assert process.clock.wall() - wall == pytest.approx(40, abs=0.1)
+
+    World(1, weather=CALM).run(scenario)
+
+
+def test_what_a_machine_that_stands_still_has_sent_lands() -> None:
+    """Its requests do not stand still, and it hears of them afterwards."""
+
+    async def scenario(world: World) -> None:
+        process = world.process("A")
+        task = process.spawn(process.store.put("x", b""))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        process.stop_clock(3)
+        await world.until(lambda: "x" in world.bucket.objects)
+        assert world.loop.now < 2
+        assert isinstance(await task, Done)
+        assert world.loop.now == 3
+
+    World(1, weather=CALM).run(scenario)
+
+
 def test_a_process_keeps_to_its_own() -> None:
     """The store of a process is refused to code that would not die with it, and a name is used once."""
 

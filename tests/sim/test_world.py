@@ -159,7 +159,7 @@ def test_clocks_are_wrong_as_real_ones_are() -> None:
         await world.sleep(100_000)
         passed = [clock.elapsed() - start for clock, start in zip(clocks, starts, strict=True)]
         assert len(set(passed)) == 20
-        assert all(abs(seconds - 100_000) <= 10 for seconds in passed)
+        assert 10 < max(abs(seconds - 100_000) for seconds in passed) <= 20.01
 
     World(1).run(scenario)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -103,6 +104,7 @@ class Claim:
         leases: Mapping[str, str],
         deadline: float,
         session_ttl: float,
+        trusted: Callable[[float], float] = lambda _: math.inf,
     ) -> None:
         self.topic = topic
         self.claim_id = record.claim_id
@@ -117,6 +119,7 @@ class Claim:
         self._leases = dict(leases)  # of each member's key, the version of its lease, where it is known
         self._deadline = deadline
         self._session_ttl = session_ttl
+        self._trusted = trusted  # by what is known of the store's time now: in elapsed time, what lasts until then
         self._lost: str | None = None
         self._given_away = False
         self._is_fleeting = False  # nobody else can know its id
@@ -131,8 +134,12 @@ class Claim:
 
     @property
     def deadline(self) -> float:
-        """When this process stops trusting the claim, in the elapsed seconds of its clock."""
-        return self._deadline
+        """When this process stops trusting the claim, in the elapsed seconds of its clock.
+
+        ⚑ §2: it is counted from when the claim was asked for. If our clock is found to have stood still since, what is
+        known of the store's time by now is what counts.
+        """
+        return min(self._deadline, self._trusted(self._record.session_end)) if self._version else self._deadline
 
     @property
     def ttl(self) -> float:

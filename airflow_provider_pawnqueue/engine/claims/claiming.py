@@ -109,7 +109,7 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
 
 
 async def _check_that_the_store_answers(context: Context, topic: str) -> None:
-    """Tell messages that cannot be read, which concerns nobody else, from a store that gives nothing, and raise that."""
+    """Tell messages that cannot be read, which concern nobody else, from a store that gives nothing, and raise that."""
     await context.patient().store.get(layout.topic_marker(topic))
 
 
@@ -325,6 +325,7 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
         leases=versions,
         deadline=deadline,
         session_ttl=order.session_ttl,
+        trusted=lambda until: context.time.trusted_until(until, context.margin),
     )
     claim._is_fleeting = not order.named  # noqa: SLF001 - this package's own
     return claim

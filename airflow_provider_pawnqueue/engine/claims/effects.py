@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.clock import iso
-from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
@@ -152,6 +153,15 @@ async def _versions_of_ours(
             current[uuid] = found.version
 
     await each(read, uuids, at_once=context.at_once)
+    if current:
+        # A claim's id may be used again when its record is gone, and then a lease that names it is another claim's. The
+        # leases were read before the record was seen to stand: they are its own.
+        try:
+            standing = await records.read(context, topic, record.stem)
+        except (StoreError, CompatibilityError) as error:
+            return {}, {**failed, **dict.fromkeys(current, StoreError(str(error), transient=True, topic=topic))}
+        if standing is None or standing.record.created_at != record.created_at:
+            return {}, failed
     return current, failed
 
 

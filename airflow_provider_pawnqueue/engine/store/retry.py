@@ -8,6 +8,7 @@ except by :meth:`ResilientStore.overwrite`: whoever sends those again has to loo
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_pawnqueue.engine.errors import RetryBudgetExceededError, StoreError
@@ -82,12 +83,22 @@ class ResilientStore:
         self._settings = settings
         self._clock = clock
         self._owned = owned
+        self._watchers: list[Callable[[datetime], object]] = []
+
+    def watch(self, watcher: Callable[[datetime], object]) -> None:
+        """Tell somebody, from now on, the dates of objects that GET and HEAD show, and of each LIST's page the latest.
+
+        Copies with another budget tell them too.
+        """
+        self._watchers.append(watcher)
 
     def with_budget(self, seconds: float) -> ResilientStore:
         """Return the same store with at most so much patience."""
         budget = min(seconds, self._settings.budget_seconds)
         settings = self._settings.model_copy(update={"budget_seconds": budget})
-        return ResilientStore(self._store, settings, self._clock, owned=False)
+        copy = ResilientStore(self._store, settings, self._clock, owned=False)
+        copy._watchers = self._watchers
+        return copy
 
     def backoff(self) -> Backoff:
         """Start the pauses of one operation that its caller repeats."""
@@ -98,7 +109,7 @@ class ResilientStore:
         backoff = self.backoff()
         while True:
             try:
-                return await self._store.get(key)
+                found = await self._store.get(key)
             except StoreError as error:
                 if not error.transient:
                     raise
@@ -107,10 +118,17 @@ class ResilientStore:
                     return StoredObject(torn, b"")
                 if not await backoff.pause():
                     raise backoff.exceeded(error) from None
+            else:
+                if found is not None:
+                    self._show(found.info.last_modified)
+                return found
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~.port.Store`."""
-        return await self._repeat(lambda: self._store.head(key))
+        found = await self._repeat(lambda: self._store.head(key))
+        if found is not None:
+            self._show(found.last_modified)
+        return found
 
     async def pages(self, folder: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo]]:
         """See :class:`~.port.Store`. A listing that breaks off goes on behind the last key that was given."""
@@ -118,6 +136,7 @@ class ResilientStore:
         while True:
             try:
                 async for page in self._store.pages(folder, start_after=start_after):
+                    self._show(max(info.last_modified for info in page))
                     yield page
                     start_after = page[-1].key
                     # Progress was made: the budget is for standing still, and none of it for what the caller did.
@@ -174,6 +193,10 @@ class ResilientStore:
         """See :class:`~.port.Store`."""
         if self._owned:
             await self._store.aclose()
+
+    def _show(self, last_modified: datetime) -> None:
+        for watcher in self._watchers:
+            watcher(last_modified)
 
     async def _torn(self, key: str) -> ObjectInfo | None:
         """Return what is known of an object that no GET will ever read, or None if it is not such a one.

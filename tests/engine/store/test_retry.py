@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -329,6 +330,33 @@ async def test_a_smaller_budget_is_only_ever_smaller() -> None:
     assert not store.closed
     await patient.aclose()
     assert store.closed
+
+
+async def test_whoever_watches_is_told_the_dates_of_what_is_shown() -> None:
+    """GET and HEAD tell an object's, a page of a listing the latest of its own; copies with another budget tell too."""
+    store, told = MemoryStore(), list[datetime]()
+    for number, key in enumerate("abc"):
+        await store.put(key, b"")
+        info = replace(store._objects[key].info, last_modified=_date(7 * (number + 1) % 4))
+        store._objects[key] = replace(store._objects[key], info=info)
+    watched = resilient(store)
+    early = watched.with_budget(1)
+    watched.watch(told.append)
+    await watched.get("a")
+    await watched.head("b")
+    assert told == [_date(3), _date(2)]
+    for one in (early, watched.with_budget(1)):
+        told.clear()
+        await keys_of(one)
+        assert told == [_date(3)]
+    told.clear()
+    assert await watched.get("none") is await watched.head("none") is None
+    assert await keys_of(watched, "none/") == []
+    assert told == []
+
+
+def _date(second: int) -> datetime:
+    return datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
 
 
 async def test_a_store_of_the_callers_is_not_closed() -> None:
