@@ -16,7 +16,6 @@ from airflow_provider_pawnqueue.engine.claims.looking import COURTESY, Candidate
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
 from airflow_provider_pawnqueue.engine.claims.spread import Spread
-from airflow_provider_pawnqueue.engine.context import HASTE
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.leases import lease as leases
@@ -37,6 +36,8 @@ LOOKS = 6
 SHARE = 0.25
 #: Why a claim was lost before it was handed out.
 TOO_LATE = "reading its messages took longer than its time"
+#: For so long at least a message is tried to be read.
+LEAST_PATIENCE = 1.0
 #: How long a claim that is cancelled waits for what it has sent, to give back what it won.
 PARTING = 5.0
 
@@ -90,7 +91,9 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
     unread = False
     began = context.clock.elapsed()
     for _ in range(LOOKS):
-        attempt = Attempt(context, lookout, spread, order)
+        # ⚑ §5.6: bad messages, one after another, do not make a claim take longer than one of them.
+        patience = max(order.ttl * SHARE - (context.clock.elapsed() - began), LEAST_PATIENCE)
+        attempt = Attempt(context, lookout, spread, order, patience)
         result = await attempt.run()
         unread = unread or attempt.unread
         fault = fault or attempt.fault
@@ -116,8 +119,9 @@ async def _check_that_the_store_answers(context: Context, topic: str) -> None:
 class Attempt:
     """One look, and what comes of it."""
 
-    def __init__(self, context: Context, lookout: Lookout, spread: Spread, order: Order) -> None:
+    def __init__(self, context: Context, lookout: Lookout, spread: Spread, order: Order, patience: float) -> None:
         self._context = context
+        self._patience = patience
         self._lookout = lookout
         self._spread = spread
         self._order = order
@@ -143,8 +147,7 @@ class Attempt:
             if not won.members:
                 return Outcome.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
-            patient = self._context.patient(max(HASTE, order.ttl * SHARE))
-            bodies = await fetch_bodies(patient, order.topic, won.members)
+            bodies = await fetch_bodies(self._context.patient(self._patience), order.topic, won.members)
             self._note(bodies)
             return await self._record(won, bodies)
         except BaseException:
