@@ -39,7 +39,7 @@ class Context:
 
     async def read_lease(self, topic: str, uuid: str) -> FoundLease | None:
         """Return the lease on a message as it stands now, or None."""
-        return await lease.read(self.store, topic, uuid, self.settings.polling.visibility_timeout_seconds)
+        return await lease.read(self.registers, topic, uuid, self.settings.polling.visibility_timeout_seconds)
 
     async def now(self) -> float:
         """Return the store's time, or refuse to time leases by a store that is too slow to tell it.

@@ -16,6 +16,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Outcome,
     Refusal,
     Refused,
+    StoredObject,
     Unknown,
 )
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
@@ -33,6 +34,10 @@ class ConditionalWrite:
         self._clock = clock
         self._unquoted = unquoted
         self._at_once = at_once
+
+    async def read(self, key: str) -> StoredObject | None:
+        """See :class:`~.cas.Registers`: what is there at all was written for good."""
+        return await self._store.get(key)
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
         """See :class:`~.cas.Registers`."""
