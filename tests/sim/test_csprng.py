@@ -137,6 +137,26 @@ def test_what_was_won_stands(weather: Weather) -> None:
             assert not won or won == {world.bucket.objects[key].info.version}, f"seed {seed}"
 
 
+@pytest.mark.parametrize("weather", [SLOW_BUT_ANSWERED, HARSH])
+def test_the_world_keeps_the_assumption(weather: Weather) -> None:
+    """Where it is told to, no PUT of a register lands later after its process's last look; otherwise some do."""
+
+    def latest(seed: int, within: float | None) -> float:
+        world = World(seed, weather=weather, conditional=False, within=within, kept=0)
+        after_look = [0.0]
+
+        def note(who: str, key: str, _: object, after: object) -> None:
+            if who and after and key in KEYS:
+                after_look.append(world.loop.now - world.processes[who].store._last_look(key))
+
+        world.bucket.observers.append(note)
+        winning_versions(world)
+        return max(after_look)
+
+    assert max(latest(seed, WITHIN) for seed in new_seeds(40)) <= WITHIN
+    assert max(latest(seed, None) for seed in range(40)) > WITHIN
+
+
 def readings(world: World) -> list[set[str]]:
     """Let processes read the registers that others write at that time; return the versions that were read of each."""
     read: list[set[str]] = [set() for _ in KEYS]
