@@ -16,6 +16,7 @@ from airflow_provider_pawnqueue.engine.claims.looking import COURTESY, Candidate
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
 from airflow_provider_pawnqueue.engine.claims.spread import Spread
+from airflow_provider_pawnqueue.engine.claims.takeover import named_by_others
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.leases import lease as leases
@@ -243,6 +244,8 @@ class Attempt:
         claim = as_claim(
             context, order, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
         )
+        if not context.registers.is_certain:
+            await self._leave_to_rivals(claim)
         errands, errand = self._lookout.errands, f"what claim {order.stem} found bad in {order.topic.topic}"
         if bodies.decisions:
             # Beside the delivery of the good ones: a burial that the store refuses does not hold them up for long.
@@ -253,6 +256,15 @@ class Attempt:
         if not in_time(context, claim):
             await self._give_back()
         return claim
+
+    async def _leave_to_rivals(self, claim: Claim) -> None:
+        """Give back what another live claim's record names: it is that claim's."""
+        theirs = await named_by_others(self._context, claim.topic, self._order.stem, claim._record.members)  # noqa: SLF001
+        if theirs:
+            decisions = {uuid: Decision(how="released", until=until, unseen=True) for uuid, until in theirs.items()}
+            await settle(self._context, claim, decisions)
+            ids = {claim._uuids.get(uuid) for uuid in theirs}  # noqa: SLF001
+            claim.messages = tuple(message for message in claim.messages if message.id not in ids)
 
     async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
         self._may_be_recorded = True
@@ -328,7 +340,7 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
         leases=versions,
         deadline=deadline,
         session_ttl=order.session_ttl,
-        trusted=lambda until: context.time.trusted_until(until, context.margin),
+        trusted=lambda until, in_doubt: context.time.trusted_until(until, context.margin, in_doubt=in_doubt),
     )
     claim._is_fleeting = not order.named  # noqa: SLF001 - this package's own
     return claim

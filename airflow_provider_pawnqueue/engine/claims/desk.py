@@ -256,7 +256,7 @@ class Claims:
 def _is_held(claim: Claim, now: float) -> bool:
     """Say whether there is anything in the claim that this process has."""
     is_ours = claim.state == "open" and claim._is_ours() and claim.lost is None  # noqa: SLF001 - this package's own
-    return is_ours and claim.deadline > now and _left(claim) > 0
+    return is_ours and claim._until(in_doubt=False) > now and _left(claim) > 0  # noqa: SLF001
 
 
 def _left(claim: Claim) -> int:

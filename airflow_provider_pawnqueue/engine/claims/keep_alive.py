@@ -110,7 +110,7 @@ class KeepAlive:
         return claim.state == "closed" or not claim._record.unsettled or claim._given_away  # noqa: SLF001 - this package's own
 
     def _left(self) -> float:
-        return self._claim.deadline - self._context.clock.elapsed()
+        return self._claim._until(in_doubt=False) - self._context.clock.elapsed()  # noqa: SLF001 - this package's own
 
     def _until_next(self, pause: float) -> float:
         """Return how long to wait before a renewal: rather less than asked for than until there is no time for two."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
@@ -19,6 +19,7 @@ from airflow_provider_pawnqueue.engine.store.port import Done
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
     from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
 Leases: TypeAlias = Mapping[str, FoundLease]
 
@@ -111,6 +112,37 @@ async def _judge_claim(  # noqa: PLR0913, PLR0917 - one claim of many
             # Begun once more, and not as far as its record: it is another lease of the same claim that was recorded.
             anew = {u: one for u, one in undecided.items() if one.lease.deliveries > record.members[u].deliveries}
             judged.free.update({**undecided, **_not_handed_out(anew)})
+
+
+async def named_by_others(context: Context, topic: str, stem: str, members: Collection[str]) -> dict[str, float]:
+    """Return which of these messages a claim has that is not this one, and until when.
+
+    ⚑ §6: a message that a live claim's record names is that claim's, whatever a lease says. Where what was won may be
+    overwritten (by a PUT that lands late), a lease alone does not tell. A claim that has recorded what it won looks
+    here: of two rivals, at least one sees the other's record. What is over, and not fenced yet, is fenced first.
+    """
+    now = await context.now()
+    listed = [info async for page in context.store.pages(layout.claims(topic)) for info in page]
+
+    async def named(info: ObjectInfo) -> dict[str, float]:
+        parsed = layout.parse_claim(info.key)
+        glance = hint.glance_at_record(info.size, info.last_modified)
+        other = layout.claim_stem(*parsed) if parsed else stem
+        if other == stem or (glance is not None and glance.state == "closed"):
+            return {}
+        standing = await records.read(context, topic, other)
+        if standing is None or standing.record.state == "closed":
+            return {}
+        shared = [uuid for uuid in standing.record.unsettled if uuid in members]
+        over = bool(shared) and is_over(context, standing.record.free_at, now)
+        if over and (standing.record.state != "open" or await fence(context, topic, standing) is not None):
+            return {}
+        return dict.fromkeys(shared, standing.record.free_at + context.margin)
+
+    found: dict[str, float] = {}
+    for part in await each(named, listed, at_once=context.at_once):
+        found.update(part)
+    return found
 
 
 def _not_handed_out(leases: Leases) -> dict[str, FoundLease]:

@@ -18,6 +18,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Outcome,
     Refusal,
     Refused,
+    StoredObject,
     Unknown,
 )
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
@@ -35,6 +36,15 @@ class ConditionalWrite:
         self._clock = clock
         self._unquoted = unquoted
         self._at_once = at_once
+
+    @property
+    def is_certain(self) -> bool:
+        """See :class:`~.cas.Registers`: the store refuses whoever has not seen it."""
+        return True
+
+    async def read(self, key: str) -> StoredObject | None:
+        """See :class:`~.cas.Registers`: what is there at all was written for good."""
+        return await self._store.get(key)
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
         """See :class:`~.cas.Registers`."""
