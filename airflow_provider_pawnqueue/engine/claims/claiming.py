@@ -81,6 +81,7 @@ class Won:
     deadline: float
     members: dict[str, Member] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, Member] = field(default_factory=dict)  # won as well, or not: nobody knows
 
 
 async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order: Order) -> Claim | None:
@@ -182,9 +183,12 @@ class Attempt:
     async def _ask_for(self, won: Won, batch: list[Candidate]) -> int:
         """Ask for these leases; return how many of them are not ours."""
         steps = [self._step(one, won) for one in batch]
+        won.asked.update({one.uuid: member for one, (_, member) in zip(batch, steps, strict=True)})
         outcomes = await self._context.registers.write([step for step, _ in steps])
         refused = 0
         for one, (_, member), outcome in zip(batch, steps, outcomes, strict=True):
+            if not isinstance(outcome, Unknown):
+                del won.asked[one.uuid]
             if isinstance(outcome, Done):
                 won.members[one.uuid] = member
                 won.versions[one.uuid] = outcome.version
@@ -281,21 +285,25 @@ class Attempt:
         Somebody who works for the same claim may be about to record the very leases (§4, adopted): who creates the
         record decides. Where nobody can tell whether ours was created, all of it waits for its time to end.
         """
-        if self._won is None or not self._won.members:
+        won = self._won
+        if won is None or not (won.members or won.asked):
             return
         self._lookout.is_stale()
-        given_back = dict.fromkeys(self._won.members, Decision(how="released", unseen=True))
+        if self._standing is None:
+            # What was asked for and cut, by a second cancellation, may be ours; whoever carries this out looks first.
+            won = replace(won, members={**won.asked, **won.members})
+        given_back = dict.fromkeys(won.members, Decision(how="released", unseen=True))
         context, order = self._context.patient(), self._order
         try:
             if self._standing is None:
                 if self._may_be_recorded:
                     return
-                record = made_record(order, self._won, given_back)
+                record = made_record(order, won, given_back)
                 outcome = await records.create(context, order.topic.topic, record)
                 if not isinstance(outcome, Done):
                     return
                 self._standing = FoundRecord(record, outcome.version)
-            claim = as_claim(context, order, self._standing, Bodies(), versions=self._won.versions, deadline=0.0)
+            claim = as_claim(context, order, self._standing, Bodies(), versions=won.versions, deadline=0.0)
             await settle(context, claim, given_back)
         except StoreError as error:
             logger.warning("What claim %s had won could not be given back: %s", order.stem, error)
