@@ -14,7 +14,7 @@ from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
-from airflow_provider_pawnqueue.engine.store.port import Done
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
@@ -86,6 +86,8 @@ async def fence(context: Context, topic: str, standing: FoundRecord) -> FoundRec
     """⚑ §4: end an open claim by compare-and-set. Only who wins that is free to take what it held."""
     expired = standing.record.model_copy(update={"state": "expired"})
     outcome = await records.change(context, topic, expired, standing.version)
+    if isinstance(outcome, Unknown) and not outcome.fault.transient:
+        raise outcome.fault
     return records.FoundRecord(expired, outcome.version) if isinstance(outcome, Done) else None
 
 

@@ -72,7 +72,7 @@ class ConditionalWrite:
             outcome = await self._store.put(step.key, body, expect=self._sent(step.expect))
             match outcome:
                 case Done():
-                    return outcome
+                    return Done(outcome.version, repeated=in_doubt)
                 case Refused(Refusal.CONDITION) if not in_doubt:
                     return outcome
                 case Refused(Refusal.UNSUPPORTED):
@@ -106,7 +106,7 @@ class ConditionalWrite:
         if found is None:
             return None if step.expect is Expect.NOTHING else Refused(Refusal.CONDITION)
         if nonce_of(found.body, step.key) == nonce:
-            return Done(found.info.version)
+            return Done(found.info.version, repeated=True)
         # A condition on a version that is gone, or on an absence that has ended, refuses whatever of ours is still
         # under way.
         return None if found.info.version == step.expect else Refused(Refusal.CONDITION)
