@@ -53,12 +53,14 @@ class Context:
         """Return the lease on a message as it stands now, or None."""
         return await lease.read(self.registers, topic, uuid, self.settings.polling.visibility_timeout_seconds)
 
-    def patient(self, seconds: float = HASTE) -> Context:
+    def patient(self, seconds: float = HASTE, *, cut: bool = False) -> Context:
         """Return the same hold with at most so much patience for each request and each compare-and-set.
 
         ⚑ §5.6: a single object that does not answer well must not delay the others.
+
+        :param cut: a read that hangs is cut off.
         """
-        store = self.store.with_budget(seconds)
+        store = self.store.with_budget(seconds, cut=cut)
         return replace(self, store=store, registers=self.registers.through(store))
 
     async def now(self) -> float:

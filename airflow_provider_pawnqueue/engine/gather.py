@@ -36,6 +36,28 @@ async def each(function: Callable[[A], Awaitable[B]], items: Iterable[A], *, at_
     return [results[position] for position in range(len(results))]
 
 
+async def each_in_time(  # noqa: PLR0913 - what is done, and for how long
+    function: Callable[[A], Awaitable[B]],
+    items: Iterable[A],
+    *,
+    at_once: int,
+    clock: Clock,
+    seconds: float,
+    late: Callable[[A], B],
+) -> list[B]:
+    """Do as :func:`each`, but for no longer than this: what has not come by then is cut off, and called late."""
+    wanted = list(items)
+    results: dict[int, B] = {}
+
+    async def keep(position: int) -> None:
+        results[position] = await function(wanted[position])
+
+    work = asyncio.ensure_future(each(keep, range(len(wanted)), at_once=at_once))
+    if await first_of(work, clock, seconds):
+        work.result()
+    return [results[position] if position in results else late(item) for position, item in enumerate(wanted)]
+
+
 async def together(*work: Awaitable[Any]) -> list[Any]:
     """Await all of them at once, and return their results in order. The first error ends the others and is raised.
 

@@ -98,7 +98,7 @@ async def adopt(context: Context, order: Order, found: dict[str, FoundLease]) ->
         },
         versions={uuid: one.version for uuid, one in found.items()},
     )
-    bodies = await fetch_bodies(context.patient(), order.topic, won.members)
+    bodies = await fetch_bodies(context, order.topic, won.members, HASTE)
     if context.clock.elapsed() >= won.deadline:
         return None
     record = made_record(order, won, bodies.decisions)
@@ -147,7 +147,7 @@ async def resume(context: Context, order: Order, standing: FoundRecord, *, vacat
     standing = FoundRecord(changed, outcome.version)
     members = {uuid: record.members[uuid] for uuid in record.unsettled}
     try:
-        bodies = await fetch_bodies(context.patient(max(HASTE, order.ttl * SHARE)), order.topic, members)
+        bodies = await fetch_bodies(context, order.topic, members, max(HASTE, order.ttl * SHARE))
     except BaseException:
         # Whoever comes by its id or the reference next is not to wait for us.
         held = as_claim(context, order, standing, Bodies(), versions={}, deadline=deadline)

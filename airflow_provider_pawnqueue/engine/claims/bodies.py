@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.claim import Message
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError, StoreError
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.gather import each_in_time
 from airflow_provider_pawnqueue.engine.records import Decision, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -30,13 +30,14 @@ class Bodies:
     """Not for this process, or not now: given back, whatever else is decided. Never buried."""
 
 
-async def fetch_bodies(context: Context, topic: TopicRecord, members: Mapping[str, Member]) -> Bodies:
-    """Read the members' messages.
+async def fetch_bodies(context: Context, topic: TopicRecord, members: Mapping[str, Member], seconds: float) -> Bodies:
+    """Read the members' messages, for no longer than this.
 
     ⚑ §5.6: bad messages do not block good ones. What does not parse and what was delivered too often is to be buried;
     it was claimed like any other, so nobody else can be working on it. What only this process cannot read, as the store
     refuses it or its format is newer, is given back: others may be able to.
     """
+    context = context.patient(seconds)
     most = topic.settings.max_deliveries
     bodies = Bodies()
     wanted = []
@@ -52,7 +53,11 @@ async def fetch_bodies(context: Context, topic: TopicRecord, members: Mapping[st
         except (StoreError, CompatibilityError) as error:
             return error
 
-    for uuid, body in zip(wanted, await each(fetch, wanted, at_once=context.at_once), strict=True):
+    # One that hangs is left out as well.
+    found = await each_in_time(
+        fetch, wanted, at_once=context.at_once, clock=context.clock, seconds=seconds, late=lambda _: _late(seconds)
+    )
+    for uuid, body in zip(wanted, found, strict=True):
         if isinstance(body, Message):
             bodies.messages[uuid] = body
         elif isinstance(body, Decision):
@@ -80,6 +85,12 @@ async def _fetch(context: Context, topic: str, member: Member) -> Message | Deci
         payload=envelope.payload,
         headers=envelope.headers,
         deliveries=member.deliveries,
+    )
+
+
+def _late(seconds: float) -> PawnQueueError:
+    return StoreError(
+        f"The message was not read within {seconds:g} seconds: try again later.", transient=True, operation="claim"
     )
 
 

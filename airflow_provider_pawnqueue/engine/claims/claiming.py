@@ -38,7 +38,7 @@ MOST_BAD = 50
 #: Winning may take this part of the claim's time, and so may reading: what is left is for the work.
 SHARE = 0.25
 #: Why a claim was lost before it was handed out.
-TOO_LATE = "reading its messages took longer than its time"
+TOO_LATE = "reading its messages took longer than its time, or failed"
 #: So many times what is wanted is taken from what there is: what others are faster at is replaced.
 SPARE = 4
 #: So many times ``concurrency.max_in_flight`` leases are asked for between two moments at which a claim can be cut.
@@ -121,7 +121,9 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
         await _check_that_the_store_answers(context, order.topic.topic)
     if fault is not None:
         raise fault
-    return nothing(order)
+    empty = nothing(order)
+    empty._lost = TOO_LATE if unread else None  # noqa: SLF001 - this package's own
+    return empty
 
 
 async def _check_that_the_store_answers(context: Context, topic: str) -> None:
@@ -161,7 +163,7 @@ class Attempt:
             if not won.members:
                 return Outcome.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
-            bodies = await fetch_bodies(self._context.patient(self._patience), order.topic, won.members)
+            bodies = await fetch_bodies(self._context, order.topic, won.members, self._patience)
             self._note(bodies)
             return await self._record(won, bodies)
         except BaseException:

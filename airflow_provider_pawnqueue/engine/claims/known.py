@@ -71,7 +71,7 @@ class Known:
 
         ⚑ §5.6: one that cannot be read is put aside, and concerns its own message only.
         """
-        context = self._context.patient()
+        context = self._context.patient(cut=True)
 
         async def read(uuid: str) -> FoundLease | PawnQueueError | None:
             try:
@@ -143,7 +143,7 @@ class Known:
         return None if is_over(self._context, until, now) else until
 
     async def _read_records(self, stems: list[str]) -> None:
-        context = self._context.patient()
+        context = self._context.patient(cut=True)
 
         async def read(stem: str) -> FoundRecord | PawnQueueError | None:
             try:

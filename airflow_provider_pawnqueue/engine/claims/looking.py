@@ -311,7 +311,7 @@ class Lookout:
     async def _judge(self, view: _View, ready: Mapping[str, FoundLease], now: float) -> Mapping[str, FoundLease]:
         if not ready:
             return {}
-        judged = await judge(self._context.patient(), self._topic, ready)
+        judged = await judge(self._context.patient(cut=True), self._topic, ready)
         for uuid, fault in judged.faults.items():
             # ⚑ §5.6: once for all messages of the claim whose record it is.
             name = ready[uuid].lease.claim or uuid

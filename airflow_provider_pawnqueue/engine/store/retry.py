@@ -7,11 +7,13 @@ except by :meth:`ResilientStore.overwrite`: whoever sends those again has to loo
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.engine.errors import RetryBudgetExceededError, StoreError
+from airflow_provider_pawnqueue.engine.gather import first_of
 from airflow_provider_pawnqueue.engine.store.port import (
     NO_VERSION,
     Done,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: No request is cut off before this.
+SHORTEST_CUT = 1.0
 #: After so many failed GETs of one object it is looked at whether it can be read at all.
 TORN_AFTER = 3
 
@@ -84,6 +88,7 @@ class ResilientStore:
         self._clock = clock
         self._owned = owned
         self._watchers: list[Callable[[datetime], object]] = []
+        self._cut: float | None = None
 
     def watch(self, watcher: Callable[[datetime], object]) -> None:
         """Tell somebody, from now on, the dates of objects that GET and HEAD show, and of each LIST's page the latest.
@@ -92,12 +97,16 @@ class ResilientStore:
         """
         self._watchers.append(watcher)
 
-    def with_budget(self, seconds: float) -> ResilientStore:
-        """Return the same store with at most so much patience."""
+    def with_budget(self, seconds: float, *, cut: bool = False) -> ResilientStore:
+        """Return the same store with at most so much patience.
+
+        :param cut: for a single GET or HEAD too, which is cut off then: one that hangs must not delay what is beside.
+        """
         budget = min(seconds, self._settings.budget_seconds)
         settings = self._settings.model_copy(update={"budget_seconds": budget})
         copy = ResilientStore(self._store, settings, self._clock, owned=False)
         copy._watchers = self._watchers
+        copy._cut = budget if cut else None
         return copy
 
     def backoff(self) -> Backoff:
@@ -109,7 +118,7 @@ class ResilientStore:
         backoff = self.backoff()
         while True:
             try:
-                found = await self._store.get(key)
+                found = await self._in_time(self._store.get(key), "GetObject", key)
             except StoreError as error:
                 if not error.transient:
                     raise
@@ -125,7 +134,7 @@ class ResilientStore:
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~.port.Store`."""
-        found = await self._repeat(lambda: self._store.head(key))
+        found = await self._repeat(lambda: self._in_time(self._store.head(key), "HeadObject", key))
         if found is not None:
             self._show(found.last_modified)
         return found
@@ -193,6 +202,19 @@ class ResilientStore:
         """See :class:`~.port.Store`."""
         if self._owned:
             await self._store.aclose()
+
+    async def _in_time(self, request: Coroutine[Any, Any, T], operation: str, key: str) -> T:
+        if self._cut is None:
+            return await request
+        task = asyncio.ensure_future(request)
+        if not await first_of(task, self._clock, max(self._cut, SHORTEST_CUT)):
+            raise StoreError(
+                f"{operation} {key} was not answered in {self._cut:g} seconds: try again; if it lasts, look into the "
+                "store's own log.",
+                transient=True,
+                operation=operation,
+            )
+        return task.result()
 
     def _show(self, last_modified: datetime) -> None:
         for watcher in self._watchers:
