@@ -176,9 +176,9 @@ class _Roll:
     async def all_by(self, name: str) -> list[Registration]:
         """Return those by this name; of when they were last seen they may say too little.
 
-        ⚑ §5.6: one that cannot be read, for good or for as long as it is tried, is taken for another name's. This risks
-        that a name gets a second id: one that pawn-queue alone has registered, under that very object. (Not one of ours:
-        it stands at its name's own key, which was read before, with all the patience there is.) Of that id the list
+        ⚑ §5.6: one that cannot be read, for good or for as long as it is tried, is taken for another name's. That risks
+        a second id for a name: one that pawn-queue alone has registered, under that very object. (Not one of ours: it
+        stands at its name's own key, which was read before, with all the patience there is.) Of that id the list
         says that it holds, and consumers tell messages by theirs, not by their producers'. It is the lesser evil: else
         a single object that answers 500 would keep every new name from publishing anything, for ever.
         """
