@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LONGEST_NAME = 256
+#: For so long one registration of somebody else's is tried to be read.
+PATIENCE = 3.0
 
 
 class Registry:
@@ -56,7 +58,7 @@ class Registry:
         return await self._attempts.do((role, name), lambda: self._register(role, name))
 
     async def everyone(self, role: Role) -> list[Registration]:
-        """Return everyone who ever registered in the role, by name."""
+        """Return everyone who ever registered in the role, by name. What cannot be read is left out."""
         by_name: dict[str, Registration] = {}
         found = await self._rolls[role].all_of_them()
         # What stands at the name's own key holds, as in register(); then the eldest.
@@ -139,7 +141,7 @@ class _Roll:
         self._role = role
         self._at_once = at_once
         self._known: dict[str, tuple[str, Registration | None]] = {}
-        self._looks: Shared[bool, dict[str, PawnQueueError]] = Shared()
+        self._looks: Shared[bool, set[str]] = Shared()
         self._looking = asyncio.Lock()
 
     def enter(self, key: str, version: str, entry: Registration | None) -> None:
@@ -148,7 +150,10 @@ class _Roll:
 
     async def read(self, key: str) -> Registration | None:
         """Return the registration that has this key, or None where there is none."""
-        found = await self._store.get(key)
+        return await self._read(self._store, key)
+
+    async def _read(self, store: ResilientStore, key: str) -> Registration | None:
+        found = await store.get(key)
         if found is None:
             return None
         entry = None
@@ -160,52 +165,58 @@ class _Roll:
         return entry
 
     async def all_of_them(self) -> dict[str, Registration]:
-        """Return all, by key, as they are now."""
-        for error in (await self._look(names_only=False)).values():
-            raise error
-        return {key: entry for key, (_, entry) in self._known.items() if entry is not None}
+        """Return all that can be read, by key, as they are now."""
+        unread = await self._look(names_only=False)
+        found = {key: entry for key, (_, entry) in self._known.items() if entry is not None and key not in unread}
+        if unread and not found:
+            # ⚑ §5.6: a store that gives nothing at all is an error, not an empty registry.
+            await self._store.get(layout.BUCKET_RECORD)
+        return found
 
     async def all_by(self, name: str) -> list[Registration]:
         """Return those by this name; of when they were last seen they may say too little.
 
-        One that cannot be read concerns who has its name, and keeps nobody else from getting one.
+        ⚑ §5.6: one that cannot be read, for good or for as long as it is tried, is taken for another name's. This risks
+        that a name gets a second id: one that pawn-queue alone has registered, under that very object. (Not one of
+        ours: it stands at its name's own key, which was read before, with all the patience there is.) From then on the
+        list has the new id too, and messages are told apart by their own ids, not by their producers'. It is the lesser
+        evil: else a single object that answers 500 would keep every new name from publishing anything, for ever.
         """
-        for key, error in (await self._look(names_only=True)).items():
-            if isinstance(error, StoreError) and error.transient:
-                raise error
-            logger.warning("%s cannot be read and is left alone: %s", key, error)
+        await self._look(names_only=True)
         return [entry for _, entry in self._known.values() if entry is not None and entry.name == name]
 
-    async def _look(self, *, names_only: bool) -> dict[str, PawnQueueError]:
+    async def _look(self, *, names_only: bool) -> set[str]:
         """List the registrations and read what is new; return which could not be read.
 
         One look at a time: who asks during one, which may have passed by what he is to find, shares the next.
         """
 
-        async def look() -> dict[str, PawnQueueError]:
+        async def look() -> set[str]:
             async with self._looking:
                 self._looks.begin_anew(names_only)
                 return await self._look_now(names_only=names_only)
 
         return await self._looks.do(names_only, look)
 
-    async def _look_now(self, *, names_only: bool) -> dict[str, PawnQueueError]:
+    async def _look_now(self, *, names_only: bool) -> set[str]:
         before = set(self._known)
         pages = self._store.pages(layout.registrations(self._role))
         listed = {info.key: info.version async for page in pages for info in page}
         for key in before.difference(listed):
             self._known.pop(key, None)
-        failures: dict[str, PawnQueueError] = {}
+        unreadable: set[str] = set()
+        patient = self._store.with_budget(PATIENCE)
 
         async def read(key: str) -> None:
             try:
-                await self.read(key)
+                await self._read(patient, key)
             except PawnQueueError as error:
-                failures[key] = error
+                unreadable.add(key)
+                logger.warning("%s cannot be read and is left alone: %s", key, error)
 
         unread = [key for key, version in listed.items() if not self._knows(key, version, names_only=names_only)]
         await each(read, unread, at_once=self._at_once)
-        return failures
+        return unreadable
 
     def _knows(self, key: str, version: str, *, names_only: bool) -> bool:
         known = self._known.get(key)

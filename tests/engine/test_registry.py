@@ -390,15 +390,69 @@ async def test_one_that_cannot_be_read_keeps_no_other_name(
 
 
 async def test_one_that_cannot_be_read_now_may_be_the_name(world: World) -> None:
-    """Where the store fails for the moment, a name is not given a second id because its first one was not seen."""
+    """Where the store fails for a moment, a name is not given a second id because its first one was not seen."""
     key, body, entity_id = registered_by_pawn_queue("shop", "2025-01-02T00:00:00+00:00")
     world.bucket.plant(key, body)
     process = await world.process()
-    process.client.inject("lost", "GET", key)
+    process.client.inject("lost", "GET", key, times=3)
+    assert (await process.queue.register_producer("shop")).entity_id == entity_id
+
+
+async def test_one_that_can_never_be_read_keeps_nobody_from_publishing(
+    world: World, ann: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It answers 500 for ever: within seconds it is taken for another name's, and that is told."""
+    plant(world, 3)
+    bad = world.bucket.below("producers/", topic="_registry")[1]
+    ann.client.inject("lost", "GET", f"_registry/producers/{bad}")
+    started = world.clock.elapsed()
+    assert len(await ann.queue.publish(TOPIC, numbered(1), producer="shop")) == 1
+    assert world.clock.elapsed() - started < 5
+    [line] = [record for record in caplog.records if bad in record.getMessage()]
+    assert line.levelname == "WARNING"
+    assert "left alone" in line.getMessage()
+
+
+async def test_a_name_whose_own_registration_cannot_be_read_gets_no_second_id(world: World, ann: Process) -> None:
+    """It stands at the name's own key: whose name it is, is known."""
+    entity_id = (await ann.queue.register_producer("shop")).entity_id
+    process = await world.process()
+    process.client.inject("lost", "GET", f"_registry/producers/{entity_id}.json")
     with pytest.raises(StoreError):
         await process.queue.register_producer("shop")
-    process.client.heal()
-    assert (await process.queue.register_producer("shop")).entity_id == entity_id
+    assert len(world.bucket.below("producers/", topic="_registry")) == 1
+
+
+@pytest.mark.parametrize("fault", ["lost", "denied", "of a newer format"])
+async def test_the_list_leaves_out_what_cannot_be_read(
+    world: World, ann: Process, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others are listed within seconds; it is told, and listed when it can be read again."""
+    for name in ("bad", "good"):
+        world.bucket.plant(*registered_by_pawn_queue(name, "2025-01-02T00:00:00+00:00", "consumers")[:2])
+    assert [one.name for one in await ann.queue.list_consumers()] == ["bad", "good"]
+    [bad] = [key for key in world.bucket.below() if "/consumers/" in key and b'"bad"' in world.bucket.body(key)]
+    body = world.bucket.body(bad)
+    world.bucket.plant(bad, '{"v": 7}' if fault == "of a newer format" else body + b" ")
+    if fault != "of a newer format":
+        ann.client.inject("denied" if fault == "denied" else "lost", "GET", bad)
+    started = world.clock.elapsed()
+    assert [one.name for one in await ann.queue.list_consumers()] == ["good"]
+    assert world.clock.elapsed() - started < 5
+    assert [record.levelname for record in caplog.records if bad in record.getMessage()] == ["WARNING"]
+    ann.client.heal()
+    world.bucket.plant(bad, body)
+    assert [one.name for one in await ann.queue.list_consumers()] == ["bad", "good"]
+
+
+async def test_a_list_of_a_store_that_gives_nothing_is_an_error(world: World, ann: Process) -> None:
+    """It tells registrations that it does not give, which are none, from an outage."""
+    plant(world, 2)
+    ann.client.inject("lost", "GET", "_registry/producers/*")
+    assert await ann.queue.list_producers() == []
+    ann.client.inject("lost", "GET")
+    with pytest.raises(StoreError):
+        await ann.queue.list_producers()
 
 
 # --- heartbeat ---
@@ -631,11 +685,14 @@ async def test_garbage_in_a_name_s_own_place_is_told(store: ScriptedStore) -> No
 
 
 async def test_a_newer_registration_is_refused_by_name(store: ScriptedStore) -> None:
-    """An entry of a newer format is never overwritten or misread."""
-    await store.put("_registry/producers/new.json", b'{"v": 7}')
+    """An entry of a newer format is never overwritten or misread: who has its name is told so."""
+    key = f"_registry/producers/{layout.id_of_name('producers', 'billing')}.json"
+    await store.put(key, b'{"v": 7}')
     async with PawnQueue.open(store=store) as queue:
-        with pytest.raises(CompatibilityError, match=r"_registry/producers/new\.json has format 7"):
-            await queue.list_producers()
+        assert await queue.list_producers() == []
+        with pytest.raises(CompatibilityError, match=rf"{key} has format 7"):
+            await queue.register_producer("billing")
+    assert (await store.get(key) or pytest.fail("gone")).body == b'{"v": 7}'
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 257, "\ud800", None, 5, b"billing"])
