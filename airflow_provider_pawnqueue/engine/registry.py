@@ -176,11 +176,11 @@ class _Roll:
     async def all_by(self, name: str) -> list[Registration]:
         """Return those by this name; of when they were last seen they may say too little.
 
-        ⚑ §5.6: one that cannot be read, for good or for as long as it is tried, is taken for another name's. That risks
-        a second id for a name: one that pawn-queue alone has registered, under that very object. (Not one of ours: it
-        stands at its name's own key, which was read before, with all the patience there is.) Of that id the list
-        says that it holds, and consumers tell messages by theirs, not by their producers'. It is the lesser evil: else
-        a single object that answers 500 would keep every new name from publishing anything, for ever.
+        ⚑ §5.6: one that cannot be read, for good or for as long as it is tried, is taken for another name's. This risks
+        that a name gets a second id: one that pawn-queue alone has registered, under that very object. (Not one of
+        ours: it stands at its name's own key, which was read before, with all the patience there is.) From then on the
+        list has the new id too, and messages are told apart by their own ids, not by their producers'. It is the lesser
+        evil: else a single object that answers 500 would keep every new name from publishing anything, for ever.
         """
         await self._look(names_only=True)
         return [entry for _, entry in self._known.values() if entry is not None and entry.name == name]
