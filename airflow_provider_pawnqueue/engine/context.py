@@ -51,7 +51,7 @@ class Context:
 
     async def read_lease(self, topic: str, uuid: str) -> FoundLease | None:
         """Return the lease on a message as it stands now, or None."""
-        return await lease.read(self.store, topic, uuid, self.settings.polling.visibility_timeout_seconds)
+        return await lease.read(self.registers, topic, uuid, self.settings.polling.visibility_timeout_seconds)
 
     def patient(self, seconds: float = HASTE) -> Context:
         """Return the same hold with at most so much patience for each request and each compare-and-set.

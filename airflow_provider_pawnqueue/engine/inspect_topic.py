@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from airflow_provider_pawnqueue.engine import hint, layout
@@ -30,8 +30,10 @@ State: TypeAlias = Literal["pending", "in_flight", "delayed"]
 
 #: So many claim records, and so many leases, are read for :func:`stats` at most.
 MOST_READS = 1000
-#: For so long each of them is tried.
+#: For so long each of them, and each message, is tried.
 PATIENCE = 3.0
+#: After so many messages that cannot be read, each other one is tried once.
+ENOUGH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class Found:
 async def stats(context: Context, topic: str) -> Stats:
     """Count, by one LIST for each folder and page.
 
-    What a LIST cannot tell is read: the records of claims that may have been renewed, once leases look overdue.
+    What a LIST cannot tell is read, a bounded number of objects: once leases look overdue, the records of claims that
+    may have been renewed, or may have settled what could not be carried out; and leases whose delay may be over.
     """
     now = await context.now()
     keys = (layout.messages(topic), layout.leases(topic), layout.dead_letters(topic))
@@ -104,9 +107,18 @@ async def stats(context: Context, topic: str) -> Stats:
 async def peek(context: Context, topic: str, most: int) -> list[Message]:
     """Read messages from the head, claimed or not, without changing anything. What cannot be read is left out."""
     found: list[Message] = []
+    patient, once = context.patient(PATIENCE), context.patient(0.0)
+    faults = 0
 
     async def read(info: ObjectInfo) -> Message | None:
-        return await _read(context, topic, info)
+        nonlocal faults
+        try:
+            return await _read(patient if faults < ENOUGH else once, topic, info)
+        except PawnQueueError as error:
+            # ⚑ §5.6: it concerns this message only.
+            faults += 1
+            logger.warning("%s is left out, as it cannot be read: %s", info.key, error)
+            return None
 
     async for page in context.store.pages(layout.messages(topic)):
         infos = [info for info in page if layout.parse_message(info.key)]
@@ -115,6 +127,9 @@ async def peek(context: Context, topic: str, most: int) -> list[Message]:
             found += [one for one in await each(read, head, at_once=context.at_once) if one]
         if len(found) >= most:
             break
+    if faults and not found:
+        # ⚑ §5.6: a store that gives nothing at all is an error, not an empty topic.
+        await patient.store.get(layout.topic_marker(topic))
     return found
 
 
@@ -143,8 +158,8 @@ async def find(context: Context, topic: str, message_id: str) -> Found | None:
     )
 
 
-async def _judge(context: Context, topic: str, uuid: str, found: FoundLease) -> tuple[State, float]:
-    """Say exactly what may be made of a message that has a lease, and until when."""
+async def _judge(context: Context, topic: str, uuid: str, found: FoundLease) -> tuple[State, float | None]:
+    """Say exactly what may be made of a message that has a lease, and until when: None where nobody can tell."""
     lease, now = found.lease, await context.now()
     if lease.state == "released":
         return ("delayed" if lease.until > now else "pending"), lease.until
@@ -152,6 +167,8 @@ async def _judge(context: Context, topic: str, uuid: str, found: FoundLease) -> 
         return "in_flight", lease.until
     if lease.state == "held" and layout.parse_claim(f"{lease.claim}.json") is not None:
         standing = await records.read(context, topic, lease.claim)
+        if standing is not None and uuid in _done_with(standing.record):
+            return "in_flight", None
         if standing is not None and uuid in standing.record.unsettled and _lives(context, standing.record, now):
             return "in_flight", standing.record.free_at
     return "pending", lease.until
@@ -166,18 +183,23 @@ async def _states(context: Context, topic: str, leases: Mapping[str, ObjectInfo]
     glances = {uuid: _glance(context, info) for uuid, info in leases.items()}
     states = {uuid: _at_first_sight(context, glance, now) for uuid, glance in glances.items()}
     overdue = {uuid for uuid, one in glances.items() if one.state != "released" and is_over(context, one.earliest, now)}
-    live, ended = await _members(context, topic, now) if overdue else (set[str](), set[str]())
-    states.update(dict.fromkeys(overdue & ended, "pending"))
-    states.update(dict.fromkeys(overdue & live, "in_flight"))
-    # So long a time has no bound in the hint: what could be over by now is read.
-    endless = [uuid for uuid, one in glances.items() if one.latest == math.inf and one.earliest <= now]
+    members = await _members(context, topic, now) if overdue else _Members()
+    states.update(dict.fromkeys(overdue & members.ended, "pending"))
+    states.update(dict.fromkeys(overdue & members.live, "in_flight"))
+    told = members.ended | members.live
+    # What could be over by now is read, where the hint has no bound for it, and where it is a delay. Those first that
+    # may be over for longest.
+    doubtful = sorted(
+        (uuid for uuid, one in glances.items() if _is_doubtful(one, now, is_told=uuid in told)),
+        key=lambda uuid: glances[uuid].earliest,
+    )
     patient = context.patient(PATIENCE)
 
     async def read(uuid: str) -> State | None:
         found = await patient.read_lease(topic, uuid)
         return None if found is None else (await _judge(patient, topic, uuid, found))[0]
 
-    exactly = await _read_each(context, [uuid for uuid in endless if uuid not in live | ended], read)
+    exactly = await _read_each(context, doubtful, read)
     states.update({uuid: state for uuid, state in exactly.items() if state is not None})
     return states
 
@@ -188,29 +210,62 @@ def _glance(context: Context, info: ObjectInfo) -> hint.Glance:
     return hint.glance_at_lease(info.size, info.last_modified) or hint.Glance("held", over, over)
 
 
+def _is_doubtful(glance: hint.Glance, now: float, *, is_told: bool) -> bool:
+    """Say whether a lease is to be read, unless a record has told of its message: of a released one, none does."""
+    if not glance.earliest <= now < glance.latest:
+        return False
+    return glance.state == "released" or (glance.latest == math.inf and not is_told)
+
+
 def _at_first_sight(context: Context, glance: hint.Glance, now: float) -> State:
     if glance.state == "released":
         return "delayed" if glance.latest > glance.earliest and glance.latest > now else "pending"
     return "pending" if is_over(context, glance.latest, now) else "in_flight"
 
 
-async def _members(context: Context, topic: str, now: float) -> tuple[set[str], set[str]]:
-    """Return the unsettled members of claims that live, and those of claims that have ended."""
-    stems = []
+@dataclass(slots=True)
+class _Members:
+    """What claim records tell of their messages."""
+
+    live: set[str] = field(default_factory=set)
+    """Nobody else may have them: their claims live, or are done with them."""
+
+    ended: set[str] = field(default_factory=set)
+    """Of claims that have ended without settling them."""
+
+
+async def _members(context: Context, topic: str, now: float) -> _Members:
+    """Read the records of claims that may live; and then of those that are over, which may have left something."""
+    unsure: list[str] = []
+    over: list[str] = []
     for info in sorted(await _all(context, layout.claims(topic)), key=lambda info: info.last_modified, reverse=True):
         parsed = layout.parse_claim(info.key)
         glance = hint.glance_at_record(info.size, info.last_modified)
-        told = glance is not None and (glance.state == "closed" or is_over(context, glance.latest, now))
-        if parsed is not None and not told:
-            stems.append(layout.claim_stem(*parsed))
+        if parsed is None or (glance is not None and glance.state == "closed"):
+            continue
+        is_told = glance is not None and is_over(context, glance.latest, now)
+        (over if is_told else unsure).append(layout.claim_stem(*parsed))
     patient = context.patient(PATIENCE)
-    read = await _read_each(patient, stems, lambda stem: records.read(patient, topic, stem))
-    live: set[str] = set()
-    ended: set[str] = set()
-    for standing in read.values():
-        if standing is not None:
-            (live if _lives(context, standing.record, now) else ended).update(standing.record.unsettled)
-    return live, ended
+    read = await _read_each(patient, [*unsure, *over], lambda stem: records.read(patient, topic, stem))
+    members = _Members()
+    for stem, standing in read.items():
+        if standing is None:
+            continue
+        members.live.update(_done_with(standing.record))
+        if _lives(context, standing.record, now):
+            members.live.update(standing.record.unsettled)
+        elif stem in unsure:  # of what is long over, others may have taken the messages since
+            members.ended.update(standing.record.unsettled)
+    return members
+
+
+def _done_with(record: ClaimRecord) -> list[str]:
+    """Return what a claim has acked or buried.
+
+    ⚑ §5.4: where it is in the topic still, that could not be carried out yet. It is given to nobody, however long its
+    claim is over: it is not pending.
+    """
+    return [uuid for uuid, one in record.settled.items() if one.how in {"acked", "dead"}]
 
 
 def _lives(context: Context, record: ClaimRecord, now: float) -> bool:

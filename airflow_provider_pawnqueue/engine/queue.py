@@ -15,7 +15,7 @@ from airflow_provider_pawnqueue.engine.claims.keeping import renew, session_time
 from airflow_provider_pawnqueue.engine.clock import Clock, SystemClock
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, ConfigError, LeaseLostError, QueueClosedError
-from airflow_provider_pawnqueue.engine.gather import together
+from airflow_provider_pawnqueue.engine.gather import together, uncut
 from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats, find, peek, stats
 from airflow_provider_pawnqueue.engine.janitor import Ask, Report, sweep, sweep_probes
 from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: The first pause of a claim that waits; the following ones double.
 FIRST_PAUSE = 0.25
+#: How long closing goes on for who is cancelled meanwhile.
+LONGEST_CLOSE = 30.0
 #: The reason of who gives none.
 NACK = "nack"
 MOST_DELAY = 10 * 365 * 86_400.0
@@ -65,6 +67,7 @@ class PawnQueue:
         self._heartbeat = Heartbeat(self._registry, clock, settings.registry.heartbeat_interval_seconds)
         self._kept: list[KeepAlive] = []
         self._closed = False
+        self._closing: asyncio.Future[None] | None = None
 
     @staticmethod
     def open(
@@ -374,6 +377,7 @@ class PawnQueue:
         :param reason: why, for whoever looks at the dead letter, now or when the message has been given back once too
             often; ``error`` has room for details, 2,000 characters of them.
         """
+        self._check_open()
         if not all(_is_text(given) for given in (reason, error)):
             raise ConfigError(
                 f"reason and error are texts, not {reason!r} and {error!r}: use str(error).",
@@ -453,9 +457,13 @@ class PawnQueue:
         :param keep_claims: leave the messages of open claims to whoever comes by their claim ids next, who need not
             wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
         """
-        if self._closed:
-            return
-        self._closed = True
+        if self._closing is None:
+            self._closed = True
+            self._closing = asyncio.ensure_future(self._close(keep_claims))
+        # Whoever is cancelled leaves nothing half closed, and a second call waits for the same end.
+        await uncut(self._closing, self._clock, LONGEST_CLOSE)
+
+    async def _close(self, keep_claims: bool | None) -> None:  # noqa: FBT001 - as it was given
         keep = self._settings.claims.keep_when_closed if keep_claims is None else keep_claims
         try:
             # Those first who work on what is given back then: they are told.

@@ -128,17 +128,22 @@ class ServerTime:
         """
         return self._clock.elapsed() + self._believed().middle
 
-    def trusted_until(self, until: float, margin: float) -> float:
+    def trusted_until(self, until: float, margin: float, *, in_doubt: bool = False) -> float:
         """Return the elapsed time at which a holder stops to trust what lasts until ``until`` by the store's time.
 
         ⚑ §2: ``margin`` before its time, and early enough that the store's time cannot have reached it, whatever is
         wrong with ours by then: the error there is, and the drift to come.
 
+        :param in_doubt: take the date of an object that says that our clock stood still at its word, before a sample
+            has judged it.
         :raises RuntimeError: nobody has awaited :meth:`now`.
         """
         known = self._believed()
         # The latest elapsed time e with  e + middle + margin <= until  and  e + high + DRIFT * (e - at) <= until.
-        return min(until - margin - known.middle, (until - known.high + DRIFT * known.at) / (1 + DRIFT))
+        trusted = min(until - margin - known.middle, (until - known.high + DRIFT * known.at) / (1 + DRIFT))
+        if in_doubt and self._suspicion is not None:
+            trusted = min(trusted, until - self._suspicion.ahead)
+        return trusted
 
     def seen(self, last_modified: datetime) -> None:
         """Hear the date of an object that the store shows. It never narrows the interval, as it may lie.

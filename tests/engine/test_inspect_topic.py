@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ConfigError, InvalidTopicError, TopicNotFoundError, layout
+from airflow_provider_pawnqueue.engine import ConfigError, InvalidTopicError, StoreError, TopicNotFoundError, layout
 from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
-from tests.engine.virtual import MARGIN, TOPIC, TTL, Died, Process, World, numbered, numbers
+from airflow_provider_pawnqueue.engine.records import ClaimRecord
+from tests.engine.virtual import MARGIN, TOPIC, TTL, Died, Effect, Process, World, numbered, numbers
 
 NOBODY = "11111111-2222-4333-8444-555555555555"
 
@@ -100,6 +101,52 @@ async def test_a_delayed_message_is_pending_when_its_time_has_come(world: World,
         assert getattr(stats, state) == 1
 
 
+@pytest.mark.parametrize("delay", [2, 20, 33, 100, 1000])
+async def test_stats_and_find_agree_when_a_delay_is_over(
+    world: World, ann: Process, bob: Process, delay: float
+) -> None:
+    """However little the LIST tells of it: to the second before it, and from the second after it."""
+    [one] = await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), requeue=True, delay=delay)
+    await world.later(delay - 1)
+    assert await judged(bob, one) == ("delayed", "delayed")
+    await world.later(2)
+    assert await judged(bob, one) == ("pending", "pending")
+
+
+async def test_a_delay_is_judged_by_its_lease_and_not_by_whom_the_message_was_taken_from(
+    world: World, ann: Process, bob: Process
+) -> None:
+    """The record of a claim that was fenced early lists the message still; who took it has given it back."""
+    [one] = await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
+    await ann.queue.renew(claim, ttl=1000)
+    fenced = world.bucket.record("run.0").model_copy(update={"state": "expired", "session_until": world.clock.server()})
+    world.bucket.plant(layout.claim(TOPIC, "run.0"), fenced.encode())
+    await world.later()
+    await bob.queue.nack(await bob.queue.claim(TOPIC, "d"), requeue=True, delay=33)
+    await bob.queue.publish(TOPIC, numbered(1))
+    await bob.queue.claim(TOPIC, "d", ttl=15)  # records are read as this one looks overdue
+    await world.later(32)
+    found = await bob.queue.find(TOPIC, one)
+    assert found is not None
+    assert (found.state, (await bob.queue.stats(TOPIC)).delayed) == ("delayed", 1)
+    await world.later(3)
+    assert (await bob.queue.stats(TOPIC)).delayed == 0
+
+
+async def test_of_many_delays_that_may_be_over_a_thousand_are_read(world: World, ann: Process, bob: Process) -> None:
+    """The others are judged by what the LIST tells of them."""
+    await ann.queue.publish(TOPIC, numbered(1100))
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=1100)
+    await ann.queue.nack(claim, requeue=True, delay=33)
+    await world.later(36)
+    with bob.client.counting() as requests:
+        stats = await bob.queue.stats(TOPIC)
+    assert (stats.pending, stats.delayed) == (1000, 100)
+    assert requests == {"LIST": 2 + 2 + 1, "GET": 1000}
+
+
 async def test_find_reads_dead_letters_without_a_reason(world: World, ann: Process) -> None:
     """pawn-queue's dead letters have none, and somebody's may be garbage: the message is found all the same."""
     world.bucket.plant(layout.dead_letter(TOPIC, NOBODY), '{"id":"x","payload":{}}')
@@ -148,6 +195,31 @@ async def test_peek_looks_past_what_it_cannot_read(world: World, ann: Process) -
     await ann.queue.publish(TOPIC, numbered(5))
     assert numbers(await ann.queue.peek(TOPIC, 3)) == [0, 1, 2]
     assert numbers(await ann.queue.peek(TOPIC, 100)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("effect", ["lost", "denied"])
+@pytest.mark.parametrize("bad", [1, 3, 100])
+async def test_peek_looks_past_what_the_store_does_not_give(
+    world: World, ann: Process, effect: Effect, bad: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A body that is refused, or answers 500 for ever, is left out within seconds, however many of them there are."""
+    ids = await ann.queue.publish(TOPIC, numbered(bad + 2))
+    for one in ids[:bad]:
+        ann.client.inject(effect, "GET", f"*/messages/*{one}*")
+    started = world.clock.elapsed()
+    assert numbers(await ann.queue.peek(TOPIC, 2)) == [bad, bad + 1]
+    assert world.clock.elapsed() - started < 15
+    assert all(f"{one}.json is left out" in caplog.text for one in ids[:bad])
+
+
+async def test_peek_tells_a_store_that_gives_nothing_from_messages_that_it_does_not_give(ann: Process) -> None:
+    """Where no message can be read there are none to show; where nothing can be read that is an error."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    ann.client.inject("lost", "GET", "*/messages/*")
+    assert await ann.queue.peek(TOPIC) == []
+    ann.client.inject("lost", "GET")
+    with pytest.raises(StoreError):
+        await ann.queue.peek(TOPIC)
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, "3", None])
@@ -242,6 +314,61 @@ async def test_what_a_live_claim_has_given_back_is_not_its_own(world: World, ann
     assert found.state == "pending"
 
 
+@pytest.mark.parametrize("how", ["acked", "dead"])
+@pytest.mark.parametrize("seconds", [50, 100, 100_000])
+async def test_what_is_settled_and_cannot_be_carried_out_is_in_flight(
+    world: World, ann: Process, bob: Process, how: str, seconds: float
+) -> None:
+    """Nobody will be given it, however long its claim is over: who waits for it to be pending would wait in vain."""
+    [one] = await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
+    for process in (ann, bob):
+        process.client.inject("denied", "DELETE", "*/messages/*")
+        process.client.inject("denied", "COPY")
+    await (ann.queue.ack(claim) if how == "acked" else ann.queue.nack(claim))
+    await world.later(seconds)
+    assert await judged(bob, one) == ("in_flight", "in_flight")
+    found = await bob.queue.find(TOPIC, one)
+    assert found is not None
+    assert (found.until, found.deliveries, found.consumer) == (None, 1, "c")
+    assert not await bob.queue.claim(TOPIC, "d")
+    assert await judged(bob, one) == ("in_flight", "in_flight")
+
+
+async def test_what_was_taken_from_a_claim_that_is_over_is_not_judged_by_its_record(
+    world: World, ann: Process, bob: Process
+) -> None:
+    """Somebody else has it now, though that one's record cannot be read."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.claim(TOPIC, "c", claim_id="old")
+    await world.later(100)
+    await bob.queue.claim(TOPIC, "d", claim_id="new", ttl=60)
+    await world.later(50)
+    ann.client.inject("denied", "GET", "*/claims/new.0.json")
+    stats = await ann.queue.stats(TOPIC)
+    assert (stats.pending, stats.in_flight) == (0, 1)
+
+
+async def test_records_that_are_read_for_stats_are_bounded(world: World, ann: Process, bob: Process) -> None:
+    """A thousand of them, those of claims that may live first, then the newest."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    live = await ann.queue.claim(TOPIC, "c", max_messages=1, claim_id="live")
+    now = world.clock.server()
+    for number in range(1100):
+        record = ClaimRecord(claim_id=f"over-{number}", owner="dag", until=now, ttl=1, created_at=now - 1)
+        world.bucket.plant(layout.claim(TOPIC, record.stem), record.encode())
+    await world.later(2)
+    stuck = await ann.queue.claim(TOPIC, "c", max_messages=1, claim_id="stuck", ttl=15)
+    ann.client.inject("denied", "DELETE", "*/messages/*")
+    await ann.queue.ack(stuck)
+    await ann.queue.renew(live, ttl=300)
+    await world.later(100)
+    before = len(bob.client.requests)
+    stats = await bob.queue.stats(TOPIC)
+    assert (stats.pending, stats.in_flight) == (0, 2)
+    assert sum(kind == "GET" and "/claims/" in key for kind, key in bob.client.requests[before:]) == 1000
+
+
 @pytest.mark.parametrize("record", ["gone", "unreadable", "of garbage", "of a newer format"])
 async def test_without_a_record_a_message_is_pending_when_its_lease_is_over(
     world: World, ann: Process, bob: Process, record: str
@@ -318,7 +445,7 @@ async def test_a_move_that_nobody_finishes_is_pending(world: World, ann: Process
 
 
 async def test_records_are_read_only_where_leases_look_overdue(world: World, ann: Process, bob: Process) -> None:
-    """And then one for each claim that may live, however many messages it has; closed ones and old ones are not."""
+    """And then one for each claim that is not closed, however many messages it has."""
     await ann.queue.publish(TOPIC, numbered(60))
     await ann.queue.ack(await ann.queue.claim(TOPIC, "c", claim_id="done", max_messages=10))
     await ann.queue.claim(TOPIC, "c", claim_id="dead", max_messages=10)
@@ -333,5 +460,8 @@ async def test_records_are_read_only_where_leases_look_overdue(world: World, ann
     stats = await bob.queue.stats(TOPIC)
     assert (stats.pending, stats.in_flight) == (20, 30)
     asked = bob.client.requests[before:]
-    assert [key for kind, key in asked if kind == "GET" and "/claims/" in key] == [layout.claim(TOPIC, "live.0")]
+    assert [key for kind, key in asked if kind == "GET" and "/claims/" in key] == [
+        layout.claim(TOPIC, "live.0"),
+        layout.claim(TOPIC, "dead.0"),
+    ]
     assert [kind for kind, _ in asked].count("LIST") == 4

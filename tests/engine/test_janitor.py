@@ -191,7 +191,7 @@ async def test_a_lease_whose_message_appears_between_the_lists_is_left_alone(wor
     world.bucket.plant(layout.lease(TOPIC, UUID), made.encode())
 
     def appear(kind: str, key: str) -> None:
-        if kind == "LIST" and "/claims/" in key:
+        if kind == "LIST" and "/dead-letter/" in key:
             world.bucket.plant(layout.message(TOPIC, name), '{"id":"x","payload":{}}')
 
     ann.client.meanwhile = appear
@@ -214,6 +214,56 @@ async def test_a_lease_that_changes_while_it_is_judged_is_left_alone(world: Worl
     ann.client.meanwhile = change
     assert await ann.queue.sweep(TOPIC) == report()
     assert world.bucket.below("leases/") == [f"{UUID}.lease"]
+
+
+@pytest.mark.parametrize("folder", ["claims", "leases", "messages", "dead-letter"])
+@pytest.mark.parametrize("how", ["acked", "dead"])
+async def test_what_is_published_claimed_and_settled_during_a_sweep_stays_settled(
+    world: World, folder: str, how: str
+) -> None:
+    """Whichever listing it comes before: a claim that died before its effects is closed only when they are done."""
+    dead, slow = [await world.process(claims={"record_retention_seconds": 3600}) for _ in range(2)]
+    await dead.queue.publish(TOPIC, numbered(1, 50))
+    await dead.queue.claim(TOPIC, "c", claim_id="other", ttl=3000)
+    begun: list[Claim] = []
+
+    async def meanwhile(kind: str, key: str) -> None:
+        if kind == "LIST" and key == f"{TOPIC}/{folder}/" and not begun:
+            await dead.queue.publish(TOPIC, numbered(1))
+            begun.append(await dead.queue.claim(TOPIC, "c", claim_id="run"))
+            dead.client.inject("dies", "DELETE", "*/messages/*")
+            with pytest.raises(Died):
+                await (dead.queue.ack(begun[0]) if how == "acked" else dead.queue.nack(begun[0]))
+
+    async def ask(_: ClaimRecord) -> None:
+        await world.later()  # the other claim's owner takes long to be asked about
+
+    slow.client.meanwhile = meanwhile
+    await slow.queue.sweep(TOPIC, ask=ask)
+    slow.client.heal()
+    for _ in range(2):
+        await world.later(3000)
+        await slow.queue.sweep(TOPIC)
+    late = await world.process()
+    assert numbers(await late.queue.claim(TOPIC, "d")) == [50]
+
+
+async def test_claims_are_listed_before_what_they_have(ann: Process) -> None:
+    """What a listed record had and neither list shows is gone: there was no time in which it was not there yet."""
+    await ann.queue.sweep(TOPIC)
+    listed = [key for kind, key in ann.client.requests if kind == "LIST"]
+    assert listed.index(layout.claims(TOPIC)) < listed.index(layout.leases(TOPIC))
+
+
+async def test_what_was_carried_out_is_not_carried_out_again(world: World, ann: Process, bob: Process) -> None:
+    """Of a claim of thousands that is all but done, a sweep does what is left."""
+    await ann.queue.publish(TOPIC, numbered(30))
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=30, claim_id="run")
+    await ann.queue.nack(claim, claim.ids[:29])
+    await world.later()
+    with bob.client.counting() as requests:
+        assert (await bob.queue.sweep(TOPIC)).finished_effects == 29
+    assert (requests["COPY"], requests["DELETE"]) == (0, 0)
 
 
 async def test_leases_are_listed_before_messages(ann: Process) -> None:
@@ -722,6 +772,34 @@ async def test_a_question_that_fails_concerns_its_claim(
     assert "no such dag" in caplog.text
 
 
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_question_that_is_never_answered_concerns_its_claim(
+    world: World, ann: Process, bob: Process, *, stubborn: bool
+) -> None:
+    """It is waited for a minute; the others are asked about, the rest is swept, and the report says what was not."""
+    await claims_of(ann, 3)
+    orphan(world, UUID)
+
+    async def ask(record: ClaimRecord) -> Verdict:
+        try:
+            if record.owner == "dag-1":
+                await world.clock.sleep(10_000)
+        except asyncio.CancelledError:
+            if not stubborn:
+                raise
+        return "ended" if record.owner == "dag-2" else "going"
+
+    before = world.bucket.body(layout.claim(TOPIC, "run-1.0"))
+    started = world.clock.elapsed()
+    await world.later(10)
+    report_ = await bob.queue.sweep(TOPIC, ask=ask)
+    assert world.clock.elapsed() - started == pytest.approx(70, abs=5)
+    assert (report_.renewed_claims, report_.fenced_claims, report_.removed_leases) == (1, 2, 1)
+    [failure] = report_.failures
+    assert failure == f"{TOPIC}/claims/run-1.0.json: it was asked about, and there was no answer within 60 seconds"
+    assert world.bucket.body(layout.claim(TOPIC, "run-1.0")) != before, "meanwhile it was over, and nobody renewed it"
+
+
 @pytest.mark.parametrize(("seconds", "renewed"), [(10, 1), (TTL - 1, 1), (TTL, 0), (OVERDUE, 0)])
 async def test_a_slow_answer_renews_from_when_it_came(
     world: World, ann: Process, bob: Process, seconds: float, renewed: int
@@ -936,3 +1014,29 @@ async def test_a_sweep_that_was_paused_does_not_release_a_new_claims_leases(worl
     assert numbers(claims[0]) == [0]
     assert not await slow.queue.claim(TOPIC, "e"), "it is held by the new claim"
     assert (await quick.queue.ack(claims[0])).complete
+
+
+async def test_what_a_new_claim_has_settled_is_not_judged_by_what_was_listed_before_it(world: World) -> None:
+    """A record is deleted and made anew between its listing and its reading, by one who died before the effects."""
+    slow, quick = [await world.process(claims={"record_retention_seconds": 0}) for _ in range(2)]
+    await slow.queue.publish(TOPIC, numbered(1))
+    await slow.queue.ack(await slow.queue.claim(TOPIC, "c", claim_id="run"))
+    await world.later(2)
+    claims: list[Claim] = []
+
+    async def pause(kind: str, key: str) -> None:
+        if kind == "GET" and key == layout.claim(TOPIC, "run.0") and not claims:
+            await quick.queue.publish(TOPIC, numbered(1, 1))
+            claims.append(await forgotten_and_claimed_again(world, quick))
+            quick.client.inject("dies", "DELETE", "*/messages/*")
+            with pytest.raises(Died):
+                await quick.queue.ack(claims[0])
+            await world.later(700)
+
+    slow.client.meanwhile = pause
+    for _ in range(3):
+        await slow.queue.sweep(TOPIC)
+        await world.later(2)
+    assert numbers(claims[0]) == [1]
+    assert not await slow.queue.claim(TOPIC, "e"), "it was acked"
+    assert world.bucket.below("messages/") == world.bucket.below("claims/") == []

@@ -53,7 +53,7 @@ async def test_its_refresher_overwrites_the_lease_that_we_took_over(
 async def test_its_late_ack_deletes_the_message_that_we_took_over(
     ours: PawnQueue, peer: Peer, bucket: Bucket, topic: str
 ) -> None:
-    """The message that we hold is gone; burying it then leaves a reason, and no dead letter."""
+    """The message that we hold is gone; burying it then leaves no dead letter, and no reason without one."""
     await peer.open(bucket.config(**SHORT))
     [one] = await ours.publish(topic, [{}])
     assert ids_of(await peer.poll(topic)) == [one]
@@ -62,7 +62,7 @@ async def test_its_late_ack_deletes_the_message_that_we_took_over(
     await peer.ack([one])
     assert bucket.keys(f"{topic}/messages/") == bucket.keys(f"{topic}/leases/") == []
     assert (await ours.nack(claim)).buried == [one]
-    assert bucket.keys(f"{topic}/dead-letter/") == [f"{one}.reason.json"]
+    assert bucket.keys(f"{topic}/dead-letter/") == []
     assert (await ours.stats(topic)).dead == 0
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import PawnQueue, StoreError, layout
-from tests.sim.actors import ack, note
+from tests.sim.actors import ack, claimed, note, shaken
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import RETENTION, SETTINGS, STRANGER, Stage
 from tests.sim.truth import Bounds
@@ -48,9 +48,10 @@ async def _finish(stage: Stage, process: Process) -> None:
     async with PawnQueue.open(SETTINGS, store=process.store, clock=process.clock) as queue:
         for _ in range(60):
             try:
-                claim = await queue.claim(TOPIC, process.name, max_messages=10, ttl=30.0)
-            except StoreError:
-                continue  # without conditional writes, a write that took long proves nothing
+                claim = await claimed(stage, process, queue, max_messages=10, ttl=30.0)
+            except StoreError as error:
+                await shaken(stage, process, error)  # without conditional writes, a write that took long proves nothing
+                continue
             if claim:
                 stage.believe(process, claim)
                 stage.stops(process, claim)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.store.port import (
     Expect,
@@ -30,21 +32,41 @@ if TYPE_CHECKING:
 TIMEOUT = 5.0
 #: So many keys one bulk delete takes.
 BULK = 1000
+#: So many pages of a folder are remembered, of each process; who rests on an older one has not looked.
+PAGES = 64
+#: Behind every key.
+LAST = chr(0x10FFFF)
 
 
 class Request:
     """One request under way."""
 
-    __slots__ = ("apply", "fate", "future", "key", "kind", "number", "process", "sent", "travel_back")
+    __slots__ = (
+        "after",
+        "apply",
+        "fate",
+        "future",
+        "key",
+        "kind",
+        "landed",
+        "number",
+        "process",
+        "sent",
+        "travel_back",
+    )
 
-    def __init__(self, process: Process, kind: str, key: str, apply: Callable[..., Any], number: int) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of one request
+        self, process: Process, kind: str, key: str, apply: Callable[..., Any], number: int, after: str = ""
+    ) -> None:
         loop = process.world.loop
+        self.after = after  # a listing's: behind which key it begins
         self.process = process
         self.kind = kind
         self.key = key
         self.apply = apply
         self.number = number
         self.sent = loop.now
+        self.landed = math.inf
         self.fate = Fate.ANSWERED
         self.travel_back = 0.0
         self.future: asyncio.Future[Any] = loop.create_future()
@@ -53,6 +75,7 @@ class Request:
         """Have its effect, and if its client still listens, send the answer."""
         answer = self.apply()
         world = self.process.world
+        self.landed = world.loop.now
         world.log(self.process.name, self, answer)
         if heard:
             world.loop.at(world.loop.now + self.travel_back, self.answer, answer)
@@ -74,6 +97,8 @@ class Request:
             answer = self.error("did not answer in time")
         if isinstance(answer, StoreError):
             self.process.world.log(self.process.name, f"#{self.number} hears: {answer}")
+        else:
+            self.process.store.looked(self, answer)
         future.set_result(answer)
 
     def describe(self, answer: Any) -> str:  # noqa: ANN401 - as above
@@ -100,6 +125,8 @@ class SimStore:
         self._random = network.random
         #: So many of the next PUTs fail with an error that the library below was never heard to raise.
         self.bugs = 0
+        self._looks: dict[str, float] = {}  # when a key was last seen by GET or HEAD, at the bucket
+        self._listed: dict[str, deque[tuple[str, str, float]]] = {}  # of a folder: behind which key, up to which, when
 
     async def get(self, key: str) -> StoredObject | None:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
@@ -115,7 +142,9 @@ class SimStore:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
         more = True
         while more:
-            page, more = _read(await self._send("LIST", folder, partial(self._bucket.page, folder, start_after)))
+            page, more = _read(
+                await self._send("LIST", folder, partial(self._bucket.page, folder, start_after), after=start_after)
+            )
             if page:
                 yield page
                 start_after = page[-1].key
@@ -153,6 +182,28 @@ class SimStore:
     async def aclose(self) -> None:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
 
+    def looked(self, request: Request, answer: Any) -> None:  # noqa: ANN401 - whatever the request gives
+        """Remember when the process has seen which keys, as the moment at which the bucket was asked."""
+        if request.kind in {"GET", "HEAD"}:
+            self._looks[request.key] = max(request.landed, self._looks.get(request.key, 0.0))
+        elif request.kind == "LIST" and isinstance(answer, tuple):
+            page, more = answer
+            pages = self._listed.setdefault(request.key, deque(maxlen=PAGES))
+            pages.append((request.after, page[-1].key if more else LAST, request.landed))
+
+    def _last_look(self, key: str) -> float:
+        """Return when the process has last seen a key, or its absence."""
+        pages = self._listed.get(f"{key.rpartition('/')[0]}/", ())
+        listed = (when for after, upto, when in pages if after < key <= upto)
+        return max(self._looks.get(key, -math.inf), *listed, -math.inf)
+
+    def _rests_on_an_old_look(self, request: Request, landing: float) -> bool:
+        """Say whether a PUT of a register lands later after its look than this world's assumption has it."""
+        within = self._world.within
+        if within is None or request.kind != "PUT" or not is_register(request.key):
+            return False
+        return landing > self._last_look(request.key) + within
+
     def _delete(self, keys: list[str], *, partial: bool = False) -> Mapping[str, StoreError]:
         if not partial:
             return self._bucket.delete(self._process.name, keys)
@@ -167,11 +218,11 @@ class SimStore:
         return {**failed, **stuck}
 
     def _send(
-        self, kind: str, key: str, apply: Callable[..., Any], *, conditional: bool = False
+        self, kind: str, key: str, apply: Callable[..., Any], *, conditional: bool = False, after: str = ""
     ) -> asyncio.Future[Any]:
         process, world, random = self._process, self._world, self._random
         process.check_in()
-        request = Request(process, kind, key, apply, world.next_number())
+        request = Request(process, kind, key, apply, world.next_number(), after)
         if not process.may_send():
             return request.future
         self._bucket.requests[process.name, kind] += 1
@@ -183,6 +234,8 @@ class SimStore:
         draw = random()
         if draw < weather.trouble:
             landing = self._go_wrong(request, weather.fate(draw), landing, conditional=conditional)
+        elif self._rests_on_an_old_look(request, landing):
+            landing = self._go_wrong(request, Fate.VANISHED, landing, conditional=conditional)
         elif landing + request.travel_back < now + TIMEOUT:
             loop.at(landing, request.land, True)  # noqa: FBT003 - heard
         else:
@@ -199,6 +252,8 @@ class SimStore:
         request.fate = fate
         if fate is Fate.LATE or (fate is Fate.DROPPED and random() < 0.5):
             landing += random() * self._world.weather.lateness
+        if self._rests_on_an_old_look(request, landing):
+            request.fate = fate = Fate.VANISHED
         elif fate is Fate.BUSY:
             request.apply = partial(request.error, "answered 503 SlowDown")
         elif fate is Fate.CONFLICT:
@@ -222,6 +277,11 @@ class SimStore:
         if end >= request.sent + TIMEOUT:
             end, what = request.sent + TIMEOUT, "did not answer in time"
         self._world.loop.at(end, request.answer, request.error(what))
+
+
+def is_register(key: str) -> bool:
+    """Say whether an object changes by compare-and-set: a lease, a claim record, a topic's or the bucket's own."""
+    return key.endswith((".lease", "/.topic")) or "/claims/" in key or key == layout.BUCKET_RECORD
 
 
 #: The client hears no outcome of these.

@@ -32,16 +32,19 @@ class World:
     :param weather: what goes wrong; without it, drawn from the seed.
     :param page_size: keys in a page of a listing; without it, drawn from the seed.
     :param conditional: whether the store minds conditions (see :class:`~tests.sim.bucket.SimBucket`).
+    :param within: no PUT of a register lands later than so many seconds after its process last saw the register: it
+        never lands then, and its client does not hear of it. Without it, requests land when they land.
     :param kept: how many events are kept.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         seed: int | str,
         *,
         weather: Weather | None = None,
         page_size: int | None = None,
         conditional: bool = True,
+        within: float | None = None,
         kept: int = KEPT,
     ) -> None:
         self.seed = seed
@@ -51,6 +54,7 @@ class World:
         self.weather = drawn if weather is None else weather
         self.first_weather = self.weather
         self.bucket = SimBucket(self.loop, page_size=pages if page_size is None else page_size, conditional=conditional)
+        self.within = within
         self.processes: dict[str, Process] = {}
         self.is_calm = False
         self.ended = False

@@ -21,14 +21,14 @@ from airflow_provider_pawnqueue.engine.claims.claiming import (
     without_bad_ones,
 )
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
-from airflow_provider_pawnqueue.engine.claims.keeping import lost_error, renewed
+from airflow_provider_pawnqueue.engine.claims.keeping import leave, lost_error, renewed
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
-from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided
+from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
 from airflow_provider_pawnqueue.engine.claims.takeover import fence, is_over
 from airflow_provider_pawnqueue.engine.context import HASTE
 from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each, uncut
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Member
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
@@ -67,6 +67,13 @@ async def next_generation(context: Context, order: Order, standing: FoundRecord)
             raise busy_error(context, order, record, record.until, now)
         if await fence(context, order.topic.topic, standing) is None:
             return None
+    if layout.parse_claim(f"{layout.claim_stem(order.claim_id, record.generation + 1)}.json") is None:
+        raise CompatibilityError(
+            f"Claim {order.claim_id} of topic {order.topic.topic!r} has a record of generation {record.generation}, "
+            "behind which there is none, and which nobody of ours has written: delete it, or use another claim_id.",
+            topic=order.topic.topic,
+            operation="claim",
+        )
     return record.generation + 1
 
 
@@ -105,7 +112,10 @@ async def adopt(context: Context, order: Order, found: dict[str, FoundLease]) ->
     )
     if bodies.decisions:
         await carry_out_decided(context, claim)
-    return in_time(context, claim) if claim else None
+    if claim and not in_time(context, claim):
+        # Nobody was given it, so it does not count, and its owner is not to go without.
+        await settle(context.patient(), claim, dict.fromkeys(record.unsettled, Decision(how="released", unseen=True)))
+    return claim or None
 
 
 async def resume(context: Context, order: Order, standing: FoundRecord, *, vacated: str | None = None) -> Claim | None:
@@ -124,7 +134,9 @@ async def resume(context: Context, order: Order, standing: FoundRecord, *, vacat
         raise busy_error(context, order, record, record.session_end, now)
     started = context.clock.elapsed()
     now = await context.now()
-    changed = renewed(context, record, now, ttl=order.ttl, session_ttl=order.session_ttl)
+    # A new session begins with a time of its own; ours goes on if it is there already.
+    before = record if record.session == order.session else record.model_copy(update={"session_until": 0.0})
+    changed = renewed(context, before, now, ttl=order.ttl, session_ttl=order.session_ttl)
     changed = changed.model_copy(update={"session": order.session})
     outcome = await uncut(records.change(context, order.topic.topic, changed, standing.version), context.clock, PARTING)
     if isinstance(outcome, Unknown):
@@ -132,11 +144,18 @@ async def resume(context: Context, order: Order, standing: FoundRecord, *, vacat
     if not isinstance(outcome, Done):
         return None
     deadline = context.trusted(started, changed.session_end - now)
+    standing = FoundRecord(changed, outcome.version)
     members = {uuid: record.members[uuid] for uuid in record.unsettled}
-    bodies = await fetch_bodies(context.patient(max(HASTE, order.ttl * SHARE)), order.topic, members)
+    try:
+        bodies = await fetch_bodies(context.patient(max(HASTE, order.ttl * SHARE)), order.topic, members)
+    except BaseException:
+        # Whoever comes by its id or the reference next is not to wait for us.
+        held = as_claim(context, order, standing, Bodies(), versions={}, deadline=deadline)
+        await uncut(leave(context.patient(), held), context.clock, PARTING)
+        raise
     # The session before us may have been given what is bad or gone now: it counts as handed out.
     bodies.decisions = {uuid: one.model_copy(update={"unseen": False}) for uuid, one in bodies.decisions.items()}
-    claim = as_claim(context, order, FoundRecord(changed, outcome.version), bodies, versions={}, deadline=deadline)
+    claim = as_claim(context, order, standing, bodies, versions={}, deadline=deadline)
     if changed.session_end <= now:
         raise lost_error(claim, "it is older than claims.max_claim_age_seconds")
     return await without_bad_ones(context, claim, bodies)
@@ -209,5 +228,9 @@ async def orphans(context: Context, lookout: Lookout, order: Order) -> dict[str,
     return {
         uuid: one
         for uuid, one in found.items()
-        if one is not None and one.lease.claim == order.stem and one.lease.state == "held" and one.lease.until > now
+        if one is not None
+        and one.lease.claim == order.stem
+        and one.lease.state == "held"
+        # There has to be time to read and record them.
+        and one.lease.until > now + 2 * context.margin + context.time.error
     }

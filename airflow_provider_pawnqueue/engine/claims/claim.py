@@ -104,7 +104,7 @@ class Claim:
         leases: Mapping[str, str],
         deadline: float,
         session_ttl: float,
-        trusted: Callable[[float], float] = lambda _: math.inf,
+        trusted: Callable[[float, bool], float] = lambda *_: math.inf,
     ) -> None:
         self.topic = topic
         self.claim_id = record.claim_id
@@ -119,7 +119,7 @@ class Claim:
         self._leases = dict(leases)  # of each member's key, the version of its lease, where it is known
         self._deadline = deadline
         self._session_ttl = session_ttl
-        self._trusted = trusted  # by what is known of the store's time now: in elapsed time, what lasts until then
+        self._trusted = trusted  # by what is known, or in doubt, of the store's time: in elapsed time
         self._lost: str | None = None
         self._given_away = False
         self._is_fleeting = False  # nobody else can know its id
@@ -139,7 +139,13 @@ class Claim:
         ⚑ §2: it is counted from when the claim was asked for. If our clock is found to have stood still since, what is
         known of the store's time by now is what counts.
         """
-        return min(self._deadline, self._trusted(self._record.session_end)) if self._version else self._deadline
+        return self._until(in_doubt=True)
+
+    def _until(self, *, in_doubt: bool) -> float:
+        """Return the deadline; while it is in doubt, renewing still finds out whether the claim is lost."""
+        if not self._version:
+            return self._deadline
+        return min(self._deadline, self._trusted(self._record.session_end, in_doubt))
 
     @property
     def ttl(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -15,12 +15,13 @@ from airflow_provider_pawnqueue.engine.claims.claim import Claim
 from airflow_provider_pawnqueue.engine.claims.looking import COURTESY, Candidate, Lookout
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
-from airflow_provider_pawnqueue.engine.claims.spread import Spread
-from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.claims.spread import Picks, Spread
+from airflow_provider_pawnqueue.engine.claims.takeover import named_by_others
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Lease, Member
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refused, Unknown
 
 if TYPE_CHECKING:
@@ -32,10 +33,16 @@ logger = logging.getLogger(__name__)
 #: Candidates that others were faster at are replaced so many times after one look, and so many looks are taken.
 ROUNDS = 5
 LOOKS = 6
+#: So many batches that were bad altogether are got through in one claim.
+MOST_BAD = 50
 #: Winning may take this part of the claim's time, and so may reading: what is left is for the work.
 SHARE = 0.25
 #: Why a claim was lost before it was handed out.
 TOO_LATE = "reading its messages took longer than its time"
+#: So many times what is wanted is taken from what there is: what others are faster at is replaced.
+SPARE = 4
+#: So many times ``concurrency.max_in_flight`` leases are asked for between two moments at which a claim can be cut.
+CHUNK = 4
 #: For so long at least a message is tried to be read.
 LEAST_PATIENCE = 1.0
 #: How long a claim that is cancelled waits for what it has sent, to give back what it won.
@@ -67,7 +74,8 @@ class Outcome(Enum):
     """Why an attempt at a claim gave none."""
 
     NOTHING = "there is nothing to be had"
-    CROWDED = "others were faster, or what was won is not to be handed out"
+    CROWDED = "others were faster"
+    BAD = "what was won is not to be handed out"
     TAKEN = "another one has recorded this very claim meanwhile"
 
 
@@ -80,6 +88,7 @@ class Won:
     deadline: float
     members: dict[str, Member] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, Member] = field(default_factory=dict)  # won as well, or not: nobody knows
 
 
 async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order: Order) -> Claim | None:
@@ -90,7 +99,8 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
     fault: StoreError | None = None
     unread = False
     began = context.clock.elapsed()
-    for _ in range(LOOKS):
+    looks = 0.0
+    while looks < LOOKS:
         # ⚑ §5.6: bad messages, one after another, do not make a claim take longer than one of them.
         patience = max(order.ttl * SHARE - (context.clock.elapsed() - began), LEAST_PATIENCE)
         attempt = Attempt(context, lookout, spread, order, patience)
@@ -101,8 +111,11 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
             return result
         if result is Outcome.TAKEN or (order.named and attempt.recorded):
             return None
-        if result is Outcome.NOTHING or (fault and context.clock.elapsed() - began > 2 * SHARE * order.ttl):
+        took = context.clock.elapsed() - began
+        if result is Outcome.NOTHING or ((fault or result is Outcome.BAD) and took > 2 * SHARE * order.ttl):
             break
+        # Bad messages are out of the way now: there is progress, however many there are.
+        looks += 1 if result is not Outcome.BAD else LOOKS / MOST_BAD
         order = order if order.named else replace(order, claim_id=context.clock.uuid())
     if unread and fault is None:
         await _check_that_the_store_answers(context, order.topic.topic)
@@ -139,11 +152,12 @@ class Attempt:
     async def run(self) -> Claim | Outcome:
         """Claim once. Whatever interrupts it, what was won is given back."""
         order = self._order
-        pool = await self._lookout.candidates(order.most, most_reads=2 * order.most)
+        window = self._spread.window(order.most)
+        pool = await self._lookout.candidates(window, most=max(window, SPARE * order.most), most_reads=2 * order.most)
         if not pool:
             return Outcome.NOTHING
         try:
-            self._won = won = await self._win(pool)
+            self._won = won = await self._win_of(pool)
             if not won.members:
                 return Outcome.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
@@ -154,7 +168,19 @@ class Attempt:
             await uncut(self._give_back(), self._context.clock, PARTING)
             raise
 
-    async def _win(self, pool: list[Candidate]) -> Won:
+    async def _win_of(self, pool: list[Candidate]) -> Won:
+        picks = self._spread.picks(pool)
+        left: list[Candidate] = []
+        try:
+            won = await self._win(picks)
+            left = picks.left if self._spread.is_alone else []
+        finally:
+            self._lookout.take_back(pool, left)
+            if picks.left and not left:  # with others about, or after an error, it is looked at again
+                self._lookout.is_stale()
+        return won
+
+    async def _win(self, picks: Picks) -> Won:
         order, context = self._order, self._context
         # ⚑ §2: the time of a claim is counted from before its first request was sent.
         started = context.clock.elapsed()
@@ -162,28 +188,29 @@ class Attempt:
         self._won = won = Won(
             now + order.ttl, now + order.session_ttl, context.trusted(started, min(order.ttl, order.session_ttl))
         )
-        picks = self._spread.picks(pool)
         for _ in range(ROUNDS):
             batch = picks.take(order.most - len(won.members))
             if not batch or context.clock.elapsed() - started > order.session_ttl * SHARE:
                 break
-            # ⚑ §4, cancellation: a lease that was asked for may be won: its answer is waited for.
-            refused = await uncut(self._ask_for(won, batch), context.clock, PARTING)
+            refused = 0
+            for some in _chunks(batch, CHUNK * context.at_once if context.registers.is_certain else len(batch)):
+                # ⚑ §4, Interrupted: a lease that was asked for may be won. Its answer is waited for; no more is sent.
+                refused += await uncut(self._ask_for(won, some), context.clock, PARTING)
             self._spread.learn(len(batch), refused)
             if refused:
                 self._lookout.is_stale()
-        if self._spread.is_alone:
-            self._lookout.put_back(picks.left)
-        elif picks.left:
-            self._lookout.is_stale()
         return won
 
-    async def _ask_for(self, won: Won, batch: list[Candidate]) -> int:
+    async def _ask_for(self, won: Won, batch: Sequence[Candidate]) -> int:
         """Ask for these leases; return how many of them are not ours."""
         steps = [self._step(one, won) for one in batch]
-        outcomes = await self._context.registers.write([step for step, _ in steps])
+        won.asked.update({one.uuid: member for one, (_, member) in zip(batch, steps, strict=True)})
+        patient = self._context.patient(self._patience)
+        outcomes = await patient.registers.write([step for step, _ in steps])
         refused = 0
         for one, (_, member), outcome in zip(batch, steps, outcomes, strict=True):
+            if not isinstance(outcome, Unknown):
+                del won.asked[one.uuid]
             if isinstance(outcome, Done):
                 won.members[one.uuid] = member
                 won.versions[one.uuid] = outcome.version
@@ -192,6 +219,8 @@ class Attempt:
                 refused += 1
                 if isinstance(outcome, Unknown):
                     self.fault = self.fault or outcome.fault
+                    # ⚑ §5.6: it concerns its own message; the others are not to wait for it again and again.
+                    self._lookout.aside.put(one.uuid, outcome.fault)
         return refused
 
     def _step(self, one: Candidate, won: Won) -> tuple[Step, Member]:
@@ -239,20 +268,35 @@ class Attempt:
         if isinstance(outcome, Unknown):
             raise outcome.fault
         if not isinstance(outcome, Done):
+            await uncut(self._give_up(won), context.clock, PARTING)
             return Outcome.TAKEN
         claim = as_claim(
             context, order, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
         )
+        # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
+        claim._is_fleeting = claim._is_fleeting and not outcome.repeated  # noqa: SLF001 - this package's own
+        if not context.registers.is_certain:
+            await self._leave_to_rivals(claim)
         errands, errand = self._lookout.errands, f"what claim {order.stem} found bad in {order.topic.topic}"
         if bodies.decisions:
             # Beside the delivery of the good ones: a burial that the store refuses does not hold them up for long.
             errands.run(errand, lambda: _carried_out(context, claim))
             await errands.done(errand, COURTESY)
         if not claim:
-            return Outcome.CROWDED
+            return Outcome.BAD
         if not in_time(context, claim):
             await self._give_back()
+            return Outcome.BAD
         return claim
+
+    async def _leave_to_rivals(self, claim: Claim) -> None:
+        """Give back what another live claim's record names: it is that claim's."""
+        theirs = await named_by_others(self._context, claim.topic, self._order.stem, claim._record.members)  # noqa: SLF001
+        if theirs:
+            decisions = {uuid: Decision(how="released", until=until, unseen=True) for uuid, until in theirs.items()}
+            await settle(self._context, claim, decisions)
+            ids = {claim._uuids.get(uuid) for uuid in theirs}  # noqa: SLF001
+            claim.messages = tuple(message for message in claim.messages if message.id not in ids)
 
     async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
         self._may_be_recorded = True
@@ -269,24 +313,72 @@ class Attempt:
         Somebody who works for the same claim may be about to record the very leases (§4, adopted): who creates the
         record decides. Where nobody can tell whether ours was created, all of it waits for its time to end.
         """
-        if self._won is None or not self._won.members:
+        won = self._won
+        if won is None or not (won.members or won.asked):
             return
         self._lookout.is_stale()
-        given_back = dict.fromkeys(self._won.members, Decision(how="released", unseen=True))
+        if self._standing is None:
+            # What was asked for and cut, by a second cancellation, may be ours; whoever carries this out looks first.
+            won = replace(won, members={**won.asked, **won.members})
+        given_back = dict.fromkeys(won.members, Decision(how="released", unseen=True))
         context, order = self._context.patient(), self._order
         try:
-            if self._standing is None:
-                if self._may_be_recorded:
+            if self._may_be_recorded and self._standing is None:
+                # Its answer was lost, or cut. If it stands there, nobody was given what it lists.
+                found = await records.read(context, order.topic.topic, order.stem)
+                if found is None or found.record.session != order.session:
                     return
-                record = made_record(order, self._won, given_back)
+                self._standing = found
+            if self._standing is None:
+                record = made_record(order, won, given_back)
                 outcome = await records.create(context, order.topic.topic, record)
                 if not isinstance(outcome, Done):
                     return
                 self._standing = FoundRecord(record, outcome.version)
-            claim = as_claim(context, order, self._standing, Bodies(), versions=self._won.versions, deadline=0.0)
+            claim = as_claim(context, order, self._standing, Bodies(), versions=won.versions, deadline=0.0)
             await settle(context, claim, given_back)
         except StoreError as error:
             logger.warning("What claim %s had won could not be given back: %s", order.stem, error)
+
+    async def _give_up(self, won: Won) -> None:
+        """Release what was won for a claim that somebody else has recorded: what is not among its members is nobody's.
+
+        Who its members are never changes, so lease by lease will do here.
+        """
+        context, order = self._context.patient(), self._order
+        self._lookout.is_stale()
+        try:
+            standing = await records.read(context, order.topic.topic, order.stem)
+            mine = [uuid for uuid in won.members if standing is not None and uuid not in standing.record.members]
+            now = await context.now()
+            steps = [
+                Step(layout.lease(order.topic.topic, uuid), _freed(order, won, uuid, now), won.versions[uuid])
+                for uuid in mine
+            ]
+            await context.registers.write(steps)
+        except (StoreError, CompatibilityError) as error:
+            logger.warning(
+                "What was won for claim %s, which another one has, waits for its time to end: %s", order.stem, error
+            )
+
+
+def _freed(order: Order, won: Won, uuid: str, now: float) -> Lease:
+    member = won.members[uuid]
+    freed = leases.released(
+        uuid,
+        member.name,
+        consumer=order.consumer,
+        claim=order.stem,
+        deliveries=max(member.deliveries - 1, 0),
+        until=0.0,
+        now=now,
+    )
+    return freed.model_copy(update={"reason": member.reason, "error": member.error})
+
+
+def _chunks(batch: Sequence[Candidate], size: int) -> Iterator[Sequence[Candidate]]:
+    for start in range(0, len(batch), size):
+        yield batch[start : start + size]
 
 
 def made_record(order: Order, won: Won, decisions: Mapping[str, Decision]) -> ClaimRecord:
@@ -328,7 +420,7 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
         leases=versions,
         deadline=deadline,
         session_ttl=order.session_ttl,
-        trusted=lambda until: context.time.trusted_until(until, context.margin),
+        trusted=lambda until, in_doubt: context.time.trusted_until(until, context.margin, in_doubt=in_doubt),
     )
     claim._is_fleeting = not order.named  # noqa: SLF001 - this package's own
     return claim

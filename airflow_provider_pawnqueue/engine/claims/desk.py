@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import again, records
@@ -14,11 +15,11 @@ from airflow_provider_pawnqueue.engine.claims.claim import Claim, ClaimReference
 from airflow_provider_pawnqueue.engine.claims.claiming import PARTING, Order, claim_fresh
 from airflow_provider_pawnqueue.engine.claims.keeping import leave
 from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK, Lookout
-from airflow_provider_pawnqueue.engine.claims.settling import Settled, settle
+from airflow_provider_pawnqueue.engine.claims.settling import Settled, carry_out_decided, settle
 from airflow_provider_pawnqueue.engine.claims.spread import Spread
 from airflow_provider_pawnqueue.engine.claims.takeover import fence
-from airflow_provider_pawnqueue.engine.errors import LeaseLostError
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.errors import LeaseLostError, QueueClosedError
+from airflow_provider_pawnqueue.engine.gather import each, uncut
 from airflow_provider_pawnqueue.engine.records import Decision
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: How often a claim is looked at again because somebody changed it between the look and the write.
-LOOKS = 20
+LOOKS = 200
 
 
 class Claims:
@@ -41,6 +42,7 @@ class Claims:
         self._spreads: dict[str, Spread] = {}
         self._given_out: list[Claim] = []
         self._unknown_ids: dict[tuple[str, str], float] = {}
+        self._under_way: set[asyncio.Task[Claim]] = set()
 
     async def claim(  # noqa: PLR0913 - what a consumer asks for
         self,
@@ -66,17 +68,22 @@ class Claims:
             session_ttl=min(session_ttl, ttl),
             named=claim_id is not None,
         )
-        if claim_id is None:
-            # A generated id was never used: there is nothing to find.
-            claim = await claim_fresh(self._context, self._lookout(topic.topic), self._spread(topic.topic), order)
-            if claim is None:
-                raise _lost(order, "its leases were taken for abandoned before it was recorded: ttl is too short")
-            return self._give_out(claim)
+        return await self._in_hand(self._claim_by_id(order) if claim_id is not None else self._claim_any(order))
+
+    async def _claim_any(self, order: Order) -> Claim:
+        # A generated id was never used: there is nothing to find.
+        topic = order.topic.topic
+        claim = await claim_fresh(self._context, self._lookout(topic), self._spread(topic), order)
+        if claim is None:
+            raise _lost(order, "its leases were taken for abandoned before it was recorded: ttl is too short")
+        return claim
+
+    async def _claim_by_id(self, order: Order) -> Claim:
         for _ in range(LOOKS):
             claim = await self._look_and_claim(order)
             if claim is not None:
-                return self._give_out(claim)
-        raise _lost(order, "others keep working for it")
+                return claim
+        raise _lost(order, "its record keeps changing")
 
     async def attach(self, topic: TopicRecord, reference: ClaimReference, *, ttl: float, session_ttl: float) -> Claim:
         """Go on with a claim that another process has handed over."""
@@ -91,6 +98,10 @@ class Claims:
             ttl=ttl,
             session_ttl=min(session_ttl, ttl),
         )
+        return await self._in_hand(self._attach(order, reference))
+
+    async def _attach(self, order: Order, reference: ClaimReference) -> Claim:
+        topic = order.topic
         for _ in range(LOOKS):
             standing = await records.read(self._context, topic.topic, order.stem)
             if standing is None:
@@ -99,8 +110,8 @@ class Claims:
                 return again.ended(self._context, order, standing)
             claim = await again.resume(self._context, order, standing, vacated=reference.session)
             if claim is not None:
-                return self._give_out(claim)
-        raise _lost(order, "others keep working for it")
+                return claim
+        raise _lost(order, "its record keeps changing")
 
     async def settle(self, claim: Claim, decisions: Mapping[str, Decision]) -> Settlement:
         """Settle messages by their ids, and tell what became of each."""
@@ -128,16 +139,45 @@ class Claims:
                     settlement.unfinished[one] = str(result.unfinished[uuid])
         return settlement
 
+    async def _in_hand(self, work: Coroutine[Any, Any, Claim]) -> Claim:
+        """Do what gives out a claim, such that closing the queue can end it: whatever it has won is given back then."""
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        try:
+            claim = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise QueueClosedError from None
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled() and task.exception() is None and task.result():
+                await uncut(self._return(task.result()), self._context.clock, PARTING)  # it had just been won
+            raise
+        return self._give_out(claim)
+
     async def close(self, *, keep: bool) -> None:
         """Give back what is still held and was not handed over, so that nobody waits for its time to end.
 
         :param keep: leave the claims as they are, and give back only that this process works for them: whoever comes by
             their ids next has them at once.
         """
-        ours = [claim for claim in self._given_out if _is_held(claim, self._context.clock.elapsed())]
+        for task in list(self._under_way):
+            task.cancel()
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+        now = self._context.clock.elapsed()
+        ours = [claim for claim in self._given_out if _is_held(claim, now)]
+        unfinished = [claim for claim in self._given_out if claim not in ours and _is_unfinished(claim)]
         self._given_out = []
-        part = self._leave if keep else self._return
+
+        async def part(claim: Claim) -> int:
+            # A claim whose id was made up is kept for nobody.
+            kept = keep and not claim._is_fleeting  # noqa: SLF001 - this package's own
+            return await (self._leave if kept else self._return)(claim)
+
         back = await each(part, ours, at_once=self._context.at_once)
+        await each(self._finish, unfinished, at_once=self._context.at_once)
         for errands in (lookout.errands for lookout in self._lookouts.values()):
             await errands.close(PARTING)
         if ours:
@@ -157,6 +197,13 @@ class Claims:
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("Claim %s could not be left in good order: %r", claim.claim_id, error)
         return left
+
+    async def _finish(self, claim: Claim) -> None:
+        """Carry out what was decided and cut off."""
+        try:
+            await carry_out_decided(self._context.patient(), claim)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
+            logger.warning("What claim %s has decided could not be carried out: %r", claim.claim_id, error)
 
     async def _return(self, claim: Claim) -> int:
         decision = Decision(how="released", reason="closed", returned=True)
@@ -225,6 +272,8 @@ class Claims:
         if orphans:
             return await again.adopt(self._context, order, orphans)
         if order.generation == 0:
+            now = self._context.clock.elapsed()
+            self._unknown_ids = {key: at for key, at in self._unknown_ids.items() if now - at < FULL_LOOK}
             self._unknown_ids[order.topic.topic, order.claim_id] = self._context.clock.elapsed()
         return await self._begin_fresh(order)
 
@@ -241,7 +290,7 @@ class Claims:
 
     def _give_out(self, claim: Claim) -> Claim:
         now = self._context.clock.elapsed()
-        self._given_out = [one for one in self._given_out if _is_held(one, now)]
+        self._given_out = [one for one in self._given_out if _is_held(one, now) or _is_unfinished(one)]
         if claim:
             self._given_out.append(claim)
         return claim
@@ -256,7 +305,14 @@ class Claims:
 def _is_held(claim: Claim, now: float) -> bool:
     """Say whether there is anything in the claim that this process has."""
     is_ours = claim.state == "open" and claim._is_ours() and claim.lost is None  # noqa: SLF001 - this package's own
-    return is_ours and claim.deadline > now and _left(claim) > 0
+    return is_ours and claim._until(in_doubt=False) > now and _left(claim) > 0  # noqa: SLF001
+
+
+def _is_unfinished(claim: Claim) -> bool:
+    """Say whether something was decided of the claim, by this process, and not carried out."""
+    record = claim._record  # noqa: SLF001
+    is_ours = record.state == "open" and record.session == claim.session
+    return is_ours and not claim._done.issuperset(record.settled)  # noqa: SLF001
 
 
 def _left(claim: Claim) -> int:

@@ -146,6 +146,8 @@ async def _versions_of_ours(
     async def read(uuid: str) -> None:
         try:
             found = await context.read_lease(topic, uuid)
+        except CompatibilityError:
+            return  # of a newer format: somebody else has the message by now
         except StoreError as error:
             failed[uuid] = error
             return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: So many run at one time; what is met beyond that is met again.
-AT_ONCE = 16
+AT_ONCE = 64
 
 
 class Errands:

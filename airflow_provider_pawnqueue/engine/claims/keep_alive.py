@@ -106,11 +106,13 @@ class KeepAlive:
 
     def _is_over(self) -> bool:
         """Whether there is nothing to keep any more: all is settled, or another process has it by our own leave."""
-        claim = self._claim
-        return claim.state == "closed" or not claim._record.unsettled or claim._given_away  # noqa: SLF001 - this package's own
+        record = self._claim._record  # noqa: SLF001 - this package's own
+        # What the janitor gave back after it had ended the claim is in the record too, and was lost.
+        was_taken = any(decision.lost for decision in record.settled.values())
+        return self._claim._given_away or not (record.unsettled or was_taken)  # noqa: SLF001
 
     def _left(self) -> float:
-        return self._claim.deadline - self._context.clock.elapsed()
+        return self._claim._until(in_doubt=False) - self._context.clock.elapsed()  # noqa: SLF001 - this package's own
 
     def _until_next(self, pause: float) -> float:
         """Return how long to wait before a renewal: rather less than asked for than until there is no time for two."""

@@ -31,9 +31,10 @@ async def renew(context: Context, claim: Claim, ttl: float | None = None, sessio
             if claim.recorded and not claim._record.unsettled:  # noqa: SLF001
                 return  # all is settled: there is nothing to keep, and a final record is not written again
             # ⚑ §2: counted from before the request is sent; and who is past its time has lost it, and says so.
+            # It is asked for the time first: if our clock may have stood still, that tells.
             started = context.clock.elapsed()
-            _check_trusted(claim, started)
             now = await context.now()
+            _check_trusted(claim, context.clock.elapsed())
             lasts = claim.ttl if ttl is None else ttl
             trusted = min(lasts, session_time(claim, lasts) if session_ttl is None else session_ttl)
             changed = renewed(context, claim._record, now, ttl=lasts, session_ttl=trusted)  # noqa: SLF001
@@ -45,7 +46,7 @@ async def renew(context: Context, claim: Claim, ttl: float | None = None, sessio
             if isinstance(outcome, Done):
                 claim._session_ttl = trusted  # noqa: SLF001
                 claim._deadline = context.trusted(started, changed.session_end - now)  # noqa: SLF001
-                if context.clock.elapsed() >= claim.deadline:
+                if context.clock.elapsed() >= claim._until(in_doubt=False):  # noqa: SLF001
                     raise lost_error(claim, "its renewal took longer than its time")
                 return
             await claim._refresh(context)  # noqa: SLF001
@@ -111,7 +112,7 @@ def renewed(context: Context, record: ClaimRecord, now: float, *, ttl: float, se
 def _check_trusted(claim: Claim, now: float) -> None:
     if claim.lost or claim._given_away:  # noqa: SLF001
         raise lost_error(claim, claim.lost or "it was handed over")
-    if now >= claim.deadline:
+    if now >= claim._until(in_doubt=False):  # noqa: SLF001
         raise lost_error(claim, "its time was over before it was renewed")
 
 

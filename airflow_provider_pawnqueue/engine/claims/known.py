@@ -45,6 +45,11 @@ class Known:
         known = self._leases.get(uuid)
         return known if known is not None and known.version == info.version else None
 
+    def claim_of(self, uuid: str, info: ObjectInfo) -> str:
+        """Return the claim whose record tells about the lease, if this version of it was read; else nothing."""
+        known = self.lease(uuid, info)
+        return "" if known is None or known.lease.state != "held" else known.lease.claim
+
     def is_released(self, uuid: str, info: ObjectInfo) -> bool:
         """Say whether the lease is a released one, as far as can be told without reading it."""
         known = self.lease(uuid, info)

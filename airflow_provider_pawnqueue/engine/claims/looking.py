@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from airflow_provider_pawnqueue.engine.claims.known import Known
 from airflow_provider_pawnqueue.engine.claims.moves import finish_move
 from airflow_provider_pawnqueue.engine.claims.takeover import is_over, judge
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
-from airflow_provider_pawnqueue.engine.gather import together
+from airflow_provider_pawnqueue.engine.gather import first_of, together
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -39,6 +40,10 @@ SELDOMEST = 60.0
 SHELF_LIFE = 3.0
 #: A look that may find something at once, as something is due, is not repeated faster than this.
 RUSH = 1.0
+#: So many leases may be read in any look, at once.
+FEW = 64
+#: So often a claim waits for what others of its process are trying for.
+WAITS = 5
 #: Where nothing was found, so many more times some of what may be due is looked into.
 MORE = 5
 #: So many keys a LIST shows.
@@ -90,30 +95,54 @@ class Lookout:
         self._known = Known(context, topic, self.aside)
         self._view: _View | None = None
         self._strangers: set[str] = set()
+        self._lock = asyncio.Lock()
+        self._lent: set[str] = set()  # what claims of this process are trying for
+        self._returned = asyncio.Event()
         self._busy = False  # there was something last time: list the leases at once, not after the messages
 
-    async def candidates(self, wanted: int, *, most_reads: int) -> list[Candidate]:
-        """Return messages that may be claimed, in order: ``wanted`` of them or more if there are so many.
+    async def candidates(self, wanted: int, *, most: int, most_reads: int) -> list[Candidate]:
+        """Return messages that may be claimed, in order: ``wanted`` of them if there are so many, and at most ``most``.
+
+        Nobody else of this process is given them until they are taken back.
 
         :param most_reads: how many leases may be read for it: a topic full of garbage is looked through bit by bit.
         """
-        view = self._view
-        if view is None or await self._is_to_begin_anew(view):
-            view = self._begin()
-        found, view.shelf = view.shelf, []
-        if len(found) < wanted:
-            found += await self._further(view, wanted - len(found), most_reads)
-        view.cost = view.cost or view.requests
-        if not found and self.errands.busy and await self.errands.settled(COURTESY):
-            # What others had decided is carried out now: some of it may have been given back.
-            view = self._begin()
-            found = await self._further(view, wanted, most_reads)
-        return found
+        for _ in range(WAITS):
+            async with self._lock:
+                found = await self._look(wanted, most, most_reads)
+                self._lent.update(one.uuid for one in found)
+                if found or not self._lent:
+                    return found
+                self._returned.clear()
+            # Other claims of this process are trying for what there is: some of it may be left for us.
+            await first_of(self._returned.wait(), self._context.clock, COURTESY)
+        return []
 
-    def put_back(self, left: Sequence[Candidate]) -> None:
-        """Keep what was found and not tried for."""
+    def take_back(self, lent: Sequence[Candidate], left: Sequence[Candidate]) -> None:
+        """Hear that a claim has tried for what it was given, and what of it is left to be had."""
+        self._lent.difference_update(one.uuid for one in lent)
         if self._view is not None:
             self._view.shelf = [*left, *self._view.shelf]
+        self._returned.set()
+
+    async def _look(self, wanted: int, most: int, most_reads: int) -> list[Candidate]:
+        try:
+            view = self._view
+            if view is None or await self._is_to_begin_anew(view):
+                view = self._begin()
+            found, view.shelf = view.shelf, []
+            if len(found) < wanted:
+                found = [*found, *await self._further(view, wanted - len(found), most_reads)]
+            view.cost = view.cost or view.requests
+            if not found and self.errands.busy and await self.errands.settled(COURTESY):
+                # What others had decided is carried out now: some of it may have been given back.
+                view = self._begin()
+                found = await self._further(view, wanted, most_reads)
+        except BaseException:
+            self._view = None  # it broke off in the middle: what it has passed by is looked at again
+            raise
+        view.shelf = [*found[most:], *view.shelf]  # something may have been taken back meanwhile
+        return found[:most]
 
     def is_stale(self) -> None:
         """Look anew the next time: somebody else is at work here, or has given something back."""
@@ -153,10 +182,10 @@ class Lookout:
     async def _further(self, view: _View, wanted: int, most_reads: int) -> list[Candidate]:
         """Look at the messages behind the cursor, a page at a time, until enough can be had."""
         found: list[Candidate] = []
-        bound = max(wanted, most_reads)
+        at_first = bound = max(wanted, most_reads, FEW)
         if view.doubtful:
             bound -= min(bound, len(view.doubtful))
-            found = await self._resolve(view, max(wanted, most_reads))
+            found = await self._resolve(view, at_first)
         folder = layout.messages(self._topic)
         # While one LIST shows the whole topic, it is taken from the head: what comes in before the cursor (a redriven
         # message, one of a producer whose clock is slow) shows as soon as what comes behind it.
@@ -183,7 +212,7 @@ class Lookout:
         for _ in range(MORE):
             if found or not view.doubtful:
                 break
-            found = await self._resolve(view, wanted)
+            found = await self._resolve(view, at_first)
         return found
 
     async def _sift(self, view: _View, page: Sequence[ObjectInfo]) -> list[Candidate]:
@@ -198,10 +227,15 @@ class Lookout:
                 self._leave_alone(info.key)
             elif parsed.uuid in view.seen:
                 continue
+            elif parsed.uuid in self._lent:
+                view.due = min(view.due, now + RUSH)
             elif not self._is_for_us(parsed.uuid, info):
                 view.due = min(view.due, now + self.aside.back_in(parsed.uuid))
             else:
                 lease = leases.get(parsed.uuid)
+                if lease is not None and self._known.claim_of(parsed.uuid, lease) in self.aside:
+                    view.due = min(view.due, now + self.aside.back_in(self._known.claim_of(parsed.uuid, lease)))
+                    continue
                 candidate = Candidate(parsed.uuid, parsed.name, info.size)
                 if lease is None:
                     free.append(candidate)
@@ -211,7 +245,8 @@ class Lookout:
                     doubtful[parsed.uuid] = candidate
         view.cursor = max(view.cursor, page[-1].key)
         if len(view.seen) < A_PAGE:
-            view.seen.update(parsed.uuid for info in page if (parsed := layout.parse_message(info.key)))
+            seen = {parsed.uuid for info in page if (parsed := layout.parse_message(info.key))}
+            view.seen.update(seen - self._lent)
         view.doubtful.update(await self._uncovered(view, doubtful))
         return free
 
@@ -278,8 +313,11 @@ class Lookout:
             return {}
         judged = await judge(self._context.patient(), self._topic, ready)
         for uuid, fault in judged.faults.items():
-            self.aside.put(uuid, fault)
-            view.due = min(view.due, now + self.aside.back_in(uuid))
+            # ⚑ §5.6: once for all messages of the claim whose record it is.
+            name = ready[uuid].lease.claim or uuid
+            if name not in self.aside:
+                self.aside.put(name, fault)
+            view.due = min(view.due, now + self.aside.back_in(name))
         for record, versions in judged.decided:
             self._finish(record, versions)
         if len(judged.free) < len(ready):
@@ -290,7 +328,11 @@ class Lookout:
         """Carry out what a claim of somebody's has decided, beside deliveries: it may take long, or never succeed."""
 
         async def finish() -> None:
-            failed = await carry_out(self._context, self._topic, record, list(versions), versions)
+            failed: Mapping[str, PawnQueueError]
+            try:
+                failed = await carry_out(self._context.patient(), self._topic, record, list(versions), versions)
+            except PawnQueueError as error:
+                failed = dict.fromkeys(versions, error)
             for uuid in versions:
                 if uuid in failed:
                     self.aside.put(uuid, failed[uuid])

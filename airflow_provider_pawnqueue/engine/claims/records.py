@@ -26,7 +26,7 @@ class FoundRecord:
 async def read(context: Context, topic: str, stem: str) -> FoundRecord | None:
     """Read the record with this stem, or return None where there is none."""
     key = layout.claim(topic, stem)
-    found = await context.store.get(key)
+    found = await context.registers.read(key)
     if found is None:
         return None
     try:

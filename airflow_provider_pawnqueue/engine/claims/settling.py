@@ -11,6 +11,7 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
 
 logger = logging.getLogger(__name__)
+
+#: How long a settlement that is cancelled goes on: what it has sent may land.
+PARTING = 5.0
 
 
 @dataclass(slots=True)
@@ -35,8 +39,9 @@ class Settled:
 async def settle(context: Context, claim: Claim, decisions: Mapping[str, Decision]) -> Settled:
     """Decide these members' fate, or find that it was decided before: the first decision stands."""
     async with claim._lock:  # noqa: SLF001 - this package's own
-        result = await _decide(context, claim, decisions)
-    failed = await carry_out_decided(context, claim)
+        result = await uncut(_decide(context, claim, decisions), context.clock, PARTING)
+    # Cut off, it would be finished by others only when the claim's time is over; closing the queue goes on with it.
+    failed = await uncut(carry_out_decided(context, claim), context.clock, PARTING)
     result.unfinished = {uuid: failed[uuid] for uuid in decisions if uuid in failed}
     return result
 

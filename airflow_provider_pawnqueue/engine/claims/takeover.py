@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
-from airflow_provider_pawnqueue.engine.store.port import Done
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
     from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
 Leases: TypeAlias = Mapping[str, FoundLease]
 
@@ -85,6 +86,8 @@ async def fence(context: Context, topic: str, standing: FoundRecord) -> FoundRec
     """⚑ §4: end an open claim by compare-and-set. Only who wins that is free to take what it held."""
     expired = standing.record.model_copy(update={"state": "expired"})
     outcome = await records.change(context, topic, expired, standing.version)
+    if isinstance(outcome, Unknown) and not outcome.fault.transient:
+        raise outcome.fault
     return records.FoundRecord(expired, outcome.version) if isinstance(outcome, Done) else None
 
 
@@ -111,6 +114,37 @@ async def _judge_claim(  # noqa: PLR0913, PLR0917 - one claim of many
             # Begun once more, and not as far as its record: it is another lease of the same claim that was recorded.
             anew = {u: one for u, one in undecided.items() if one.lease.deliveries > record.members[u].deliveries}
             judged.free.update({**undecided, **_not_handed_out(anew)})
+
+
+async def named_by_others(context: Context, topic: str, stem: str, members: Collection[str]) -> dict[str, float]:
+    """Return which of these messages a claim has that is not this one, and until when.
+
+    ⚑ §6: a message that a live claim's record names is that claim's, whatever a lease says. Where what was won may be
+    overwritten (by a PUT that lands late), a lease alone does not tell. A claim that has recorded what it won looks
+    here: of two rivals, at least one sees the other's record. What is over, and not fenced yet, is fenced first.
+    """
+    now = await context.now()
+    listed = [info async for page in context.store.pages(layout.claims(topic)) for info in page]
+
+    async def named(info: ObjectInfo) -> dict[str, float]:
+        parsed = layout.parse_claim(info.key)
+        glance = hint.glance_at_record(info.size, info.last_modified)
+        other = layout.claim_stem(*parsed) if parsed else stem
+        if other == stem or (glance is not None and glance.state == "closed"):
+            return {}
+        standing = await records.read(context, topic, other)
+        if standing is None or standing.record.state == "closed":
+            return {}
+        shared = [uuid for uuid in standing.record.unsettled if uuid in members]
+        over = bool(shared) and is_over(context, standing.record.free_at, now)
+        if over and (standing.record.state != "open" or await fence(context, topic, standing) is not None):
+            return {}
+        return dict.fromkeys(shared, standing.record.free_at + context.margin)
+
+    found: dict[str, float] = {}
+    for part in await each(named, listed, at_once=context.at_once):
+        found.update(part)
+    return found
 
 
 def _not_handed_out(leases: Leases) -> dict[str, FoundLease]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,9 @@ from airflow_provider_pawnqueue.engine.claims.keeping import lengthened
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.takeover import fence, is_over
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.gather import each, first_of
 from airflow_provider_pawnqueue.engine.records import Decision
-from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
+from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,15 +29,18 @@ if TYPE_CHECKING:
 LATELY = 3.0
 #: So often it is looked at again for that.
 LOOKS = 3
+#: For so long an answer about one claim's owner is waited for.
+LONGEST_ANSWER = 60.0
 
 
 class Claims:
     """The claims of one topic, in one sweep."""
 
     def __init__(self, care: Care, ask: Ask | None, here: Collection[str]) -> None:
-        """:param here: the uuids of all messages and leases of the topic, as they were listed."""
+        """:param here: the uuids of all messages and leases of the topic, as they were listed after the claims."""
         self._care = care
         self._here = here
+        self._as_listed: set[str] = set()  # the stems of records that were read as they had been listed
         self._report = care.report
         self._ask = ask
 
@@ -73,6 +77,8 @@ class Claims:
         standing = await records.read(context, self._care.topic, stem)
         if standing is None:
             return
+        if standing.version == info.version != NO_VERSION:
+            self._as_listed.add(stem)
         record, now = standing.record, await context.now()
         if record.state == "closed":
             # What was listed is what was read, or it has been closed, or even claimed anew, since then.
@@ -111,11 +117,15 @@ class Claims:
         if self._ask is None:
             return None
         try:
-            return await self._ask(record)
+            asking = asyncio.ensure_future(self._ask(record))
+            # ⚑ §5.7: an answer that does not come concerns its claim as well, and the sweep comes to an end.
+            if await first_of(asking, self._care.context.clock, LONGEST_ANSWER):
+                return asking.result()
+            why = f"it was asked about, and there was no answer within {LONGEST_ANSWER:g} seconds"
         except Exception as error:  # noqa: BLE001 - whatever the caller's code raises, it concerns this claim alone
             why = f"it could not be asked about: {type(error).__name__}: {error}"
-            self._care.tell(key, why, by_the_store=False)
-            return None
+        self._care.tell(key, why, by_the_store=False)
+        return None
 
     async def _renew(self, standing: FoundRecord, now: float) -> None:
         """Renew a claim on behalf of its owner.
@@ -172,9 +182,8 @@ class Claims:
             record = confirmed.record
             todo = [
                 uuid
-                for uuid in record.settled
-                # Of what is neither a message nor a lease any more, everything was carried out.
-                if (uuid in self._here if record.settled[uuid].how != "released" else uuid in versions)
+                for uuid, one in record.settled.items()
+                if (uuid in versions if one.how == "released" else self._may_be_here(record.stem, uuid))
             ]
             failed.update(await self._carry_out(record, todo, versions))
             self._tell_stuck(record, failed)
@@ -184,6 +193,19 @@ class Claims:
         given_back = [uuid for uuid in versions if uuid not in settled or settled[uuid].lost]
         self._report.given_back += len(set(given_back).difference(failed))
         self._report.closed_claims += closed
+
+    def _may_be_here(self, stem: str, uuid: str) -> bool:
+        """Say whether anything may be left to do of what a claim has acked or buried.
+
+        ⚑ §5.4: not where neither its message nor its lease was listed, and the record was listed before them and read
+        as it was listed. Then it had this member before those listings began, and so message and lease had been there.
+        A listing shows what is there all the while: they have been deleted since, the message when everything else was
+        confirmed. Of a record that was changed, or deleted and made anew, between its listing and its reading this
+        cannot be said: its messages may be younger than the listings. (Its ``created_at`` does not tell, either: who
+        adopts the leases of a dead attempt reckons that from a time to live of its own.) Then everything is done once
+        more, which does no harm; a record that is closed too early is in time deleted, and the message delivered again.
+        """
+        return stem not in self._as_listed or uuid in self._here
 
     async def _leases_of(
         self, record: ClaimRecord, uuids: Sequence[str], failed: dict[str, PawnQueueError]

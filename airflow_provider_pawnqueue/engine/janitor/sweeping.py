@@ -50,11 +50,13 @@ class _Sweep:
         self._ask = ask
 
     async def run(self) -> Report:
+        # ⚑ §5.4: claims are listed before all that they may have: what a record had as it was listed and is in neither
+        # of the lists that follow is gone. The other way round, so would look what was published and claimed meanwhile.
+        claims = await self._list(layout.claims(self._topic))
         # ⚑ §5: leases are listed before messages. A message that was there when its lease was listed is in the second
         # list, or was settled in between; the other way round, a lease of a new message would look like an orphan.
         leases = await self._list(layout.leases(self._topic))
         messages = await self._list(layout.messages(self._topic))
-        claims = await self._list(layout.claims(self._topic))
         dead = await self._list(layout.dead_letters(self._topic))
         here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
         here.update(uuid for info in leases if (uuid := layout.parse_lease(info.key)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from airflow_provider_pawnqueue.engine.records import Record
-from airflow_provider_pawnqueue.engine.store.port import Expect, Outcome
+from airflow_provider_pawnqueue.engine.store.port import Expect, Outcome, StoredObject
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
@@ -29,6 +29,17 @@ class Step:
 
 class Registers(Protocol):
     """A way to carry registers."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether what was won cannot have been overwritten since, whatever becomes of other writers' requests."""
+
+    async def read(self, key: str) -> StoredObject | None:
+        """Return what a register holds, or None where there is none.
+
+        What is returned was written for good: it stands there until a step changes it that expected it. Whoever
+        decides by what a register holds, and does not change that very register, must have read it so.
+        """
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
         """Take all the steps, concurrently; the outcomes are in their order.

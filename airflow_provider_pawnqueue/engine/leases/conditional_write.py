@@ -18,6 +18,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Outcome,
     Refusal,
     Refused,
+    StoredObject,
     Unknown,
 )
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
@@ -35,6 +36,15 @@ class ConditionalWrite:
         self._clock = clock
         self._unquoted = unquoted
         self._at_once = at_once
+
+    @property
+    def is_certain(self) -> bool:
+        """See :class:`~.cas.Registers`: the store refuses whoever has not seen it."""
+        return True
+
+    async def read(self, key: str) -> StoredObject | None:
+        """See :class:`~.cas.Registers`: what is there at all was written for good."""
+        return await self._store.get(key)
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
         """See :class:`~.cas.Registers`."""
@@ -62,7 +72,7 @@ class ConditionalWrite:
             outcome = await self._store.put(step.key, body, expect=self._sent(step.expect))
             match outcome:
                 case Done():
-                    return outcome
+                    return Done(outcome.version, repeated=in_doubt)
                 case Refused(Refusal.CONDITION) if not in_doubt:
                     return outcome
                 case Refused(Refusal.UNSUPPORTED):
@@ -96,7 +106,7 @@ class ConditionalWrite:
         if found is None:
             return None if step.expect is Expect.NOTHING else Refused(Refusal.CONDITION)
         if nonce_of(found.body, step.key) == nonce:
-            return Done(found.info.version)
+            return Done(found.info.version, repeated=True)
         # A condition on a version that is gone, or on an absence that has ended, refuses whatever of ours is still
         # under way.
         return None if found.info.version == step.expect else Refused(Refusal.CONDITION)

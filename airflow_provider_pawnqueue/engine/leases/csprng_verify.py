@@ -4,33 +4,61 @@ A compare-and-set is: look that the version is the expected one; write a body wi
 while; see that ours survived, several times; sleep, and see once more. For a whole batch at once: all the PUTs, each
 sleep once, and each look is one LIST.
 
-⚑ §6, the assumption: from a look to the answer of the PUT that rests on it less time passes than the shortest
-verification takes. Then whoever wrote between that look and that PUT is still verifying when the PUT lands, sees it,
-and gives up. It is measured for each key: before a PUT that would be late the key is looked at again, and a PUT that
-was late is not trusted. Where a PUT lands after its connection has died, nobody can measure it: that can deliver a
-message twice, and lose none.
+⚑ §6, the assumption: *no PUT of a register lands later than the shortest verification (S) after the look on which it
+rests*, whatever becomes of its writer meanwhile: killed, frozen, cancelled or without an answer. The pauses have to be
+sized for the store so that it holds; of PUTs that are answered it is measured. Why that is enough:
+
+1. *Of the writers that expect one version, at most one is told that it won.* Let w land at p. Who else expects the
+   version that w expected has looked before p, so it lands before p + S or never. The last look of w's verification is
+   later than p + S: it sees whoever has landed after w. So only the last of them to land can have won.
+2. *What was won stands until somebody changes it who has seen it.* Whatever lands first after w does so after that last
+   look, so later than p + S; it rests on a look later than p, which saw w.
+3. *What has stood for S stands as firmly*, whether its writer has finished, has died, or was told anything: a reader
+   that saw w at some moment, and again S later (or knows that w is older than S), has seen what w's last look sees.
+   Before that nobody may rely on it: somebody who has not seen it may still land on top of it, and win. So a register
+   is read by :meth:`CsprngVerify.read`, and by nothing else, by whoever decides something else by it: that a claim was
+   fenced, that a lease names a claim.
+
+DELETEs are no part of this: what is deleted was settled, whenever the request lands. A PUT that lands later overwrites
+what somebody has won and does not look at any more. Its writer does not trust it if it was answered, since before a PUT
+that would be late the key is looked at again, and one that was late is *unknown*; but the other one knows nothing of
+it. That can deliver a message twice, and lose none.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from airflow_provider_pawnqueue.engine.clock import Clock
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import nonce_of
-from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Expect, Outcome, Refusal, Refused, Unknown
+from airflow_provider_pawnqueue.engine.server_time import DRIFT
+from airflow_provider_pawnqueue.engine.store.port import (
+    NO_VERSION,
+    Done,
+    Expect,
+    ObjectInfo,
+    Outcome,
+    Refusal,
+    Refused,
+    StoredObject,
+    Unknown,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.settings.sections import CsprngVerifySettings
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +68,10 @@ WORTH_A_LIST = 8
 BEGIN_WITHIN = 0.5
 #: The shortest verification should take so many times as long as a write does.
 ROOM = 2.0
+#: A register that keeps changing is read so many times.
+LOOKS = 20
+#: How far the clocks of one store's servers may be apart, in seconds.
+CLOCKS = 1.0
 
 _REFUSED = Refused(Refusal.CONDITION)
 
@@ -100,12 +132,34 @@ class CsprngVerify:
         self._shortest = shortest_verification(settings)
         self._settings = settings
         self._warned = False
+        self._store_ahead = -math.inf  # server time less elapsed time is at least this, as of …
+        self._told_at = 0.0  # … then
         self._at_once = at_once
 
     @property
     def shortest(self) -> float:
         """How long the shortest verification takes, by its sleeps alone: what a PUT must be faster than."""
         return self._shortest
+
+    @property
+    def is_certain(self) -> bool:
+        """See :class:`~.cas.Registers`: only while no PUT lands late."""
+        return False
+
+    async def read(self, key: str) -> StoredObject | None:
+        """See :class:`~.cas.Registers`.
+
+        ⚑ §6: what was written just now may be overwritten by somebody who has not seen it, and who then wins. What has
+        stood there for as long as the shortest verification takes will not be.
+        """
+        before = ""
+        for _ in range(LOOKS):
+            found = await self._store.get(key)
+            if found is None or found.info.version == before or self._age(found.info) >= self.shortest:
+                return found
+            before = found.info.version
+            await self._clock.sleep(self.shortest)
+        raise StoreError(f"{key} keeps changing: try again.", transient=True, operation="compare-and-set")
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
         """See :class:`~.cas.Registers`."""
@@ -114,7 +168,7 @@ class CsprngVerify:
             nonce = self._clock.nonce()
             writes.append(_Write(step, nonce, step.record.stamped(nonce).encode()))
         await self._look(writes)
-        await each(self._put, _racing(writes), at_once=self._at_once)
+        await each(self._put_or_tell, _racing(writes), at_once=self._at_once)
         await self._verify(writes)
         return [write.outcome or Done(write.version) for write in writes]
 
@@ -132,6 +186,13 @@ class CsprngVerify:
             if seen.versions.get(write.step.key) != _expected(write.step):
                 write.outcome = _REFUSED
 
+    async def _put_or_tell(self, write: _Write) -> None:
+        """Send one; what the store will not have of it (a denied key, say) concerns no other."""
+        try:
+            await self._put(write)
+        except StoreError as error:
+            write.outcome = Unknown(error)
+
     async def _put(self, write: _Write) -> None:
         # ⚑ §6: a PUT that was queued behind many others rests on an old look.
         if self._clock.elapsed() - write.looked > self.shortest * BEGIN_WITHIN:
@@ -140,20 +201,28 @@ class CsprngVerify:
             if (found.version if found else None) != _expected(write.step):
                 write.outcome = _REFUSED
                 return
-        outcome = await self._store.put(write.step.key, write.body)
+        try:
+            outcome = await _uncut(self._store.put(write.step.key, write.body))
+        except asyncio.CancelledError:
+            self._measure(write)
+            raise
         if isinstance(outcome, Unknown):
             await self._find_out(write, outcome)
         elif isinstance(outcome, Done):
             write.version = outcome.version
         else:
             write.outcome = outcome
+        if self._measure(write) >= self.shortest and write.outcome is None:
+            # ⚑ §6: it took longer than somebody else's verification: they may hold what was overwritten.
+            write.outcome = Unknown(_too_late(write.step, self.shortest))
+
+    def _measure(self, write: _Write) -> float:
+        """Return how long it took from the look until now, and say so, once, if that is too long."""
         took = self._clock.elapsed() - write.looked
         if took * ROOM > self.shortest and not self._warned:
             self._warned = True
             logger.warning("csprng_verify: %s", advice(took, self._settings))
-        if write.outcome is None and took >= self.shortest:
-            # ⚑ §6: it took longer than somebody else's verification: they may hold what was overwritten.
-            write.outcome = Unknown(_too_late(write.step, self.shortest))
+        return took
 
     async def _find_out(self, write: _Write, unknown: Unknown) -> None:
         """Look whether a PUT without an answer has landed: then it was answered now."""
@@ -200,6 +269,7 @@ class CsprngVerify:
         async def head(key: str) -> None:
             found = await self._store.head(key)
             if found is not None:
+                self._tell_time(found)
                 seen.versions[key] = found.version
 
         await together(each(head, single, at_once=self._at_once), *listed)
@@ -214,7 +284,43 @@ class CsprngVerify:
                 # An object without a version may be one that only the listing has (rclone's, of a while ago).
                 found = await self._store.head(info.key) if info.version == NO_VERSION else info
                 if found is not None:
+                    self._tell_time(found)
                     seen.versions[info.key] = found.version
+
+    def _tell_time(self, info: ObjectInfo) -> None:
+        """Learn from an object that was seen just now: the store's time is not before its Last-Modified."""
+        now = self._clock.elapsed()
+        self._store_ahead = max(info.last_modified.timestamp() - now, self._ahead(now))
+        self._told_at = now
+
+    def _ahead(self, now: float) -> float:
+        return self._store_ahead - DRIFT * (now - self._told_at)
+
+    def _age(self, info: ObjectInfo) -> float:
+        """Return for how long an object has stood there at least, as far as is known; it was seen just now."""
+        self._tell_time(info)
+        now = self._clock.elapsed()
+        # Last-Modified is in whole seconds; and the store may have several clocks.
+        return now + self._ahead(now) - info.last_modified.timestamp() - 1 - CLOCKS
+
+
+async def _uncut(request: Coroutine[Any, Any, T]) -> T:
+    """Wait for a request to its end, also when cancelled.
+
+    ⚑ §6: one whose connection is cut may land when nobody reckons with it any more; one that was answered has landed.
+    """
+    sending = asyncio.ensure_future(request)
+    cancelled: asyncio.CancelledError | None = None
+    while not sending.done():
+        try:
+            await asyncio.wait((sending,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not sending.cancelled():
+            sending.exception()  # nobody will ask for it
+        raise cancelled
+    return await sending
 
 
 def _racing(writes: Sequence[_Write]) -> list[_Write]:

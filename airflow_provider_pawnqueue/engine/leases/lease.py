@@ -16,7 +16,8 @@ from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.records import Lease, UnreadableRecordError
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.store.port import Store, StoredObject
+    from airflow_provider_pawnqueue.engine.leases.cas import Registers
+    from airflow_provider_pawnqueue.engine.store.port import StoredObject
 
 #: pawn-queue's consumers delete, at every poll, a lease whose ``expires_at`` is past; ours are timed by ``until``.
 DAY = timedelta(days=1).total_seconds()
@@ -53,13 +54,13 @@ def moving(uuid: str, name: str, *, source: str, until: float, ttl: float) -> Le
     return _timed(made, uuid, now=until - ttl)
 
 
-async def read(store: Store, topic: str, uuid: str, ttl: float) -> FoundLease | None:
+async def read(registers: Registers, topic: str, uuid: str, ttl: float) -> FoundLease | None:
     """Read a lease, or return None where there is none.
 
     :param ttl: how long garbage counts as held.
     """
     key = layout.lease(topic, uuid)
-    found = await store.get(key)
+    found = await registers.read(key)
     return None if found is None else understood(found, key, ttl)
 
 

@@ -18,7 +18,7 @@ the business of :class:`~.retry.ResilientStore`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Protocol, TypeAlias
@@ -51,6 +51,8 @@ class Done:
     """The write happened. ``version`` is the object's ETag, quoted, as PUT, GET, HEAD and LIST all report it."""
 
     version: str
+    #: It was sent more than once: an attempt that nobody answered may land yet, where its condition holds again.
+    repeated: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims.looking import FEW, MORE
 from tests.engine.virtual import EPOCH, MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 
 if TYPE_CHECKING:
@@ -239,12 +240,12 @@ async def test_a_topic_full_of_garbage_leases_is_looked_through_bit_by_bit(world
         world.bucket.plant(layout.lease(TOPIC, one), "garbage")
     with ann.client.counting() as requests:
         assert numbers(await ann.queue.claim(TOPIC, "c", max_messages=10)) == [1000]
-    assert requests["GET"] <= 2 * 10 + 1
+    assert requests["GET"] <= FEW + 1
     await world.later(OVERDUE)
     seen: list[int] = []
     for _ in range(110):
         with ann.client.counting() as requests:
             claim = await ann.queue.claim(TOPIC, "c", max_messages=10, ttl=3600)
-        assert requests["GET"] <= 8 * 10 + 1
+        assert requests["GET"] <= (1 + MORE) * FEW + 10 + 1
         seen += numbers(claim)
     assert sorted(seen)[:1000] == list(range(1000))

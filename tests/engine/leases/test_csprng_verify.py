@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ConfigError, MemoryStore, PawnQueue
+from airflow_provider_pawnqueue.engine import ConfigError, MemoryStore, PawnQueue, StoreError
 from airflow_provider_pawnqueue.engine.clock import SystemClock
+from airflow_provider_pawnqueue.engine.leases import csprng_verify
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify, advice, shortest_verification
 from airflow_provider_pawnqueue.engine.records import Record
@@ -104,6 +105,73 @@ async def test_a_slow_put_is_not_trusted(store: Counting) -> None:
     [outcome] = await registers(store).write([Step("a/x", Record())])
     assert isinstance(outcome, Unknown)
     assert "jitter_min_ms" in str(outcome.fault)
+
+
+async def test_what_was_written_just_now_is_read_twice(store: Counting) -> None:
+    """A register that was written just now is read when it has stood for the shortest verification, and not before."""
+    strategy = registers(store)
+    await store.put("a/x", b"first")
+
+    async def overwrite() -> None:
+        await asyncio.sleep(strategy.shortest / 2)
+        await store.put("a/x", b"second")
+
+    began = asyncio.get_running_loop().time()
+    found, _ = await asyncio.gather(strategy.read("a/x"), overwrite())
+    assert found is not None
+    assert found.body == b"second"
+    assert asyncio.get_running_loop().time() - began >= strategy.shortest * 2
+    assert await strategy.read("a/y") is None
+
+
+async def test_what_stands_for_long_is_read_once(store: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How old a register is at least is known from other objects: an old one costs one GET, and no pause."""
+    strategy = registers(store)
+    await store.put("a/x", b"old")
+    await asyncio.sleep(1.0 + strategy.shortest)
+    monkeypatch.setattr(csprng_verify, "CLOCKS", -1.0)  # a second less to wait for
+    await strategy.write([Step("a/y", Record())])  # is seen at its verification, with its time
+    reads, get = [], store.get
+
+    async def counted(key: str) -> object:
+        reads.append(key)
+        return await get(key)
+
+    monkeypatch.setattr(store, "get", counted)
+    assert await strategy.read("a/x") is not None
+    assert reads == ["a/x"]
+
+
+async def test_what_keeps_changing_is_not_read(store: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A register that changes at every look ends in an error that says so: none of what was seen is told."""
+    strategy = registers(store)
+
+    async def get(key: str) -> object:
+        await store.put(key, SystemClock().nonce().encode())
+        return await MemoryStore.get(store, key)
+
+    monkeypatch.setattr(store, "get", get)
+    with pytest.raises(StoreError, match="keeps changing") as raised:
+        await strategy.read("a/x")
+    assert raised.value.transient
+
+
+async def test_who_is_cancelled_waits_for_puts_under_way(store: Counting) -> None:
+    """A cancelled write ends when its PUTs have been answered, sends no more of them, and looks at nothing."""
+    store.slow = 0.1
+    clock = SystemClock()
+    strategy = CsprngVerify(ResilientStore(store, RetrySettings(), clock), clock, QUICK, at_once=2)
+    writing = asyncio.ensure_future(strategy.write([Step(key, Record()) for key in KEYS]))
+    await asyncio.sleep(0.05)
+    for _ in range(2):  # to cancel it again changes nothing
+        writing.cancel()
+        await asyncio.sleep(0.01)
+        assert not writing.done()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    written = [key for key in KEYS if await MemoryStore.get(store, key) is not None]
+    assert written == KEYS[:2]
+    assert store.requests == ["LIST", "PUT", "PUT"]
 
 
 def test_the_advice_fits_the_store() -> None:

@@ -10,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_pawnqueue.engine import CompatibilityError, MemoryStore
+from airflow_provider_pawnqueue.engine.clock import SystemClock
 from airflow_provider_pawnqueue.engine.hint import glance_at_lease
 from airflow_provider_pawnqueue.engine.leases import lease as leases
+from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
 from airflow_provider_pawnqueue.engine.records import Lease
+from airflow_provider_pawnqueue.engine.settings import RetrySettings
 from airflow_provider_pawnqueue.engine.store.port import ObjectInfo, StoredObject
+from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
 NOW = 1_767_225_600.0
 UUID = "11111111-2222-4333-8444-555555555555"
@@ -69,7 +73,11 @@ def test_a_lease_released_at_once_is_due_at_once() -> None:
 
 async def test_no_lease_is_none() -> None:
     """Where there is no lease, None is read."""
-    assert await leases.read(MemoryStore(), "t", UUID, 30) is None
+    clock = SystemClock()
+    registers = ConditionalWrite(
+        ResilientStore(MemoryStore(), RetrySettings(), clock), clock, unquoted=False, at_once=1
+    )
+    assert await leases.read(registers, "t", UUID, 30) is None
 
 
 @pytest.mark.parametrize(
