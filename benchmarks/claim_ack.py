@@ -77,7 +77,7 @@ def run() -> None:
     with context.Pool(PROCESSES) as pool, servers.seaweedfs() as server:
         with far_away(server, LATENCY) as distant:
             rows = [
-                (name, batch, *_against_bare(pool, server, at, name, batch, count))
+                (name, batch, *_against_bare(pool, server, at, name=name, batch=batch, count=count))
                 for name, at, counts in (("near", server, NEAR), (f"{LATENCY * 1000:.0f} ms", distant, FAR))
                 for batch, count in counts.items()
             ]
@@ -109,7 +109,7 @@ def run() -> None:
 
 
 def _against_bare(  # noqa: PLR0913 - where, what and how much
-    pool: Pool, near: S3Server, at: S3Server, name: str, batch: int, count: int
+    pool: Pool, near: S3Server, at: S3Server, *, name: str, batch: int, count: int
 ) -> tuple[Rate, Rate]:
     """Measure both in turn, so that what else the machine does meets both; take the best of each."""
     queue, bare = [], []

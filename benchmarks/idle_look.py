@@ -56,9 +56,9 @@ def run() -> None:
         for look, (requests, seconds) in row.looks.items():
             print(f"      {look:<34}{seconds * 1000:>8,.1f} ms   {requests}")
     print(
-        f"\n   Each is a claim that finds nothing. The first one of a process; the quickest of {FOLLOWING} that follow, "
-        "within ten seconds;\n   a full look again, as there is one then; and the same by a claim id that is asked for "
-        "again and again.\n"
+        f"\n   Each is a claim that finds nothing. The first one of a process; the quickest of {FOLLOWING} that "
+        "follow, within ten seconds;\n   a full look again, as there is one then; and the same by a claim id that is "
+        "asked for again and again.\n"
     )
 
 
@@ -75,7 +75,7 @@ async def _measure(settings: Settings) -> list[Row]:
     rows.append(await _look(settings, f"{MANY:,} in flight, {MANY:,} closed records"))
     await _outlive(store, flying)
     rows.append(await _look(settings, f"{MANY:,} in flight, renewed since, {MANY:,} closed records"))
-    await store.delete([key for one in flying for key in one.keys()])
+    await store.delete([key for one in flying for key in one.all_keys()])
     rows.append(await _look(settings, f"nothing in flight, {MANY:,} closed records"))
     await store.delete(closed)
     await store.aclose()
@@ -127,7 +127,7 @@ class _Flying:
     record: ClaimRecord
     members: dict[str, str]  # uuid: name
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         return [
             *(layout.message(TOPIC, name) for name in self.members.values()),
             *(layout.lease(TOPIC, one) for one in self.members),
