@@ -1,8 +1,7 @@
-"""Claim and ack against what the store gives: the same requests, without a queue around them.
+"""Claim and ack, by the size of the batch and by how many work on one store, near and far away.
 
-Three measurements on one SeaweedFS: one consumer; the same with 20 ms of latency in front of the store; four consumers.
-The bare requests are made through the same store adapter, with as many under way at once, in the same order and of
-the same sizes: what is left between the two is the queue's own work.
+Beside the queue, the bare requests that it makes are made through the same store adapter: of the same kinds and sizes,
+in the same order, with as many under way at once. What is left between the two is the queue's own work.
 """
 
 from __future__ import annotations
@@ -12,108 +11,118 @@ import json
 import multiprocessing
 import time
 import uuid
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import PawnQueue, Settings
+from airflow_provider_pawnqueue.engine import PawnQueue, Settings, layout
 from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.leases import lease as leases_
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect
+from benchmarks.counting import Counting
+from benchmarks.far_away import far_away
 from tests.support import servers
-from tests.support.faults import FaultServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from multiprocessing.pool import Pool
 
     from airflow_provider_pawnqueue.engine.store.port import Store
     from tests.support.servers import S3Server
 
 TOPIC = "orders"
-BATCH = 100
-#: Far away the round trips of a batch count, and a larger batch has no more of them.
-FAR_BATCH = 250
-MESSAGES = 3000
-#: Far fewer at 20 ms, as each batch takes a while.
-MESSAGES_FAR = 1500
 LATENCY = 0.02
-CONSUMERS = 4
 ROUNDS = 3
-#: Of what the queue writes: an envelope, a lease, and of a batch's record each message.
-ENVELOPE, LEASE, MEMBER = 500, 640, 130
+#: By the size of the batch: how many messages, near and far away; few where each of them takes a while.
+NEAR: Mapping[int, int] = MappingProxyType({1: 100, 10: 500, 100: 2000, 250: 2000})
+FAR: Mapping[int, int] = MappingProxyType({1: 15, 10: 100, 100: 1000, 250: 1500})
+TOGETHER = (1, 4, 20)
+MESSAGES = 3000
+BATCH = 100
+PROCESSES = 4
+#: Of an envelope, as it is published.
+ENVELOPE = 500
+#: How many keys a LIST shows: with so many messages ahead, a look serves as many.
+PAGE = 1000
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Messages a second, and what the client spent on each."""
+    """Messages a second, and what was spent on each: requests, and the client's time."""
 
     messages: float
+    requests: float
     cpu_ms: float
 
 
+@dataclass(frozen=True)
+class Crowd:
+    """What consumers did together."""
+
+    messages: float
+    requests: float
+    refused: float
+    empty_handed: int
+    busy: float
+
+
 def run() -> None:
-    """Measure, and print a table."""
+    """Measure, and print two tables."""
     context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as far, context.Pool(CONSUMERS) as near, servers.seaweedfs() as server:
-        print(
-            f"   {MESSAGES:,} messages of {ENVELOPE} bytes in batches of {BATCH}; the best of {ROUNDS} rounds",
-            flush=True,
-        )
-        rows = [("one consumer", *_against_bare(near, server, MESSAGES, BATCH))]
-        with _latency(far, server) as slow:
-            for batch in (BATCH, FAR_BATCH):
-                name = f"{LATENCY * 1000:.0f} ms away, by {batch}"
-                rows.append((name, *_against_bare(near, slow, MESSAGES_FAR, batch)))
-        together, busy = max(_together(near, server) for _ in range(ROUNDS))
-    print(f"\n   {'':20} {'queue':>14} {'bare requests':>15} {'of it':>7} {'queue CPU':>12} {'bare CPU':>11}")
-    for name, queue, bare in rows:
-        share = queue.messages / bare.messages
-        print(
-            f"   {name:20} {queue.messages:8,.0f} msg/s {bare.messages:9,.0f} msg/s {share:6.0%} "
-            f"{queue.cpu_ms:6.2f} ms/msg {bare.cpu_ms:5.2f} ms/msg"
-        )
-    share = together / rows[0][1].messages
-    print(f"   {'four consumers':20} {together:8,.0f} msg/s in sum, {share:.2f} of one; the machine is {busy:.0%} busy")
+    print(f"   Messages of {ENVELOPE} bytes; the best of {ROUNDS} rounds", flush=True)
+    with context.Pool(PROCESSES) as pool, servers.seaweedfs() as server:
+        with far_away(server, LATENCY) as distant:
+            rows = [
+                (name, batch, *_against_bare(pool, server, at, name=name, batch=batch, count=count))
+                for name, at, counts in (("near", server, NEAR), (f"{LATENCY * 1000:.0f} ms", distant, FAR))
+                for batch, count in counts.items()
+            ]
+        crowds = _crowds(pool, server)
     print(
-        "\n   The store and its clients share the machine's cores: where it is busy, nothing more can be had of it.\n"
+        f"\n   {'':6} {'batch':>5} {'queue':>13} {'requests':>13} {'a batch':>9} {'bare':>13} {'requests':>13} "
+        f"{'of it':>6} {'queue CPU':>14} {'bare CPU':>14}"
+    )
+    for name, batch, queue, bare in rows:
+        print(
+            f"   {name:6} {batch:5} {queue.messages:7,.0f} msg/s {queue.requests:9.2f}/msg "
+            f"{batch / queue.messages * 1000:6,.0f} ms {bare.messages:7,.0f} msg/s {bare.requests:9.2f}/msg "
+            f"{queue.messages / bare.messages:6.0%} {queue.cpu_ms:7.2f} ms/msg {bare.cpu_ms:7.2f} ms/msg"
+        )
+    print(f"\n   {'consumers':>9} {'in sum':>13} {'of one':>7} {'requests':>13} {'refused':>13} {'empty-handed':>13}")
+    for count, crowd in crowds.items():
+        print(
+            f"   {count:9} {crowd.messages:7,.0f} msg/s {crowd.messages / crowds[1].messages:7.2f} "
+            f"{crowd.requests:9.2f}/msg {crowd.refused:9.2f}/msg {crowd.empty_handed:13}"
+        )
+    print(
+        f"\n   {MESSAGES:,} messages in batches of {BATCH}, claimed and acked by all at once. Empty-handed: claims of "
+        f"nothing while\n   {BATCH} or more could be had. The store and its clients share the machine's cores, "
+        f"{max(crowd.busy for crowd in crowds.values()):.0%} busy.\n"
     )
 
 
-def _against_bare(pool: Any, server: S3Server, count: int, batch: int) -> tuple[Rate, Rate]:  # noqa: ANN401 - multiprocessing's
+# --- against the bare requests ---
+
+
+def _against_bare(  # noqa: PLR0913 - where, what and how much
+    pool: Pool, near: S3Server, at: S3Server, *, name: str, batch: int, count: int
+) -> tuple[Rate, Rate]:
     """Measure both in turn, so that what else the machine does meets both; take the best of each."""
     queue, bare = [], []
-    for number in range(ROUNDS):
-        settings = _settings(server, server.make_bucket())
-        pool.apply(_publish, (settings, count))
-        done: _Consumed = pool.apply(_consume, (settings, 0.0, batch))
-        queue.append(Rate(done.count / done.seconds, done.cpu / done.count * 1000))
-        bare.append(pool.apply(_bare, (_settings(server, server.make_bucket()), count, batch)))
-        print(
-            f"   round {number + 1}: queue {queue[-1].messages:,.0f} msg/s, bare {bare[-1].messages:,.0f} msg/s",
-            flush=True,
-        )
+    for _ in range(ROUNDS):
+        bucket = near.make_bucket()
+        pool.apply(_publish, (_settings(near, bucket), count))
+        done: _Consumed = pool.apply(_consume, (_settings(at, bucket), 0.0, batch, 1))
+        queue.append(Rate(count / done.seconds, done.requests / count, done.cpu / count * 1000))
+        bucket = near.make_bucket()
+        bare.append(pool.apply(_bare, (_settings(near, bucket), _settings(at, bucket), count, batch)))
+    told = ", ".join(f"{one.messages:,.0f}/{other.messages:,.0f}" for one, other in zip(queue, bare, strict=True))
+    print(f"   {name}, by {batch}: queue/bare {told} msg/s", flush=True)
     return max(queue, key=lambda rate: rate.messages), max(bare, key=lambda rate: rate.messages)
-
-
-def _together(pool: Any, server: S3Server) -> tuple[float, float]:  # noqa: ANN401 - multiprocessing's
-    settings = _settings(server, server.make_bucket())
-    pool.apply(_publish, (settings, MESSAGES))
-    begin = time.time() + 2.0  # all of them have imported and opened by then
-    started = pool.starmap_async(_consume, [(settings, begin, BATCH)] * CONSUMERS, chunksize=1)
-    time.sleep(max(0.0, begin - time.time()))
-    before = _cpu_times()
-    done: list[_Consumed] = started.get()
-    after = _cpu_times()
-    assert sum(one.count for one in done) == MESSAGES  # noqa: S101 - a benchmark of a queue that loses is none
-    idle = (after[1] - before[1]) / (after[0] - before[0])
-    return MESSAGES / (max(one.end for one in done) - begin), 1 - idle
-
-
-def _cpu_times() -> tuple[int, int]:
-    """Return all the ticks of all cores, and those in which they had nothing to do."""
-    ticks = [int(part) for part in Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]]
-    return sum(ticks), ticks[3] + ticks[4]
 
 
 def _settings(server: S3Server, bucket: str) -> Settings:
@@ -127,26 +136,6 @@ def _settings(server: S3Server, bucket: str) -> Settings:
     )
 
 
-@contextmanager
-def _latency(pool: Any, server: S3Server) -> Iterator[S3Server]:  # noqa: ANN401 - multiprocessing's
-    """Put a proxy in front of the store, in a process of its own."""
-    manager = multiprocessing.get_context("spawn").Manager()
-    with manager:
-        endpoint, stop = manager.Queue(), manager.Event()
-        proxy = pool.apply_async(_proxy, (server.endpoint, endpoint, stop))
-        try:
-            yield type(server)(server.name, endpoint.get(timeout=30), server.access_key, server.secret_key)
-        finally:
-            stop.set()
-            proxy.get(timeout=30)
-
-
-def _proxy(upstream: str, endpoint: Any, stop: Any) -> None:  # noqa: ANN401 - multiprocessing's
-    with FaultServer(upstream=upstream, latency=LATENCY) as server:
-        endpoint.put(server.endpoint)
-        stop.wait()
-
-
 def _publish(settings: Settings, count: int) -> None:
     async def publish() -> None:
         async with PawnQueue.open(settings) as queue:
@@ -156,66 +145,170 @@ def _publish(settings: Settings, count: int) -> None:
     asyncio.run(publish())
 
 
+def _bare(near: Settings, settings: Settings, count: int, batch: int) -> Rate:
+    return asyncio.run(_bare_requests(near, settings, count, batch))
+
+
+async def _bare_requests(near: Settings, settings: Settings, count: int, batch: int) -> Rate:
+    at_once = settings.concurrency.max_in_flight
+    messages = [f"{TOPIC}/messages/{number:06d}-{uuid.uuid4()}" for number in range(count)]
+    nearby, store = connect(near.s3), Counting(connect(settings.s3))
+    await each(lambda key: nearby.put(key, b"m" * ENVELOPE), messages, at_once=at_once)
+    await store.get(TOPIC)  # the first request opens a connection
+    store.forget()
+    bodies = _Bodies(batch)
+    cpu, started = time.process_time(), time.perf_counter()
+    for first in range(0, count, batch):
+        if first % PAGE < batch:
+            await asyncio.gather(*(_page(store, f"{TOPIC}/{folder}/") for folder in ("messages", "leases")))
+        await _bare_batch(store, first, messages[first : first + batch], bodies, at_once)
+    rate = Rate(
+        count / (time.perf_counter() - started), store.total / count, (time.process_time() - cpu) / count * 1000
+    )
+    await nearby.aclose()
+    await store.aclose()
+    return rate
+
+
+class _Bodies:
+    """What the queue writes for a batch: bodies of the same sizes."""
+
+    def __init__(self, batch: int) -> None:
+        ids = [str(uuid.uuid4()) for _ in range(batch)]
+        names = [layout.message_name(time.time(), one) for one in ids]
+        lease = leases_.held(
+            ids[0], names[0], consumer="bench", claim=f"{ids[0]}.0", deliveries=1, until=time.time(), ttl=60
+        )
+        record = ClaimRecord(
+            claim_id=ids[0],
+            owner="bench",
+            consumer="bench",
+            session=ids[0],
+            members={one: Member(name=name) for one, name in zip(ids, names, strict=True)},
+            ttl=60,
+        )
+        self.lease = lease.encode()
+        self.record = record.encode()
+        self.settled = record.model_copy(update={"settled": dict.fromkeys(ids, Decision(how="acked"))}).encode()
+
+
+async def _page(store: Store, folder: str) -> None:
+    async for _ in store.pages(folder):
+        return
+
+
+async def _bare_batch(store: Store, first: int, messages: Sequence[str], bodies: _Bodies, at_once: int) -> None:
+    """Make the requests of one claim and its ack: leases, bodies, record; the settlement, messages, leases."""
+    leases = [f"{TOPIC}/leases/{uuid.uuid4()}.lease" for _ in messages]
+    record = f"{TOPIC}/claims/{first}.json"
+    won = await each(lambda key: store.put(key, bodies.lease, expect=Expect.NOTHING), leases, at_once=at_once)
+    assert all(isinstance(one, Done) for one in won)  # noqa: S101 - nobody else writes here
+    await each(store.get, messages, at_once=at_once)
+    created = await store.put(record, bodies.record, expect=Expect.NOTHING)
+    assert isinstance(created, Done)  # noqa: S101
+    settled = await store.put(record, bodies.settled, expect=created.version)
+    assert isinstance(settled, Done)  # noqa: S101
+    await store.delete(messages)
+    await store.delete([*leases, record])
+
+
+# --- together ---
+
+
+def _crowds(pool: Pool, server: S3Server) -> dict[int, Crowd]:
+    """Measure one consumer and many in turn; take the best of each."""
+    rounds = [{count: _together(pool, server, count) for count in TOGETHER} for _ in range(ROUNDS)]
+    for number, crowds in enumerate(rounds):
+        told = ", ".join(
+            f"{count} consumers {crowd.messages:,.0f} msg/s ({crowd.requests:.2f} requests each)"
+            for count, crowd in crowds.items()
+        )
+        print(f"   round {number + 1}: {told}", flush=True)
+    return {count: max((crowds[count] for crowds in rounds), key=lambda one: one.messages) for count in TOGETHER}
+
+
+def _together(pool: Pool, server: S3Server, consumers: int) -> Crowd:
+    settings = _settings(server, server.make_bucket())
+    pool.apply(_publish, (settings, MESSAGES))
+    processes = min(consumers, PROCESSES)
+    begin = time.time() + 2.0  # all of them have imported and opened by then
+    started = pool.starmap_async(_consume, [(settings, begin, BATCH, consumers // processes)] * processes, chunksize=1)
+    time.sleep(max(0.0, begin - time.time()))
+    before = _cpu_times()
+    done: list[_Consumed] = started.get()
+    after = _cpu_times()
+    assert sum(one.count for one in done) == MESSAGES  # noqa: S101 - a benchmark of a queue that loses is none
+    return Crowd(
+        messages=MESSAGES / (max(one.end for one in done) - begin),
+        requests=sum(one.requests for one in done) / MESSAGES,
+        refused=sum(one.refused for one in done) / MESSAGES,
+        empty_handed=sum(one.empty_handed for one in done),
+        busy=1 - (after[1] - before[1]) / (after[0] - before[0]),
+    )
+
+
+def _cpu_times() -> tuple[int, int]:
+    """Return all the ticks of all cores, and those in which they had nothing to do."""
+    ticks = [int(part) for part in Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]]
+    return sum(ticks), ticks[3] + ticks[4]
+
+
+# --- a process of consumers ---
+
+
 @dataclass(frozen=True)
 class _Consumed:
     count: int
     seconds: float
     cpu: float
     end: float
+    requests: int
+    refused: int
+    empty_handed: int
 
 
-def _consume(settings: Settings, begin: float, batch: int) -> _Consumed:
-    """Claim and ack until nothing is left, from a moment on."""
+def _consume(settings: Settings, begin: float, batch: int, consumers: int) -> _Consumed:
+    """Claim and ack until nothing is left, from a moment on, by so many consumers."""
+    return asyncio.run(_consume_together(settings, begin, batch, consumers))
 
-    async def consume() -> _Consumed:
-        count = 0
-        async with PawnQueue.open(settings) as queue:
+
+async def _consume_together(settings: Settings, begin: float, batch: int, consumers: int) -> _Consumed:
+    one = partial(_drain, settings, begin, batch)
+    cpu = time.process_time()
+    drained = await asyncio.gather(*(one() for _ in range(consumers)))
+    return _Consumed(
+        count=sum(each_.count for each_ in drained),
+        seconds=max(each_.seconds for each_ in drained),
+        cpu=drained[0].cpu if consumers == 1 else time.process_time() - cpu,
+        end=max(each_.end for each_ in drained),
+        requests=sum(each_.requests for each_ in drained),
+        refused=sum(each_.refused for each_ in drained),
+        empty_handed=sum(each_.empty_handed for each_ in drained),
+    )
+
+
+async def _drain(settings: Settings, begin: float, batch: int) -> _Consumed:
+    count = empty_handed = requests = 0
+    store = Counting(connect(settings.s3))
+    try:
+        async with PawnQueue.open(settings, store=store) as queue:
             await queue.stats(TOPIC)  # the first request opens connections and asks for the time
             await asyncio.sleep(max(0.0, begin - time.time()))
+            store.forget()
             started, cpu = time.perf_counter(), time.process_time()
             while True:
                 claim = await queue.claim(TOPIC, "bench", max_messages=batch, ttl=60)
                 if claim:
                     count += len((await queue.ack(claim)).acked)
-                elif (await queue.stats(TOPIC)).pending == 0:
-                    # Others hold the rest, if there is any: whoever found nothing has come to the end.
-                    return _Consumed(count, time.perf_counter() - started, time.process_time() - cpu, time.time())
-
-    return asyncio.run(consume())
-
-
-def _bare(settings: Settings, count: int, batch: int) -> Rate:
-    return asyncio.run(_bare_requests(connect(settings.s3), count, batch, settings.concurrency.max_in_flight))
-
-
-async def _bare_requests(store: Store, count: int, batch: int, at_once: int) -> Rate:
-    messages = [f"{TOPIC}/messages/{number:06d}-{uuid.uuid4()}" for number in range(count)]
-    leases = [f"{TOPIC}/leases/{uuid.uuid4()}" for _ in range(count)]
-    await each(lambda key: store.put(key, b"m" * ENVELOPE), messages, at_once=at_once)
-    cpu, started = time.process_time(), time.perf_counter()
-    for first in range(0, count, batch):
-        await _bare_batch(store, first, messages[first : first + batch], leases[first : first + batch], at_once)
-    rate = Rate(count / (time.perf_counter() - started), (time.process_time() - cpu) / count * 1000)
-    await store.aclose()
-    return rate
-
-
-async def _bare_batch(store: Store, first: int, messages: Sequence[str], leases: Sequence[str], at_once: int) -> None:
-    """Make the requests of one claim and its ack."""
-
-    async def page(folder: str) -> None:
-        async for _ in store.pages(folder):
-            return
-
-    await asyncio.gather(*(page(f"{TOPIC}/{folder}/") for folder in ("messages", "leases", "claims")))
-    await each(lambda key: store.put(key, b"l" * LEASE, expect=Expect.NOTHING), leases, at_once=at_once)
-    record = f"{TOPIC}/claims/{first}"
-    bodies = each(store.get, messages, at_once=at_once)
-    size = MEMBER * len(messages)
-    created, _ = await asyncio.gather(store.put(record, b"c" * size, expect=Expect.NOTHING), bodies)
-    assert isinstance(created, Done)  # noqa: S101 - nobody else writes here
-    settled = await store.put(record, b"s" * size, expect=created.version)
-    assert isinstance(settled, Done)  # noqa: S101
-    await store.delete(messages)
-    await store.delete(leases)
-    await store.delete([record])
+                    continue
+                requests, ended, used = store.total, time.time(), time.process_time() - cpu
+                seconds = time.perf_counter() - started
+                # Others hold the rest, if there is any: whoever found nothing has come to the end.
+                asked = store.total
+                left = (await queue.stats(TOPIC)).pending
+                store.requests["asked by the benchmark"] -= store.total - asked
+                empty_handed += left >= batch
+                if left == 0:
+                    return _Consumed(count, seconds, used, ended, requests, store.refused, empty_handed)
+    finally:
+        await store.aclose()

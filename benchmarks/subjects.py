@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks import claim_ack, client_cpu, csprng
+from benchmarks import claim_ack, client_cpu, csprng, idle_look
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class Subject:
 
 SUBJECTS: Mapping[str, Subject] = {
     "client-cpu": Subject("Client CPU per request, obstore against boto3", client_cpu.run),
-    "claim-ack": Subject("Claim and ack, against the same requests without a queue", claim_ack.run),
+    "claim-ack": Subject("Claim and ack, against the same requests without a queue, and together", claim_ack.run),
+    "idle-look": Subject("A look that finds nothing, by what is in flight", idle_look.run),
     "csprng": Subject("A claim without conditional writes, by the size of its batch", csprng.run),
 }

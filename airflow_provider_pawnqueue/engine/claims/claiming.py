@@ -171,7 +171,7 @@ class Attempt:
             raise
 
     async def _win_of(self, pool: list[Candidate]) -> Won:
-        picks = self._spread.picks(pool)
+        picks = self._spread.picks(pool, self._order.most)
         left: list[Candidate] = []
         try:
             won = await self._win(picks)

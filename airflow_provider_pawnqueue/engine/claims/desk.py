@@ -299,7 +299,8 @@ class Claims:
         return self._lookouts.setdefault(topic, Lookout(self._context, topic))
 
     def _spread(self, topic: str) -> Spread:
-        return self._spreads.setdefault(topic, Spread(self._context.clock))
+        by_the_piece = self._context.registers.is_certain
+        return self._spreads.setdefault(topic, Spread(self._context.clock, by_the_piece=by_the_piece))
 
 
 def _is_held(claim: Claim, now: float) -> bool:

@@ -168,7 +168,7 @@ class ConcurrencySettings(Section):
     csprng_verify: CsprngVerifySettings = Field(
         default_factory=CsprngVerifySettings, description="The pauses of csprng_verify; other strategies ignore them."
     )
-    max_in_flight: Count = Field(default=64, description="How many requests one operation has under way at once.")
+    max_in_flight: Count = Field(default=128, description="How many requests one operation has under way at once.")
 
 
 class RegistrySettings(Section):
