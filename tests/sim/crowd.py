@@ -22,6 +22,7 @@ GROUPS = {
     "two minds": {"T1": manners.two_minded},
     "attaching": {"G1": manners.giver, "E1": manners.heir, "E2": manners.heir, "E3": manners.heir},
     "forked": {"Z1": forked, "Z2": forked, "Z3": forked},
+    "twins": {"I1": manners.hasty_twin, "I2": manners.hasty_twin, "I3": manners.hasty_twin},
     "starting": {"N1": manners.newcomer, "N2": manners.newcomer},
     "frozen": {"F1": manners.frozen, "F2": manners.frozen},
     "picky": {"P9": manners.publisher_of_big_ones, "Y1": manners.picky},

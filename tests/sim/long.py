@@ -42,7 +42,8 @@ ANSWERS_WITHIN = CALL
 def long(world: World) -> list[str]:
     """Run one such schedule to its end, and return every promise that it broke."""
     world.weather = world.first_weather = CALM
-    return world.run(_vigil if world.stream("long").random() < 0.5 else _run_goes_on)
+    scene = world.stream("long").choices((_vigil, _run_goes_on, _run_ends, _passed_on), (4, 4, 2, 2))[0]
+    return world.run(scene)
 
 
 def _plant(stage: Stage, count: int) -> None:
@@ -143,6 +144,126 @@ async def _run_goes_on(world: World) -> list[str]:
     stage.retention = 0.0  # the janitor goes home
     await world.until_idle(at_most=4000.0)
     return stage.violations(left=stage.history.published)
+
+
+async def _run_ends(world: World) -> list[str]:
+    """A run ends while its task's session lasts: others have its messages within one session time, not the claim's."""
+    stage = Stage(world, world.stream("run that ends"))
+    chance = stage.chance
+    establish(world.bucket)
+    stage.create_topic(None)
+    _plant(stage, 3)
+    task, sweeper = _drifting(stage, "L"), _drifting(stage, "J")
+    task.spawn(act(stage, task, _task_that_is_ended, SETTINGS))
+    sweeper.spawn(act(stage, sweeper, _say_going, SETTINGS))
+    ends = chance.uniform(60, 300)
+    if chance.random() < 0.5:
+        world.loop.at(ends - chance.uniform(0, 20), _kill, task)
+    await world.sleep(ends)
+    stage.retention = 0.0  # the janitor that said "going" goes home
+    ender = _drifting(stage, "E")
+    ender.spawn(act(stage, ender, _say_ended, SETTINGS))
+    for name in ("T1", "T2"):
+        taker = _drifting(stage, name)
+        taker.spawn(act(stage, taker, _poll_until_empty, SETTINGS))
+    stage.truth.judge(Bounds(ENDERS_POLL))
+    await world.until_idle(at_most=3000.0)
+    stage.truth.judge_no_more()
+    return stage.violations(left=stage.history.published)
+
+
+ENDERS_POLL = 5.0
+
+
+async def _task_that_is_ended(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Work, keeping the session, until somebody has ended the claim."""
+    claim = await _claim_of_run(stage, process, queue, chance)
+    if claim is None:
+        return
+    try:
+        while stage.world.loop.now < 1000.0:
+            await process.clock.sleep(SESSION / 3)
+            await queue.renew(claim, session_ttl=SESSION)
+            stage.renewed(process, claim)
+    except TROUBLE:
+        stage.stops(process, claim)
+
+
+async def _say_ended(stage: Stage, process: Process, queue: PawnQueue, _: random.Random) -> None:
+    """Sweep once: whether the rest is given back by another sweep, or taken, is up to the others."""
+
+    async def ask(_: ClaimRecord) -> Verdict | None:
+        return "ended"
+
+    await queue.sweep(TOPIC, ask=ask)
+
+
+async def _poll_until_empty(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    while stage.world.bucket.below(layout.messages(TOPIC)) and stage.world.loop.now < 1800.0:
+        claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=20.0)
+        if claim:
+            stage.believe(process, claim)
+            stage.stops(process, claim)
+            note(stage, claim, await ack(stage, queue, claim, claim.ids))
+        await process.clock.sleep(chance.uniform(1.0, ENDERS_POLL))
+
+
+# --- what a claim that lives on has given back ---
+
+
+async def _passed_on(world: World) -> list[str]:
+    """A claim of hours gives messages back and goes on renewing; who takes them dies, and the next one is not late."""
+    stage = Stage(world, world.stream("passed on"))
+    establish(world.bucket)
+    stage.create_topic(None)
+    _plant(stage, 5)
+    await _take_and_die(stage, "Q0")  # others look at all records because of it
+    holder, taker = _drifting(stage, "H"), _drifting(stage, "T")
+    holder.spawn(act(stage, holder, _give_back_and_renew, SETTINGS))
+    await world.sleep(6.0)
+    taker.spawn(act(stage, taker, _poll_until_empty, SETTINGS))
+    stage.truth.judge(Bounds(ENDERS_POLL))
+    await world.until_idle(at_most=3000.0)
+    stage.truth.judge_no_more()
+    return stage.violations(left=stage.history.published)
+
+
+async def _take_and_die(stage: Stage, name: str) -> None:
+    """Have a fresh process, which sees at once what there is, claim one message and die."""
+
+    async def take(_: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+        claim = await queue.claim(TOPIC, process.name, max_messages=1, ttl=5.0)
+        if claim:
+            stage.believe(process, claim)
+        await process.clock.sleep(chance.uniform(0, 2))
+        process.kill()
+
+    process = _drifting(stage, name)
+    process.spawn(act(stage, process, take, SETTINGS))
+    await stage.world.until_idle(process)
+    stage.history.leave(name, stage.world.loop.now)
+
+
+async def _give_back_and_renew(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    ttl = chance.choice(HOURS)
+    claim = await queue.claim(TOPIC, process.name, max_messages=3, ttl=ttl, claim_id="hours")
+    stage.believe(process, claim)
+    for number in range(60):
+        await process.clock.sleep(chance.uniform(2, 6))
+        await queue.renew(claim, ttl=ttl)
+        stage.renewed(process, claim)
+        if number in {8, 20} and number // 10 < len(claim.ids) - 1:
+            one = claim.ids[number // 10]
+            stage.history.drop(holder_of(process, claim), stage.world.loop.now, {one})
+            note(stage, claim, await queue.nack(claim, one, requeue=True))
+            stage.world.loop.at(stage.world.loop.now, _send_for, (stage, f"Q{number}"))
+    stage.stops(process, claim)
+    note(stage, claim, await ack(stage, queue, claim, claim.ids))
+
+
+def _send_for(sent: tuple[Stage, str]) -> None:
+    stage, name = sent
+    stage.world.loop.create_task(_take_and_die(stage, name))
 
 
 def _kill(process: Process) -> None:

@@ -26,6 +26,8 @@ PICKY = 1024
 PICKY_SETTINGS = tuple(settings_for(patience, RETENTION, largest=PICKY) for patience in (15.0, 3.0))
 #: A payload that is too much for it.
 BIG = "x" * (PICKY + 64 * 1024 + 1)
+#: Twins claim all at once so often, in seconds.
+TOGETHER = 6.0
 #: keep_alive is to tell of a loss at once; so many looks, one second apart, may find that it has not.
 SILENCE = 3
 
@@ -83,6 +85,27 @@ async def hasty(stage: Stage, process: Process, queue: PawnQueue, chance: random
             if isinstance(error, LeaseLostError) and claim:
                 stage.stops(process, claim)
             await shaken(stage, process, error)
+
+
+async def hasty_twin(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Claim by one id at one moment, as all twins do, and cancel some of it: what one won another one may adopt."""
+    loop = stage.world.loop
+    for _ in range(12):
+        number = int(loop.now // TOGETHER) + 1
+        await process.clock.sleep(number * TOGETHER - loop.now + chance.uniform(0, 0.6))
+        by_id = {"claim_id": f"twins-{number}", "owner": "twins"} if chance.random() < 0.8 else {}
+        try:
+            call = claimed(stage, process, queue, max_messages=2, ttl=chance.choice(TTLS), **by_id)
+            claim = await (interrupted(process, call, chance) if chance.random() < 0.6 else call)
+            if claim:
+                stage.believe(process, claim)
+                await process.clock.sleep(chance.uniform(0, 3))
+                stage.stops(process, claim)
+                note(stage, claim, await queue.nack(claim, requeue=True))
+            elif claim is None:
+                stage.truth.interruptions.append((process.name, loop.now))
+        except TROUBLE:
+            stage.truth.interruptions.append((process.name, loop.now))
 
 
 async def keeper(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

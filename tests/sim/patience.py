@@ -177,7 +177,10 @@ async def _canceller(stage: Stage, process: Process, queue: PawnQueue, chance: r
 
 
 async def _owner(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
-    """Claim for hours, settle a part at once and the rest later: what is given back is there at once for others."""
+    """Claim for hours, settle a part at once and the rest later: what is given back is there at once for others.
+
+    Some keep the last one for long, and renew meanwhile: it hides nothing of what they have given back.
+    """
     for number in range(3):
         await process.clock.sleep(chance.uniform(0, 6))
         ttl, name = chance.choice((600.0, LONG)), f"{process.name}-{number}"  # named: its record is kept
@@ -185,11 +188,24 @@ async def _owner(stage: Stage, process: Process, queue: PawnQueue, chance: rando
         if not claim:
             continue
         stage.believe(process, claim)
-        for one in claim.ids:
-            await process.clock.sleep(chance.uniform(0, 8))
-            stage.history.drop(holder_of(process, claim), stage.world.loop.now, {_unit_of(claim, one)})
-            result = await queue.nack(claim, one, requeue=True, delay=chance.choice((0, 0, 8)))
-            note(stage, claim, result)
+        try:
+            await _part_by_part(stage, process, queue, claim, chance)
+        except LeaseLostError:
+            stage.stops(process, claim)  # its run has ended
+
+
+async def _part_by_part(stage: Stage, process: Process, queue: PawnQueue, claim: Claim, chance: random.Random) -> None:
+    keeps_the_last = chance.random() < 0.5
+    for one in claim.ids:
+        await process.clock.sleep(chance.uniform(0, 16 if keeps_the_last else 8))
+        if keeps_the_last and one == claim.ids[-1]:
+            for _ in range(chance.choice((4, 8, 12))):
+                await process.clock.sleep(chance.uniform(4, 8))
+                await queue.renew(claim)
+                stage.renewed(process, claim)
+        stage.history.drop(holder_of(process, claim), stage.world.loop.now, {_unit_of(claim, one)})
+        result = await queue.nack(claim, one, requeue=True, delay=chance.choice((0, 0, 8)))
+        note(stage, claim, result)
 
 
 def _unit_of(claim: Claim, one: str) -> str:
@@ -197,9 +213,10 @@ def _unit_of(claim: Claim, one: str) -> str:
 
 
 async def _short_lived(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
-    """Claim for a short time what others gave back, and forget it."""
-    for _ in range(6):
-        await process.clock.sleep(chance.uniform(0, 6))
+    """Claim for a short time what others gave back, and forget it: now and then, or as soon as it is there."""
+    rounds, pause = chance.choice(((6, 6.0), (40, 1.0)))
+    for _ in range(rounds):
+        await process.clock.sleep(chance.uniform(0, pause))
         claim = await _try_claim(stage, process, queue, ttl=5.0, most=2)
         if claim:
             stage.believe(process, claim)

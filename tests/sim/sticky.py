@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ class StickyFaults:
     """The faults of one bucket, by key."""
 
     by_key: dict[str, Fault] = field(default_factory=dict)
+    told: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often each of them was denied, by kind of request and key."""
 
     def put(self, key: str, kinds: Collection[str], *, denied: bool) -> None:
         """Let these kinds of requests about the key fail from now on."""
@@ -42,4 +45,8 @@ class StickyFaults:
     def of(self, kind: str, key: str) -> StoreError | None:
         """Return what is answered to this request in its place, or None."""
         fault = self.by_key.get(key)
-        return fault.error(kind, key) if fault is not None and kind in fault.kinds else None
+        if fault is None or kind not in fault.kinds:
+            return None
+        if fault.denied:
+            self.told[kind, key] += 1
+        return fault.error(kind, key)

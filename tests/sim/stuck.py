@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 POLL = 5.0
 LASTS = 130.0
 AND_THEN = 120.0
-#: A claim among whose messages one fails: one budget of 15 s for what is tried again, whatever else is stuck.
-CALL_TAKES = 23.0
+#: A claim among whose messages some fail: a few seconds for each kind of what is tried again, whatever else is stuck.
+CALL_TAKES = 14.0
 #: A sweep tries each thing that is stuck, some of them one after another, and goes on.
 SWEEP_TAKES = 120.0
+
+#: What is denied is tried again ever more seldom: so many times at first, and then once in so many seconds, by all.
+TRIED_AT_FIRST = 30
+TRIED_EVERY = 5.0
 
 SETTINGS = (settings_for(15.0, RETENTION), settings_for(3.0, RETENTION))
 READ = ("GET", "HEAD")
@@ -136,6 +140,9 @@ async def _stuck(world: World) -> list[str]:
     stage.truth.judge(Bounds(POLL))
     await world.until_idle(at_most=LASTS + AND_THEN + 60.0)
     stage.truth.judge_no_more()
+    for (kind, key), times in world.bucket.sticky.told.items():
+        if times > TRIED_AT_FIRST + world.loop.now / TRIED_EVERY:
+            stage.history.broken.append(f"one object was tried all the time: {times} times {kind} {key}")
     await quiet(stage)
     return await afterwards(stage)
 

@@ -33,6 +33,8 @@ FULL_LOOK = 15.0
 #: A claim and what follows it, before its consumer looks again: some twenty requests of 0.1 s one after another, and
 #: one that is tried again.
 CALL = 8.0
+#: A record that was renewed is read again after so long (``known.RECHECK``): it may have given back what it had.
+RECHECK = 20.0
 #: Garbage in a lease's place counts as held for ``polling.visibility_timeout_seconds``.
 GARBAGE = 20.0
 #: A lease may be won and its claim end without a hand-out, if its process dies, is cancelled or hears no answer.
@@ -66,6 +68,10 @@ class Bounds:
                 return look + ERROR + self.late
             case "abandoned":  # the margin is waited for before; fencing and taking are one look
                 return look + 2 * MARGIN + ERROR + self.late
+            case (
+                "passed on"
+            ):  # it looks as if a claim that lives on had it still, until that one's record is read again
+                return look + 2 * MARGIN + ERROR + RECHECK + self.late
             case "decided":  # what was decided is carried out by one look, and released by it: the next one takes it
                 return 2 * look + 2 * MARGIN + ERROR + self.late
             case _:  # redriven: an overdue move is finished by one look, and taken by the next one
@@ -227,6 +233,8 @@ class Truth:
             return
         lane, since, turn = found
         same = before is not None and before.turn == turn
+        if before is not None and same and before.lane == "passed on":
+            lane = before.lane  # also where the claim that had it ends meanwhile
         if before is not None and (not same or since > now):
             self._close(uuid, before)  # a claim has it, or its own was renewed
         if since <= now:
@@ -256,12 +264,17 @@ class Truth:
             return "redriven", over
         record = self._records.get(lease["claim"])
         if record is None or uuid not in record["members"]:
-            return "abandoned", over  # its claim is not recorded, or without it
+            return self._abandoned(uuid, lease), over  # its claim is not recorded, or without it
         decision = record["settled"].get(uuid)
         if decision is not None:
             return "decided", max(over, decision.get("until", 0.0) - EPOCH if decision["how"] == "released" else over)
         end = record["until"] if record["state"] == "open" else _end_of(record)
-        return "abandoned", end + MARGIN - EPOCH
+        return self._abandoned(uuid, lease), end + MARGIN - EPOCH
+
+    def _abandoned(self, uuid: str, lease: dict[str, Any]) -> str:
+        others = (record for stem, record in self._records.items() if stem != lease["claim"])
+        had = any(record["state"] == "open" and uuid in record["members"] for record in others)
+        return "passed on" if had else "abandoned"
 
     def _turn(self, uuid: str) -> str:
         lease = self._leases.get(uuid)

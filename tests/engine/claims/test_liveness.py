@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.known import RECHECK
 from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK
+from airflow_provider_pawnqueue.engine.hint import glance_at_record
 from tests.engine.virtual import MARGIN, OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
 
 
@@ -71,6 +73,18 @@ async def test_a_late_settlement_does_not_make_the_record_look_young(world: Worl
     await ann.queue.ack(claim, claim.ids[:1])
     await world.later(20)
     assert await wait_for(bob, world, 60) <= 2 * MARGIN + 2
+
+
+async def test_every_write_of_a_record_tells_what_is_left(world: World, ann: Process) -> None:
+    """Its size, by which LIST is read, tells what is left of its time now, and not what it was once given."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    claim = await ann.queue.claim(TOPIC, "c", ttl=16_320)
+    await world.later(16_300)
+    await ann.queue.ack(claim, claim.ids[:1])
+    [info] = [info async for page in ann.queue._context.store.pages(layout.claims(TOPIC)) for info in page]
+    glance = glance_at_record(info.size, info.last_modified)
+    assert glance is not None
+    assert glance.latest - info.last_modified.timestamp() < 60
 
 
 async def test_a_claim_fenced_by_who_died_is_taken(world: World, ann: Process, bob: Process) -> None:

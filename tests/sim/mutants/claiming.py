@@ -1,0 +1,154 @@
+"""§4, steps 1-4, deliveries, and what becomes of a claim that is interrupted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims import again, claiming, desk, effects, keeping, records, takeover
+from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
+from airflow_provider_pawnqueue.engine.claims.claim import Claim
+from airflow_provider_pawnqueue.engine.claims.claiming import Attempt
+from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.leases.lease import released
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
+from airflow_provider_pawnqueue.engine.store.port import Done
+from tests.sim.mutants.entering import Patches, mutant
+from tests.sim.mutants.times import AS_IT_WAS_RECKONED
+
+
+@mutant("§4.4 Creating the record extends nothing", 42, 149, 203, arena="duel")
+def record_extends() -> Patches:
+    original = Attempt._record
+
+    async def record(self: Attempt, won: Any, bodies: Bodies) -> Any:
+        context, order = self._context, self._order
+        now = await context.now()
+        won.until, won.session_until, won.deadline = now + order.ttl, now + order.session_ttl, math.inf
+        result = await original(self, won, bodies)
+        if isinstance(result, Claim):
+            result._deadline = context.trusted(context.clock.elapsed(), min(order.ttl, order.session_ttl))
+        return result
+
+    return [(Attempt, "_record", record), AS_IT_WAS_RECKONED]
+
+
+@mutant("§4.4 The record is created only where there is none: a taker may have fenced it", 4, 19, 20, arena="duel")
+def record_overwrites() -> Patches:
+    async def create(context: Context, topic: str, record: ClaimRecord) -> Any:
+        if record.state == "open":
+            body = record.stamped(context.clock.nonce()).encode()
+            return Done(await context.store.overwrite(layout.claim(topic, record.stem), body))
+        return await original(context, topic, record)
+
+    original = records.create
+    return [(records, "create", create)]
+
+
+@mutant("§4.3 The bodies are read only after the leases were won", 138, 89, 197)
+def bodies_first() -> Patches:
+    read: ContextVar[Bodies | None] = ContextVar("read", default=None)
+    original = Attempt._win
+
+    async def win(self: Attempt, pool: Any) -> Any:
+        members = {one.uuid: Member(name=one.name) for one in pool}
+        read.set(await fetch_bodies(self._context.patient(self._patience), self._order.topic, members))
+        return await original(self, pool)
+
+    async def bodies(_context: Any, _topic: Any, members: Mapping[str, Member]) -> Bodies:
+        early = read.get() or Bodies()
+        return Bodies(
+            *(
+                {uuid: one for uuid, one in part.items() if uuid in members}
+                for part in (early.messages, early.decisions, early.aside)
+            )
+        )
+
+    return [(Attempt, "_win", win), (claiming, "fetch_bodies", bodies)]
+
+
+@mutant("§4 What must not be handed out is in the record as settled already", 76, 91, 106, arena="stuck")
+def bad_ones_are_not_settled() -> Patches:
+    original = claiming.made_record
+
+    def made_record(order: Any, won: Any, decisions: Mapping[str, Decision]) -> ClaimRecord:
+        return original(order, won, {})
+
+    return [(claiming, "made_record", made_record)]
+
+
+# --- deliveries ---
+
+
+@mutant("§4 A lease whose claim has no record, or does not list it, is no delivery", 10, 14, 15, arena="crowd")
+def leases_won_are_deliveries() -> Patches:
+    return [(takeover, "_not_handed_out", lambda leases: leases)]
+
+
+@mutant("§4 What a claim gave back unseen is no delivery", 14, 22, 26, arena="stuck")
+def unseen_is_a_delivery() -> Patches:
+    return [(effects, "_handed_out", lambda member, _: member.deliveries)]
+
+
+# --- interrupted ---
+
+
+@mutant("§4 A claim that is cancelled gives back what it won", 10, 33, 38, arena="patience")
+def cancelled_keeps() -> Patches:
+    async def give_back(_: Attempt) -> None:
+        return None
+
+    return [(Attempt, "_give_back", give_back)]
+
+
+@mutant("§4 What was sent is waited for, as it may land", 10, 38, 58, arena="patience")
+def cut_off() -> Patches:
+    async def cut(work: Any, *_: Any) -> Any:
+        return await work
+
+    return [(claiming, "uncut", cut), (again, "uncut", cut), (keeping, "uncut", cut)]
+
+
+@mutant(
+    "§4 A cancelled claim gives back by a record: somebody may be about to record the very leases",
+    149,
+    388,
+    arena="crowd",
+)
+def given_back_without_a_record() -> Patches:
+    async def give_back(self: Attempt) -> None:
+        won, context, topic = self._won, self._context, self._order.topic.topic
+        if won is None or not won.members or self._standing is not None:
+            return
+        now = await context.now()
+        steps = [
+            Step(
+                layout.lease(topic, uuid),
+                released(
+                    uuid,
+                    one.name,
+                    consumer=self._order.consumer,
+                    claim=self._order.stem,
+                    deliveries=one.deliveries - 1,
+                    until=0.0,
+                    now=now,
+                ),
+                won.versions[uuid],
+            )
+            for uuid, one in won.members.items()
+        ]
+        await context.registers.write(steps)
+
+    return [(Attempt, "_give_back", give_back)]
+
+
+@mutant("§4 A queue that is closed gives back what it has and did not hand over", 7, 15, 22, arena="patience")
+def closed_keeps() -> Patches:
+    async def give_back(*_: Any) -> int:
+        return 0
+
+    return [(desk.Claims, "_return", give_back)]

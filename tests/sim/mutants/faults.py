@@ -1,0 +1,128 @@
+"""§5.6: bad messages do not block good ones, and a fault of one object concerns that object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_provider_pawnqueue.engine.claims import again, claiming, looking
+from airflow_provider_pawnqueue.engine.claims.aside import Aside
+from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
+from airflow_provider_pawnqueue.engine.claims.known import Known
+from airflow_provider_pawnqueue.engine.claims.looking import Lookout
+from airflow_provider_pawnqueue.engine.claims.takeover import judge
+from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.janitor.care import Care
+from airflow_provider_pawnqueue.engine.records import Decision
+from tests.sim.mutants.entering import Patches, mutant
+
+
+def _with_bodies(judged: Any) -> Patches:
+    """Have the bodies judged otherwise, by a function that is given them and the context."""
+
+    async def fetch(context: Context, topic: Any, members: Mapping[str, Any]) -> Bodies:
+        bodies = await fetch_bodies(context, topic, members)
+        judged(bodies, context)
+        return bodies
+
+    return [(claiming, "fetch_bodies", fetch), (again, "fetch_bodies", fetch)]
+
+
+def _bury(bodies: Bodies, uuids: Iterable[str]) -> None:
+    for uuid in list(uuids):
+        bodies.aside.pop(uuid, None)
+        bodies.messages.pop(uuid, None)
+        bodies.decisions[uuid] = Decision(how="dead", reason="malformed", unseen=True)
+
+
+@mutant("§5.6 Bad messages are buried", 21, 22, 31)
+def malformed_is_left() -> Patches:
+    def judged(bodies: Bodies, _: Context) -> None:
+        bodies.decisions = {uuid: one for uuid, one in bodies.decisions.items() if one.reason != "malformed"}
+
+    return _with_bodies(judged)
+
+
+@mutant("§5.6 A message that cannot be read fails no claim", 3, 14, 15, arena="stuck")
+def unreadable_body_fails_all() -> Patches:
+    def judged(bodies: Bodies, _: Context) -> None:
+        for error in bodies.aside.values():
+            raise error
+
+    return _with_bodies(judged)
+
+
+@mutant("§5.6 A message that the store will not give is never buried", 3, 14, 15, arena="stuck")
+def unreadable_is_buried() -> Patches:
+    def judged(bodies: Bodies, _: Context) -> None:
+        _bury(bodies, [uuid for uuid, why in bodies.aside.items() if isinstance(why, StoreError)])
+
+    return _with_bodies(judged)
+
+
+@mutant("§5.6 A message of a newer format is never buried", 12, 38, 53, arena="stuck")
+def newer_is_buried() -> Patches:
+    def judged(bodies: Bodies, _: Context) -> None:
+        _bury(bodies, [uuid for uuid, why in bodies.aside.items() if isinstance(why, CompatibilityError)])
+
+    return _with_bodies(judged)
+
+
+@mutant("§5.6 A message that is too large for this consumer is left to the others", 0, 19, 20, arena="crowd")
+def too_large_is_buried() -> Patches:
+    def judged(bodies: Bodies, context: Context) -> None:
+        most = context.settings.limits.max_payload_bytes
+        _bury(bodies, [uuid for uuid, one in bodies.messages.items() if len(json.dumps(one.payload)) > most])
+
+    return [(Lookout, "_is_for_us", lambda self, uuid, _: uuid not in self.aside), *_with_bodies(judged)]
+
+
+@mutant("§5.6 A lease that cannot be read fails no claim", 8, 33, 48, arena="stuck")
+def unreadable_lease_fails_all() -> Patches:
+    original = Known.read_leases
+
+    async def read_leases(self: Known, infos: Mapping[str, Any]) -> set[str]:
+        for uuid in infos:
+            await self._context.read_lease(self._topic, uuid)
+        return await original(self, infos)
+
+    return [(Known, "read_leases", read_leases)]
+
+
+@mutant("§5.6 A record that cannot be read concerns the messages of its claim", 5, 27, 37, arena="stuck")
+def unreadable_record_fails_all() -> Patches:
+    async def judged(*arguments: Any) -> Any:
+        found = await judge(*arguments)
+        for fault in found.faults.values():
+            raise fault
+        return found
+
+    return [(looking, "judge", judged)]
+
+
+@mutant("§5.6 A record that cannot be read stops no sweep, nor does anything else", 0, 2, 3, arena="stuck")
+def one_fault_ends_the_sweep() -> Patches:
+    async def alone(_self: Care, _key: str, work: Any, otherwise: Any) -> Any:  # by name
+        return await work
+
+    return [(Care, "alone", alone)]
+
+
+@mutant("§5.6 What is left alone is tried again ever more seldom, and not at every look", 3, 5, 14, arena="stuck")
+def nothing_is_put_aside() -> Patches:
+    return [(Aside, "__contains__", lambda *_: False)]
+
+
+@mutant("§5.6 What others have decided is carried out beside deliveries", 46, 47, 336, arena="stuck")
+def finished_while_others_wait() -> Patches:
+    async def all_of_it(context: Context, topic: str, leases: Any) -> Any:
+        found = await judge(context, topic, leases)
+        for record, versions in found.decided:
+            failed = await looking.carry_out(context.patient(15.0), topic, record, list(versions), versions)
+            found.faults.update(failed)
+        found.decided.clear()
+        return found
+
+    return [(looking, "judge", all_of_it)]

@@ -1,0 +1,50 @@
+"""§5, janitor: what it removes, and what it gives back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims import effects
+from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
+from airflow_provider_pawnqueue.engine.janitor import sweeping
+from airflow_provider_pawnqueue.engine.records import ClaimRecord
+from tests.sim.mutants.entering import Patches, mutant
+
+
+@mutant("§5 The janitor lists leases before messages, and looks again before it removes one", 1351, 96, 326)
+def janitor_order() -> Patches:
+    original = sweeping._Sweep.run
+
+    async def run(self: Any) -> Any:
+        messages = await self._list(layout.messages(self._topic))
+        leases = await self._list(layout.leases(self._topic))
+        here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
+        await self._care.delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
+        return await original(self)
+
+    return [(sweeping._Sweep, "run", run)]
+
+
+@mutant("§4 What a claim had that was fenced early is given back only after its last time", 21, 2, 4)
+def given_back_early() -> Patches:
+    async def end(self: Any, key: str, standing: Any) -> None:
+        fenced = standing if standing.record.state != "open" else await self._fence(key, standing)
+        if fenced is not None:
+            await self._finish(fenced)
+
+    return [(sweeping_claims.Claims, "_end", end)]
+
+
+@mutant("§4 What has ended is given back by compare-and-set: somebody may have taken it over", 417, 38, 68)
+def given_back_whatever_happened() -> Patches:
+    original = sweeping_claims.Claims._carry_out
+
+    async def carry_out(self: Any, record: ClaimRecord, uuids: Any, versions: Any) -> Any:
+        for uuid in versions:
+            lease = effects._released(record, uuid, record.settled[uuid], 0.0)
+            body = lease.stamped(self._care.context.clock.nonce()).encode()
+            await self._care.context.store.overwrite(layout.lease(self._care.topic, uuid), body)
+        return await original(self, record, [uuid for uuid in uuids if uuid not in versions], {})
+
+    return [(sweeping_claims.Claims, "_carry_out", carry_out)]

@@ -1,0 +1,77 @@
+"""§4.1, §5.7: nothing waits for ever, and how long at most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_pawnqueue.engine.claims import claiming, known, looking, takeover
+from airflow_provider_pawnqueue.engine.claims.known import Known
+from airflow_provider_pawnqueue.engine.claims.looking import Lookout
+from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
+from tests.sim.mutants.entering import Patches, mutant
+
+
+@mutant("§5.7 No message waits for ever: what is overdue is taken over", 1, 1, 5)
+def nothing_is_ever_over() -> Patches:
+    def is_over(_context: Context, until: float, now: float) -> bool:
+        return False
+
+    return [(takeover, "is_over", is_over), (looking, "is_over", is_over)]
+
+
+@mutant("§5.7 No garbage stays for ever: records that are past their retention are removed", 0, 1, 2)
+def records_stay() -> Patches:
+    return [(sweeping_claims.Claims, "_is_past_retention", lambda *_: False)]
+
+
+@mutant("§4.1 What a live claim has settled is its no more", 13, 122, 128, arena="patience")
+def settled_is_covered() -> Patches:
+    original = Known.covered
+
+    async def covered(self: Known, claims: Mapping[str, Any]) -> dict[str, float]:
+        live = await original(self, claims)
+        now = await self._context.now()
+        for stem, info in claims.items():
+            until = self._live_until(stem, info, now)
+            if until is not None:
+                live.update(dict.fromkeys(self._records[stem].found.record.members, until))
+        return live
+
+    return [(Known, "covered", covered)]
+
+
+@mutant(
+    "§5.7 A record that was renewed is read again: meanwhile it may have given messages back", 7, 9, 22, arena="long"
+)
+def known_records_are_not_read_again() -> Patches:
+    return [(known, "RECHECK", math.inf)]
+
+
+@mutant("§4.1 What others give back shows in a full look, and there is one now and then", 2, 3, 5, arena="patience")
+def no_full_look() -> Patches:
+    return [(looking, "FULL_LOOK", math.inf), (looking, "SELDOMEST", math.inf)]
+
+
+@mutant(
+    "§5.7 A look begins anew when something is due",
+    test="tests/engine/claims/test_liveness.py::test_what_a_live_claim_gave_back_is_its_no_more",
+)
+def due_times_are_ignored() -> Patches:
+    original = Lookout._is_to_begin_anew
+
+    async def is_to_begin_anew(self: Lookout, view: Any) -> bool:
+        view.due = math.inf
+        return await original(self, view)
+
+    return [(Lookout, "_is_to_begin_anew", is_to_begin_anew)]
+
+
+@mutant(
+    "§4.2 Nobody leaves empty-handed while there is plenty: who is refused picks others, then looks again",
+    test="tests/engine/claims/test_liveness.py::test_nobody_leaves_empty_handed_while_there_is_plenty",
+)
+def losers_leave() -> Patches:
+    return [(claiming, "LOOKS", 1), (claiming, "ROUNDS", 1)]

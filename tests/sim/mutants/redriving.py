@@ -1,0 +1,85 @@
+"""§5, redrive: a dead letter is given back once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_pawnqueue.engine import layout, redrive
+from airflow_provider_pawnqueue.engine.claims import looking, moves
+from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.janitor import leases as sweeping_leases
+from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+from airflow_provider_pawnqueue.engine.store.port import Done
+from tests.sim.mutants.entering import Patches, mutant
+
+
+@mutant("§5 A dead letter whose burial is not finished is not redriven", 230, 230, 417)
+def redrive_early() -> Patches:
+    original = redrive._move
+
+    async def move(context: Context, *rest: Any) -> Any:
+        async def nothing(*_: Any) -> None:
+            return None
+
+        return await original(_with(context, read_lease=nothing), *rest)
+
+    return [(redrive, "_move", move)]
+
+
+@mutant("§5 A dead letter is redriven under a new uuid", 0, 2, 0)
+def redrive_same_id() -> Patches:
+    return [(layout, "redriven_name", lambda uuid, _version, seconds: layout.message_name(seconds, uuid))]
+
+
+@mutant("§5 The new place is locked before the message is written there", 312, 60, 80)
+def redrive_no_lock() -> Patches:
+    async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
+        name = layout.redriven_name(uuid, info.version, info.last_modified.timestamp())
+        letter = layout.dead_letter(topic, uuid)
+        if not isinstance(await context.store.copy(letter, layout.message(topic, name)), Done):
+            return False
+        return not await context.store.delete([letter, layout.dead_reason(topic, uuid)])
+
+    return [(redrive, "_move", move)]
+
+
+@mutant(
+    "§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT", 1175, 1301, 1663
+)
+def redrive_by_put() -> Patches:
+    bodies: dict[str, bytes] = {}
+    original_move, original_finish = redrive._move, moves.finish_move
+
+    async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
+        found = await context.store.get(layout.dead_letter(topic, uuid))
+        if found is not None:
+            bodies[uuid] = found.body
+        return await original_move(context, topic, uuid, info)
+
+    async def finish(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
+        body = bodies.get(found.lease.source)
+        if body is None:
+            return await original_finish(context, topic, uuid, found)
+        await context.store.overwrite(layout.message(topic, found.lease.key), body)
+        await context.store.delete([layout.dead_letter(topic, found.lease.source)])
+        return await moves._unlock(context, topic, uuid, found)
+
+    return [(redrive, "_move", move), (redrive, "finish_move", finish)]
+
+
+@mutant("§5 Whoever meets an overdue move finishes it", 0, 6, 19)
+def nobody_finishes_moves() -> Patches:
+    async def finish(*_: Any) -> bool:
+        return False
+
+    return [(sweeping_leases, "finish_move", finish), (looking, "finish_move", finish)]
+
+
+def _with(context: Context, **changed: Any) -> Any:
+    """Return a context of which some parts are other ones."""
+
+    class Other:
+        def __getattr__(self, name: str) -> Any:
+            return changed.get(name) or getattr(context, name)
+
+    return Other()

@@ -1,0 +1,127 @@
+"""§4: renewing, and who works for a claim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_pawnqueue.engine import layout, queue
+from airflow_provider_pawnqueue.engine.claims import again, keep_alive, keeping
+from airflow_provider_pawnqueue.engine.claims.claim import Claim
+from airflow_provider_pawnqueue.engine.claims.keep_alive import KeepAlive
+from airflow_provider_pawnqueue.engine.claims.takeover import is_over
+from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
+from airflow_provider_pawnqueue.engine.records import ClaimRecord
+from airflow_provider_pawnqueue.engine.store.port import Refused
+from tests.sim.mutants.entering import Patches, mutant
+
+# --- renew ---
+
+
+@mutant("§4 Renew is a compare-and-set, and who is past its time has lost the claim", 38, 52, 11)
+def renews_whatever_happened() -> Patches:
+    async def renew(context: Context, claim: Any, ttl: float | None = None, session_ttl: float | None = None) -> None:
+        lasts = claim.ttl if ttl is None else ttl
+        session = lasts if session_ttl is None else session_ttl
+        now = await context.now()
+        started = context.clock.elapsed()
+        changed = keeping.renewed(context, claim._record, now, ttl=lasts, session_ttl=session)
+        body = changed.stamped(context.clock.nonce()).encode()
+        version = await context.store.overwrite(layout.claim(claim.topic, changed.stem), body)
+        claim._now_at(changed, version)
+        claim._deadline = context.trusted(started, changed.session_end - now)
+
+    return [(keeping, "renew", renew), (queue, "renew", renew)]
+
+
+@mutant("§4 A renewal never shortens a claim", 241, 241, arena="duel")
+def renewal_shortens() -> Patches:
+    def renewed(context: Context, record: ClaimRecord, now: float, *, ttl: float, session_ttl: float) -> ClaimRecord:
+        until = min(now + ttl, record.created_at + context.settings.claims.max_claim_age_seconds)
+        session_until = min(now + session_ttl, until)
+        return record.model_copy(update={"until": until, "session_until": session_until, "lasts": ttl})
+
+    return [(keeping, "renewed", renewed), (again, "renewed", renewed)]
+
+
+@mutant("§4 That the janitor has renewed meanwhile is no loss", 8, 50, 83, arena="patience")
+def renewed_by_others_is_lost() -> Patches:
+    original = keeping._change
+
+    async def change(context: Context, claim: Claim, changed: ClaimRecord) -> Any:
+        outcome = await original(context, claim, changed)
+        if isinstance(outcome, Refused):
+            raise keeping.lost_error(claim, "its record has changed")
+        return outcome
+
+    return [(keeping, "_change", change)]
+
+
+@mutant("§4 Who keeps a claim alive never stops that in silence", 50, 65, 67, arena="patience")
+def kept_no_longer_in_silence() -> Patches:
+    original = KeepAlive._renew
+
+    async def renew(self: KeepAlive) -> BaseException | None:
+        error = await original(self)
+        if error is not None and not isinstance(error, PawnQueueError):
+            raise error
+        return error
+
+    return [(KeepAlive, "_renew", renew), (KeepAlive, "_ended", lambda _, task: keep_alive._fault(task))]
+
+
+# --- sessions ---
+
+
+@mutant("§4 A new session waits until the time of the old one is over, unless that has handed over", 64, 62, 64)
+def session_does_not_wait() -> Patches:
+    original = again.resume
+
+    async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
+        return await original(context, order, standing, vacated=standing.record.session)
+
+    return [(again, "resume", resume)]
+
+
+@mutant(
+    "§4 A new session waits for the session's time, not for the claim's, which its run renews", 8, 10, 11, arena="long"
+)
+def session_waits_for_the_claim() -> Patches:
+    original = again.resume
+
+    async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
+        record, now = standing.record, await context.now()
+        if record.session not in ("", vacated, order.session) and not is_over(context, record.until, now):
+            raise again.busy_error(context, order, record, record.until, now)
+        return await original(context, order, standing, vacated=vacated)
+
+    return [(again, "resume", resume)]
+
+
+@mutant("§4 A holder trusts the earlier of both times", 8, 10, 11, arena="long")
+def holder_trusts_the_claim() -> Patches:
+    return [(Claim, "deadline", property(lambda self: self._trusted(self._record.until)))]
+
+
+@mutant("§4 On behalf of a run the janitor renews the claim's time alone, never its session's", 8, 10, 11, arena="long")
+def janitor_renews_the_session() -> Patches:
+    original = sweeping_claims.Claims._change
+
+    async def change(self: Any, standing: Any, changed: ClaimRecord) -> Any:
+        if changed.state == "open":
+            changed = changed.model_copy(update={"session_until": changed.until})
+        return await original(self, standing, changed)
+
+    return [(sweeping_claims.Claims, "_change", change)]
+
+
+@mutant(
+    "§4 A claim that was fenced early is waited for until its session's time is over, and no longer",
+    1,
+    5,
+    6,
+    arena="long",
+)
+def fenced_waits_for_the_claim() -> Patches:
+    return [(ClaimRecord, "free_at", property(lambda self: self.until))]

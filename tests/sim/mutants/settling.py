@@ -1,0 +1,102 @@
+"""§4, settle: the decision, and then its effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims import again, claiming, desk, effects, records, settling
+from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision
+from airflow_provider_pawnqueue.engine.store.port import Done
+from tests.sim.mutants.entering import Patches, mutant
+
+
+@mutant("§4 Settle writes the decisions into the record before their effects", 25, 44, 68)
+def no_decision() -> Patches:
+    async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
+        claim._now_at(
+            claim._record.model_copy(update={"settled": {**claim._record.settled, **decisions}}), claim._version
+        )
+        await effects.carry_out(context, claim.topic, claim._record, list(decisions), claim._leases)
+        return settling.Settled(decided=dict(decisions))
+
+    return [(settling, "settle", settle), (desk, "settle", settle), (claiming, "settle", settle)]
+
+
+@mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 236, 74, 99)
+def settles_whatever_happened() -> Patches:
+    original = records.change
+
+    async def change(context: Context, topic: str, record: ClaimRecord, version: str) -> Any:
+        if record.settled and record.state == "open":
+            body = record.stamped(context.clock.nonce()).encode()
+            return Done(await context.store.overwrite(layout.claim(topic, record.stem), body))
+        return await original(context, topic, record, version)
+
+    return [(records, "change", change)]
+
+
+@mutant("§4 A failed COPY never leads to a DELETE", 6, 6, 37)
+def copy_failure_is_ignored() -> Patches:
+    original = effects._bury
+
+    async def bury(*arguments: Any) -> None:
+        await original(*arguments)
+
+    return [(effects, "_bury", bury)]
+
+
+@mutant("§4 Message before lease, always", 25, 82, 100)
+def lease_before_message() -> Patches:
+    async def remove(
+        context: Context, topic: str, record: ClaimRecord, uuids: list[str], *, at_last: Callable[[], str | None]
+    ) -> Any:
+        failed: dict[str, Any] = {}
+        leases = {layout.lease(topic, uuid): uuid for uuid in uuids}
+        for key, error in (await context.store.delete(list(leases)) if leases else {}).items():
+            failed[leases[key]] = error
+        names = {layout.message(topic, record.members[uuid].name): uuid for uuid in uuids}
+        last = None if failed else at_last()
+        if last is not None:
+            names[last] = last
+        for key, error in (await context.store.delete(list(names)) if names else {}).items():
+            failed[names[key]] = error
+        return failed
+
+    return [(effects, "_remove", remove)]
+
+
+@mutant("§4 The record is closed only when all effects are confirmed", 1133, 2997, 3246)
+def closed_too_early() -> Patches:
+    original = effects.carry_out
+
+    async def carry_out(*arguments: Any, **more: Any) -> dict[str, Any]:
+        await original(*arguments, **more)
+        return {}
+
+    modules = (effects, settling, sweeping_claims, again)
+    return [(module, "carry_out", carry_out) for module in modules]
+
+
+@mutant("§3 What is given back with a delay tells that delay, by the store's time", 0, 1, 3, arena="patience")
+def delayed_as_if_in_1970() -> Patches:
+    original = effects._released
+
+    def released(record: ClaimRecord, uuid: str, decision: Decision, _: float) -> Any:
+        return original(record, uuid, decision, 0.0)
+
+    return [(effects, "_released", released)]
+
+
+@mutant(
+    "§3 Every write of a record tells anew what is left of its time",
+    test="tests/engine/claims/test_liveness.py::test_every_write_of_a_record_tells_what_is_left",
+)
+def hints_are_not_told_anew() -> Patches:
+    async def timed(_: Context, record: ClaimRecord) -> ClaimRecord:
+        return record.model_copy(update={"ttl": 0.0 if record.state == "closed" else record.lasts})
+
+    return [(records, "_timed", timed)]
