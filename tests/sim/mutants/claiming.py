@@ -54,12 +54,12 @@ def bodies_first() -> Patches:
     read: ContextVar[Bodies | None] = ContextVar("read", default=None)
     original = Attempt._win
 
-    async def win(self: Attempt, pool: Any) -> Any:
-        members = {one.uuid: Member(name=one.name) for one in pool}
-        read.set(await fetch_bodies(self._context.patient(self._patience), self._order.topic, members))
-        return await original(self, pool)
+    async def win(self: Attempt, picks: Any) -> Any:
+        members = {one.uuid: Member(name=one.name) for one in picks.left}
+        read.set(await fetch_bodies(self._context, self._order.topic, members, self._patience))
+        return await original(self, picks)
 
-    async def bodies(_context: Any, _topic: Any, members: Mapping[str, Member]) -> Bodies:
+    async def bodies(_context: Any, _topic: Any, members: Mapping[str, Member], _: float) -> Bodies:
         early = read.get() or Bodies()
         return Bodies(
             *(

@@ -22,8 +22,8 @@ from tests.sim.mutants.entering import Patches, mutant
 def _with_bodies(judged: Any) -> Patches:
     """Have the bodies judged otherwise, by a function that is given them and the context."""
 
-    async def fetch(context: Context, topic: Any, members: Mapping[str, Any]) -> Bodies:
-        bodies = await fetch_bodies(context, topic, members)
+    async def fetch(context: Context, topic: Any, members: Mapping[str, Any], seconds: float) -> Bodies:
+        bodies = await fetch_bodies(context, topic, members, seconds)
         judged(bodies, context)
         return bodies
 

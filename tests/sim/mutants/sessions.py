@@ -101,7 +101,7 @@ def session_waits_for_the_claim() -> Patches:
 
 @mutant("§4 A holder trusts the earlier of both times", 8, 10, 11, arena="long")
 def holder_trusts_the_claim() -> Patches:
-    return [(Claim, "deadline", property(lambda self: self._trusted(self._record.until)))]
+    return [(Claim, "_until", lambda self, *, in_doubt: self._trusted(self._record.until, in_doubt))]
 
 
 @mutant("§4 On behalf of a run the janitor renews the claim's time alone, never its session's", 8, 10, 11, arena="long")

@@ -15,7 +15,7 @@ from tests.sim.mutants.entering import Patches, mutant
 
 #: A claim's deadline is kept twice: as it was reckoned when it was asked for, and by what is known of the store's time
 #: now. What is to take out a rule of the first has to take out the second as well.
-AS_IT_WAS_RECKONED = (Claim, "deadline", property(lambda self: self._deadline))
+AS_IT_WAS_RECKONED = (Claim, "_until", lambda self, **_: self._deadline)
 
 
 @mutant("§2 Unknown is never read as done", 10, 11, 1)
@@ -44,7 +44,7 @@ def unknown_is_done() -> Patches:
 )
 def no_margin() -> Patches:
     # The holder reckons with the error of its time besides: that is the same rule, kept once more.
-    def trusted_until(self: ServerTime, until: float, margin: float) -> float:
+    def trusted_until(self: ServerTime, until: float, margin: float, **_: bool) -> float:
         return until - margin - self._believed().middle
 
     return [(Context, "margin", property(lambda _: 0.0)), (ServerTime, "trusted_until", trusted_until)]
