@@ -41,6 +41,8 @@ SHARE = 0.25
 TOO_LATE = "reading its messages took longer than its time, or failed"
 #: So many times what is wanted is taken from what there is: what others are faster at is replaced.
 SPARE = 4
+#: What was seen so many seconds ago is not tried for after refusals: others may have done with it meanwhile.
+FRESH = 1.0
 #: So many times ``concurrency.max_in_flight`` leases are asked for between two moments at which a claim can be cut.
 CHUNK = 4
 #: For so long at least a message is tried to be read.
@@ -141,6 +143,7 @@ class Attempt:
         self._spread = spread
         self._order = order
         self._won: Won | None = None
+        self._looked = 0.0
         self._standing: FoundRecord | None = None
         self._may_be_recorded = False
         self.fault: StoreError | None = None
@@ -154,6 +157,7 @@ class Attempt:
     async def run(self) -> Claim | Outcome:
         """Claim once. Whatever interrupts it, what was won is given back."""
         order = self._order
+        self._looked = self._context.clock.elapsed()
         window = self._spread.window(order.most)
         pool = await self._lookout.candidates(window, most=max(window, SPARE * order.most), most_reads=2 * order.most)
         if not pool:
@@ -201,6 +205,9 @@ class Attempt:
             self._spread.learn(len(batch), refused)
             if refused:
                 self._lookout.is_stale()
+                # A store may take seconds to refuse something: SeaweedFS does.
+                if context.registers.is_certain and context.clock.elapsed() - self._looked > FRESH:
+                    break
         return won
 
     async def _ask_for(self, won: Won, batch: Sequence[Candidate]) -> int:
