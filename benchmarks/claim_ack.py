@@ -11,8 +11,8 @@ import json
 import multiprocessing
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 TOPIC = "orders"
 LATENCY = 0.02
-ROUNDS = 3
+ROUNDS, ROUNDS_TOGETHER = 3, 2
 #: By the size of the batch: how many messages, near and far away; few where each of them takes a while.
-NEAR: Mapping[int, int] = MappingProxyType({1: 100, 10: 500, 100: 2000, 250: 2000})
+NEAR: Mapping[int, int] = MappingProxyType({1: 100, 10: 500, 100: 1500, 250: 1500})
 FAR: Mapping[int, int] = MappingProxyType({1: 15, 10: 100, 100: 1000, 250: 1500})
 TOGETHER = (1, 4, 20)
 MESSAGES = 3000
@@ -68,6 +68,7 @@ class Crowd:
     refused: float
     empty_handed: int
     busy: float
+    bare: float = 0.0
 
 
 def run() -> None:
@@ -92,11 +93,15 @@ def run() -> None:
             f"{batch / queue.messages * 1000:6,.0f} ms {bare.messages:7,.0f} msg/s {bare.requests:9.2f}/msg "
             f"{queue.messages / bare.messages:6.0%} {queue.cpu_ms:7.2f} ms/msg {bare.cpu_ms:7.2f} ms/msg"
         )
-    print(f"\n   {'consumers':>9} {'in sum':>13} {'of one':>7} {'requests':>13} {'refused':>13} {'empty-handed':>13}")
+    print(
+        f"\n   {'consumers':>9} {'in sum':>13} {'of one':>7} {'requests':>13} {'refused':>13} {'empty-handed':>13} "
+        f"{'bare, in sum':>13} {'of one':>7}"
+    )
     for count, crowd in crowds.items():
         print(
             f"   {count:9} {crowd.messages:7,.0f} msg/s {crowd.messages / crowds[1].messages:7.2f} "
-            f"{crowd.requests:9.2f}/msg {crowd.refused:9.2f}/msg {crowd.empty_handed:13}"
+            f"{crowd.requests:9.2f}/msg {crowd.refused:9.2f}/msg {crowd.empty_handed:13} "
+            f"{crowd.bare:7,.0f} msg/s {crowd.bare / crowds[1].bare:7.2f}"
         )
     print(
         f"\n   {MESSAGES:,} messages in batches of {BATCH}, claimed and acked by all at once. Empty-handed: claims of "
@@ -123,7 +128,8 @@ def _against_bare(  # noqa: PLR0913 - where, what and how much
         done: _Consumed = pool.apply(_consume, (_settings(at, bucket), 0.0, batch, 1))
         queue.append(Rate(count / done.seconds, done.requests / count, done.cpu / count * 1000))
         bucket = near.make_bucket()
-        bare.append(pool.apply(_bare, (_settings(near, bucket), _settings(at, bucket), count, batch)))
+        done = pool.apply(_bare, (_settings(near, bucket), _settings(at, bucket), 0.0, (count, batch), 1))
+        bare.append(Rate(count / done.seconds, done.requests / count, done.cpu / count * 1000))
     told = ", ".join(f"{one.messages:,.0f}/{other.messages:,.0f}" for one, other in zip(queue, bare, strict=True))
     print(f"   {name}, by {batch}: queue/bare {told} msg/s", flush=True)
     return max(queue, key=lambda rate: rate.messages), max(bare, key=lambda rate: rate.messages)
@@ -149,29 +155,30 @@ def _publish(settings: Settings, count: int) -> None:
     asyncio.run(publish())
 
 
-def _bare(near: Settings, settings: Settings, count: int, batch: int) -> Rate:
-    return asyncio.run(_bare_requests(near, settings, count, batch))
+def _bare(near: Settings, settings: Settings, begin: float, counts: tuple[int, int], consumers: int) -> _Consumed:
+    """Make the requests of so many consumers, each for so many messages in batches of so many, from a moment on."""
+    one = partial(_bare_requests, near, settings, begin, *counts)
+    return asyncio.run(_in_sum(one, consumers))
 
 
-async def _bare_requests(near: Settings, settings: Settings, count: int, batch: int) -> Rate:
+async def _bare_requests(near: Settings, settings: Settings, begin: float, count: int, batch: int) -> _Consumed:
     at_once = settings.concurrency.max_in_flight
     messages = [f"{TOPIC}/messages/{number:06d}-{uuid.uuid4()}" for number in range(count)]
     nearby, store = connect(near.s3), Counting(connect(settings.s3))
     await each(lambda key: nearby.put(key, b"m" * ENVELOPE), messages, at_once=at_once)
     await store.get(TOPIC)  # the first request opens a connection
+    await asyncio.sleep(max(0.0, begin - time.time()))
     store.forget()
     bodies = _Bodies(batch)
-    cpu, started = time.process_time(), time.perf_counter()
+    began, cpu, started = time.time(), time.process_time(), time.perf_counter()
     for first in range(0, count, batch):
         if first % PAGE < batch:
             await asyncio.gather(*(_page(store, f"{TOPIC}/{folder}/") for folder in ("messages", "leases")))
-        await _bare_batch(store, first, messages[first : first + batch], bodies, at_once)
-    rate = Rate(
-        count / (time.perf_counter() - started), store.total / count, (time.process_time() - cpu) / count * 1000
-    )
+        await _bare_batch(store, messages[first : first + batch], bodies, at_once)
+    seconds, used = time.perf_counter() - started, time.process_time() - cpu
     await nearby.aclose()
     await store.aclose()
-    return rate
+    return _Consumed(count, seconds, used, began, time.time(), store.total, store.refused, 0)
 
 
 class _Bodies:
@@ -201,10 +208,10 @@ async def _page(store: Store, folder: str) -> None:
         return
 
 
-async def _bare_batch(store: Store, first: int, messages: Sequence[str], bodies: _Bodies, at_once: int) -> None:
+async def _bare_batch(store: Store, messages: Sequence[str], bodies: _Bodies, at_once: int) -> None:
     """Make the requests of one claim and its ack: leases, bodies, record; the settlement, messages, leases."""
     leases = [f"{TOPIC}/leases/{uuid.uuid4()}.lease" for _ in messages]
-    record = f"{TOPIC}/claims/{first}.json"
+    record = f"{TOPIC}/claims/{uuid.uuid4()}.json"
     won = await each(lambda key: store.put(key, bodies.lease, expect=Expect.NOTHING), leases, at_once=at_once)
     assert all(isinstance(one, Done) for one in won)  # noqa: S101 - nobody else writes here
     await each(store.get, messages, at_once=at_once)
@@ -221,14 +228,15 @@ async def _bare_batch(store: Store, first: int, messages: Sequence[str], bodies:
 
 def _crowds(pool: Pool, server: S3Server) -> dict[int, Crowd]:
     """Measure one consumer and many in turn; take the best of each."""
-    rounds = [{count: _together(pool, server, count) for count in TOGETHER} for _ in range(ROUNDS)]
+    rounds = [{count: _together(pool, server, count) for count in TOGETHER} for _ in range(ROUNDS_TOGETHER)]
     for number, crowds in enumerate(rounds):
         told = ", ".join(
             f"{count} consumers {crowd.messages:,.0f} msg/s ({crowd.requests:.2f} requests each)"
             for count, crowd in crowds.items()
         )
         print(f"   round {number + 1}: {told}", flush=True)
-    return {count: max((crowds[count] for crowds in rounds), key=lambda one: one.messages) for count in TOGETHER}
+    best = {count: max((crowds[count] for crowds in rounds), key=lambda one: one.messages) for count in TOGETHER}
+    return {count: replace(one, bare=max(crowds[count].bare for crowds in rounds)) for count, one in best.items()}
 
 
 def _together(pool: Pool, server: S3Server, consumers: int) -> Crowd:
@@ -242,13 +250,24 @@ def _together(pool: Pool, server: S3Server, consumers: int) -> Crowd:
     done: list[_Consumed] = started.get()
     after = _cpu_times()
     assert sum(one.count for one in done) == MESSAGES  # noqa: S101 - a benchmark of a queue that loses is none
+    begin = time.time() + 7.0  # by then they have published
+    share = MESSAGES // consumers, BATCH
+    bare: list[_Consumed] = pool.starmap(
+        _bare, [(settings, settings, begin, share, consumers // processes)] * processes, chunksize=1
+    )
     return Crowd(
-        messages=MESSAGES / (max(one.end for one in done) - min(one.begin for one in done)),
+        messages=_in_all(done),
         requests=sum(one.requests for one in done) / MESSAGES,
         refused=sum(one.refused for one in done) / MESSAGES,
         empty_handed=sum(one.empty_handed for one in done),
         busy=1 - (after[1] - before[1]) / (after[0] - before[0]),
+        bare=_in_all(bare),
     )
+
+
+def _in_all(done: Sequence[_Consumed]) -> float:
+    """Return how many messages a second that were, in sum."""
+    return sum(one.count for one in done) / (max(one.end for one in done) - min(one.begin for one in done))
 
 
 def _cpu_times() -> tuple[int, int]:
@@ -274,11 +293,10 @@ class _Consumed:
 
 def _consume(settings: Settings, begin: float, batch: int, consumers: int) -> _Consumed:
     """Claim and ack until nothing is left, from a moment on, by so many consumers."""
-    return asyncio.run(_consume_together(settings, begin, batch, consumers))
+    return asyncio.run(_in_sum(partial(_drain, settings, begin, batch), consumers))
 
 
-async def _consume_together(settings: Settings, begin: float, batch: int, consumers: int) -> _Consumed:
-    one = partial(_drain, settings, begin, batch)
+async def _in_sum(one: Callable[[], Coroutine[None, None, _Consumed]], consumers: int) -> _Consumed:
     cpu = time.process_time()
     drained = await asyncio.gather(*(one() for _ in range(consumers)))
     return _Consumed(
