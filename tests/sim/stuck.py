@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 POLL = 5.0
+#: The patience of the most patient of them: so long, a settlement tries what the store refuses.
+PATIENCE = 15.0
 LASTS = 130.0
 AND_THEN = 120.0
 #: A claim among whose messages some fail: a few seconds for each kind of what is tried again, whatever else is stuck.
@@ -36,7 +38,7 @@ SWEEP_TAKES = 120.0
 TRIED_AT_FIRST = 30
 TRIED_EVERY = 5.0
 
-SETTINGS = (settings_for(15.0, RETENTION), settings_for(3.0, RETENTION))
+SETTINGS = (settings_for(PATIENCE, RETENTION), settings_for(3.0, RETENTION))
 READ = ("GET", "HEAD")
 #: What fails: the folder of its object, and the requests; 403 stands for one that is denied, 500 for one that breaks.
 KINDS = (
@@ -137,7 +139,8 @@ async def _stuck(world: World) -> list[str]:
     for name, actor in {**actors, "J1": _janitor, "R1": _redriver}.items():
         process = world.process(name)
         process.spawn(act(stage, process, actor, SETTINGS))
-    stage.truth.judge(Bounds(POLL))
+    # Who settles what cannot be carried out is at it for as long as it is patient, and does not poll meanwhile.
+    stage.truth.judge(Bounds(POLL + PATIENCE))
     await world.until_idle(at_most=LASTS + AND_THEN + 60.0)
     stage.truth.judge_no_more()
     for (kind, key), times in world.bucket.sticky.told.items():
