@@ -42,8 +42,8 @@ IN_VAIN = 3
 #: Why nobody buries what only this consumer cannot take, or what nobody can read at the moment.
 NOT_MALFORMED = frozenset({"malformed", "newer_format"})
 #: How long after a claim's record has landed its call may still be interrupted: its answer is lost, and asked for
-#: again for as long as the retry settings allow (15 s), and a request's time-out (5 s); or it was paused there (90 s).
-INTERRUPTED_WITHIN = 25.0 + 90.0
+#: again for as long as the retry settings allow (15 s), and a request's time-out (5 s).
+INTERRUPTED_WITHIN = 25.0
 
 
 @dataclass(frozen=True, slots=True)
