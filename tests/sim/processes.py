@@ -42,6 +42,7 @@ class Process:
             self, world.stream(f"clock {name}"), world.stream(f"chance {name}"), world.stream(f"ids {name}")
         )
         self._fate = world.stream(f"fate {name}")
+        self.pauses: list[tuple[float, float]] = []
         self._running = 0
         self._last_request = math.inf
         self._last_is_sent = False
@@ -73,6 +74,7 @@ class Process:
         """Let nothing of the process run for so long. Its clock goes on, as the world does."""
         if self.alive:
             self.world.loop.hold(self, self.world.loop.now + seconds)
+            self.pauses.append((self.world.loop.now, self.world.loop.now + seconds))
             self.world.log(self.name, f"is paused for {seconds:.3f} seconds")
 
     def stop_clock(self, seconds: float) -> None:
@@ -109,6 +111,14 @@ class Process:
         if is_paused < world.weather.pause:
             pause = lambda: self.pause(length * LONGEST_PAUSE)  # noqa: E731 - so that both are calls without arguments
             world.loop.at(world.loop.now + pause_at * seconds, _unless_calm, (self, pause))
+
+    def running(self, start: float, end: float) -> float:
+        """Return for how many seconds from ``start`` to ``end`` it was not paused."""
+        lost, seen = 0.0, start
+        for begin, over in sorted(self.pauses):
+            lost += max(0.0, min(over, end) - max(begin, seen))
+            seen = max(seen, over)
+        return max(0.0, end - start - lost)
 
     # --- for its store and its clock ---
 

@@ -80,6 +80,7 @@ class Stage:
         """Begin to watch the bucket."""
         self.truth = Truth(self.world, self.history)
         self.world.bucket.observers += [self.watch, self.truth.see]
+        self.world.listeners.append(self.truth.hear)
 
     def create_topic(self, most: int | None) -> None:
         """Make the topic, and remember how often its messages may be delivered."""

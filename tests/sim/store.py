@@ -99,6 +99,8 @@ class Request:
             self.process.world.log(self.process.name, f"#{self.number} hears: {answer}")
         else:
             self.process.store.looked(self, answer)
+            for listener in self.process.world.listeners:
+                listener(self.process.name, self.kind, self.key, answer)
         future.set_result(answer)
 
     def describe(self, answer: Any) -> str:  # noqa: ANN401 - as above

@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import StoreError, layout
 from airflow_provider_pawnqueue.engine.leases import lease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
+from airflow_provider_pawnqueue.engine.store.port import Done
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import Stage
@@ -124,10 +125,8 @@ def test_an_exempt_unit_is_not_judged(stage: Stage) -> None:
 def test_who_buries_what_was_not_delivered_is_caught(handed_out: int) -> None:
     """Buried as delivered twice: both are in the history, or were cut off at the moment of their hand-out."""
     history = History()
-    for number in range(handed_out):
-        holder = Holder("A", f"c{number}.0", "s")
-        history.hold(holder, UNIT, UNIT, 10.0 * number, 10.0 * number + 1)
-    history.buried_too_often(UNIT, 2, listed={"c0.0", "c1.0"}, interrupted={"c1.0"})
+    handed = {f"c{number}.0" for number in range(handed_out)}
+    history.buried_too_often(UNIT, 2, listed={"c0.0", "c1.0"}, handed=handed, interrupted={"c1.0"})
     never = f"buried though never delivered so often: {UNIT}, 0 times, and not 2"
     assert history.violations() == ([] if handed_out else [never])
 
@@ -135,8 +134,58 @@ def test_who_buries_what_was_not_delivered_is_caught(handed_out: int) -> None:
 def test_what_no_record_lists_was_not_handed_out() -> None:
     """A kill excuses a hand-out that the bucket shows, not one that it does not."""
     history = History()
-    history.buried_too_often(UNIT, 1, listed=set(), interrupted=set())
+    history.buried_too_often(UNIT, 1, listed=set(), handed=set(), interrupted=set())
     assert history.violations() == [f"buried though never delivered so often: {UNIT}, 0 times, and not 1"]
+
+
+DEAD = layout.dead_reason(TOPIC, UNIT)
+
+
+def buried(stage: Stage) -> list[str]:
+    """Let the message be buried as delivered once, and judge."""
+    stage.truth.most = 1
+    stage.world.bucket.plant(DEAD, b'{"reason":"max_deliveries"}')
+    return [one.partition(":")[0] for one in judged(stage, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("heard", "paused", "excused"), [(1.0, 0.0, False), (1.0, 95.0, True), (99.0, 0.0, True), (None, 0.0, True)]
+)
+def test_a_claim_that_knew_of_its_record_in_time_was_to_hand_it_out(
+    stage: Stage,
+    heard: float | None,
+    paused: float,
+    excused: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """One that heard of it too late, or slept over its time, could not."""
+    process = stage.world.process("A")
+    record = record_of(until=100.0, consumer="A")
+    stage.world.bucket.plant(layout.claim(TOPIC, "c.0"), record.encode())
+
+    async def passes(world: World) -> None:
+        if heard is not None:
+            await world.sleep(heard)
+            process.pause(paused)
+            stage.truth.hear("A", "PUT", layout.claim(TOPIC, "c.0"), Done(version="1"))
+
+    stage.world.loop.run_until_complete(passes(stage.world))
+    assert buried(stage) == ([] if excused else ["buried though never delivered so often"])
+
+
+def test_a_second_claim_of_one_name_counts_by_itself(stage: Stage) -> None:
+    """Its first record was deleted with its retention: what the first one handed out, the second one did not."""
+    process, key = stage.world.process("A"), layout.claim(TOPIC, "c.0")
+    for _ in range(2):
+        stage.world.bucket.plant(key, record_of(until=100.0, consumer="A").encode())
+        stage.truth.hear("A", "PUT", key, Done(version="1"))
+        stage.history.hold(Holder("A", "c.0", "s"), UNIT, UNIT, 0.0, 1.0)
+        stage.world.bucket.delete("A", [key])
+        stage.world.loop.run_until_complete(stage.world.sleep(1.0))
+    assert process.alive
+    assert stage.truth.most is None
+    stage.truth.most = 2
+    stage.world.bucket.plant(DEAD, b'{"reason":"max_deliveries"}')
+    assert judged(stage, 1.0) == [f"buried though never delivered so often: {UNIT}, 1 times, and not 2"]
 
 
 def test_who_is_given_what_another_one_has_is_caught_however_short_it_is() -> None:

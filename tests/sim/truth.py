@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.store.port import Done, StoredObject
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from airflow_provider_pawnqueue.engine.store.port import StoredObject
     from tests.sim.world import World
-    from tests.support.history import History
+    from tests.support.history import History, Hold
 
 #: ``claims.margin_seconds``: a taker waits so long after a claim's time. It is in the moment from which one waits.
 MARGIN = 2.0
@@ -37,6 +37,8 @@ CALL = 8.0
 RECHECK = 20.0
 #: Garbage in a lease's place counts as held for ``polling.visibility_timeout_seconds``.
 GARBAGE = 20.0
+#: What a claim needs to hand out what it has won: so many requests, one after another, and one that is tried again.
+STEPS, AGAIN = 20, 6.0
 #: A lease may be won and its claim end without a hand-out, if its process dies, is cancelled or hears no answer.
 IN_VAIN = 3
 #: Why nobody buries what only this consumer cannot take, or what nobody can read at the moment.
@@ -93,7 +95,18 @@ class Counted:
 
     consumer: str
     landed: float
+    end: float
+    """When its session's time was over, as its record told at first: whoever is to hand it out later must not."""
+
+    known: float = math.inf
+    """When its consumer first heard that it has a record."""
+
+    gone: float = math.inf
+    """When its record was deleted: another claim may come to the same name."""
+
     unseen: bool = False
+    decided: bool = False
+    """Its fate was written down, with the count that it had then: who learns later that it was unseen is too late."""
 
 
 @dataclass(slots=True)
@@ -121,6 +134,7 @@ class Truth:
     _waits: dict[str, Wait] = field(default_factory=dict)
     _freed: dict[str, tuple[str, float]] = field(default_factory=dict)
     _won: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    _too_short: set[tuple[str, str]] = field(default_factory=set)
     _counted: dict[str, dict[str, Counted]] = field(default_factory=lambda: defaultdict(dict))
     _buried: dict[str, str] = field(default_factory=dict)
     _broken: list[tuple[str, str]] = field(default_factory=list)
@@ -184,6 +198,17 @@ class Truth:
                 if after is not None and name.endswith(".reason.json"):
                     self._buried.setdefault(name.removesuffix(".reason.json"), _json(after.body).get("reason", ""))
 
+    def hear(self, who: str, kind: str, key: str, answer: object) -> None:
+        """Note when a consumer hears that its claim has a record: of its PUT, or as it reads it."""
+        told = (isinstance(answer, Done) and kind == "PUT") or (isinstance(answer, StoredObject) and kind == "GET")
+        if not told or not key.startswith(_CLAIMS):
+            return
+        stem = key[len(_CLAIMS) :].removesuffix(".json")
+        for uuid in self._records.get(stem, _EMPTY)["members"]:
+            one = self._counted[uuid].get(stem)
+            if one is not None and one.consumer == who:
+                one.known = min(one.known, self.world.loop.now)
+
     def _see_message(self, key: str, *, there: bool) -> None:
         parsed = layout.parse_message(key)
         if parsed is not None:
@@ -194,6 +219,8 @@ class Truth:
         uuid = layout.parse_lease(key)
         if uuid is None:
             return
+        before = self._leases.get(uuid, _EMPTY_LEASE)
+        counted = self._counted[uuid].get(before["claim"])
         if after is None:
             self._leases.pop(uuid, None)
         else:
@@ -206,6 +233,11 @@ class Truth:
             won = self._won[uuid]
             if lease["state"] == "held" and lease["claim"] and lease["claim"] not in won[-1:]:
                 won.append(lease["claim"])
+                if lease["until"] - EPOCH - self.world.loop.now < self._needed:
+                    self._too_short.add((uuid, lease["claim"]))
+        now = self._leases.get(uuid, _EMPTY_LEASE)
+        if counted is not None and (now["state"], now["claim"]) != (before["state"], before["claim"]):
+            counted.decided = True
         self._reconsider(uuid)
 
     def _see_record(self, stem: str, after: StoredObject | None) -> None:
@@ -213,12 +245,19 @@ class Truth:
         if after is None:
             record = self._records.pop(stem, None)
             members.update(record["members"] if record else ())
+            for uuid in members & self._counted.keys():
+                one = self._counted[uuid].pop(stem, None)
+                if one is not None:
+                    one.gone = self.world.loop.now
+                    self._counted[uuid][f"{stem}, deleted at {one.gone}"] = one
         else:
             record = self._records[stem] = {**_EMPTY, **_json(after.body)}
             members.update(record["members"])
             for uuid in members:
-                counted = self._counted[uuid].setdefault(stem, Counted(record["consumer"], self.world.loop.now))
-                counted.unseen = record["settled"].get(uuid, _NOTHING).get("unseen", False)
+                one = Counted(record["consumer"], self.world.loop.now, _end_of(record) - EPOCH)
+                counted, decision = self._counted[uuid].setdefault(stem, one), record["settled"].get(uuid)
+                if decision is not None and not counted.decided:
+                    counted.unseen, counted.decided = decision.get("unseen", False), True
         members.update(uuid for uuid, lease in self._leases.items() if lease["claim"] == stem)
         for uuid in sorted(members):
             self._reconsider(uuid)
@@ -298,7 +337,8 @@ class Truth:
         for uuid, stems in self._won.items():
             vain = 0
             for stem in stems:
-                vain = 0 if (uuid, stem) in handed else vain + 1
+                if (uuid, stem) not in self._too_short:
+                    vain = 0 if (uuid, stem) in handed else vain + 1
                 if vain > allowed and self._bounds is not None:
                     self._broken.append((uuid, f"waited too long: {uuid} won {vain} times and never handed out"))
                     break
@@ -311,19 +351,42 @@ class Truth:
             if reason in self.never.get(uuid, ()):
                 history.broken.append(f"buried though it is valid: {uuid}, {reason}")
             if reason == "max_deliveries" and self.most is not None:
-                listed = {stem: one for stem, one in self._counted[uuid].items() if not one.unseen}
-                cut = {stem for stem, one in listed.items() if one.consumer in dead or self._was_cut(one)}
-                history.buried_too_often(uuid, self.most, listed=set(listed), interrupted=cut)
+                listed = {name: one for name, one in self._counted[uuid].items() if not one.unseen}
+                handed = {self._handed_out(uuid, hold) for hold in history.holds if hold.unit == uuid}
+                cut = {name for name, one in listed.items() if one.consumer in dead or self._was_cut(one)}
+                history.buried_too_often(uuid, self.most, listed=set(listed), handed=handed, interrupted=cut)
+
+    def _handed_out(self, uuid: str, hold: Hold) -> str:
+        """Return which of the claims that listed a message handed it out then."""
+        stem = hold.holder.claim
+        for name, one in self._counted[uuid].items():
+            if name.partition(",")[0] == stem and one.landed <= hold.start <= one.gone:
+                return name
+        return stem
 
     def _was_cut(self, one: Counted) -> bool:
+        """Say whether a claim had no chance to be handed out: it was interrupted, or it was over too soon.
+
+        Over is a claim whose consumer knew of its record too late, or not at all; a paused one knows nothing.
+        """
+        process = self.world.processes[one.consumer]
+        if one.known > one.end or process.running(one.known, one.end) < self._needed:
+            return True
+        late = self.world.first_weather.lateness  # its record may land after its call has failed
         return any(
-            name == one.consumer and -1.0 <= when - one.landed <= INTERRUPTED_WITHIN
+            name == one.consumer and -late <= when - one.landed <= INTERRUPTED_WITHIN
             for name, when in self.interruptions
         )
 
+    @property
+    def _needed(self) -> float:
+        """For how many seconds a claim that has won a lease is to last at least, to be handed out in this weather."""
+        return STEPS * self.world.first_weather.latency + AGAIN
+
 
 _ROOT = f"{TOPIC}/"
-_NOTHING: dict[str, Any] = {}
+_CLAIMS = f"{_ROOT}claims/"
+_EMPTY_LEASE: dict[str, Any] = {"state": "", "claim": ""}
 _EMPTY: dict[str, Any] = {
     "members": {}, "settled": {}, "state": "open", "until": 0.0, "session_until": None, "session": "", "consumer": "",
 }  # fmt: skip

@@ -15,6 +15,10 @@ from tests.sim.weather import CALM, Weather, any_weather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from typing import TypeAlias
+
+    #: Told of each answer that a process hears, errors left out: whose, of which request, of which key, and what.
+    Listener: TypeAlias = Callable[[str, str, str, Any], None]
 
 T = TypeVar("T")
 
@@ -60,6 +64,7 @@ class World:
         self.ended = False
         self.last_landing = 0.0
         self.events: deque[tuple[float, str, Any, Any]] = deque(maxlen=kept)
+        self.listeners: list[Listener] = []
         self._number = 0
         self._waiting: list[asyncio.Future[None]] = []
 

@@ -57,9 +57,9 @@ class History:
     settled: list[tuple[float, str, str, str]] = field(default_factory=list)
     """When a settlement said so, which unit, by which claim, and how."""
 
-    too_often: dict[str, tuple[int, set[str], set[str]]] = field(default_factory=dict)
+    too_often: dict[str, tuple[int, set[str], set[str], set[str]]] = field(default_factory=dict)
     """Units that were buried as delivered too often: after how many deliveries they may be, the claims whose records
-    listed them, and those of these that were interrupted before they could give them to anyone."""
+    listed them, those that handed them out, and those that were interrupted before they could."""
 
     broken: list[str] = field(default_factory=list)
     """What somebody saw that must not be."""
@@ -97,13 +97,16 @@ class History:
         self.holds.append(hold)
         self.open_holds[holder, unit] = hold
 
-    def buried_too_often(self, unit: str, most: int, *, listed: set[str], interrupted: set[str]) -> None:
+    def buried_too_often(
+        self, unit: str, most: int, *, listed: set[str], handed: set[str], interrupted: set[str]
+    ) -> None:
         """Record that a unit was buried, as delivered ``most`` times without a settlement.
 
         :param listed: the claims that were to hand it out, as their records in the bucket tell.
+        :param handed: the claims that did.
         :param interrupted: those whose process was killed or cancelled, or heard no answer, as they were about to.
         """
-        self.too_often[unit] = (most, listed, interrupted)
+        self.too_often[unit] = (most, listed, handed, interrupted)
 
     def violations(self, *, left: Collection[str] = (), reborn: Collection[str] = ()) -> list[str]:
         """Return every promise that was broken.
@@ -165,13 +168,9 @@ class History:
 
     def _buried_undelivered(self) -> Iterable[str]:
         """Promise 6: only what was delivered too often is buried for that, and a lease that was won is no delivery."""
-        handed: dict[str, set[str]] = defaultdict(set)
-        for hold in self.holds:
-            handed[hold.unit].add(hold.holder.claim)
-        for unit, (most, listed, interrupted) in sorted(self.too_often.items()):
-            delivered = len(handed[unit])
-            if len(listed | handed[unit]) < most or delivered + len(interrupted - handed[unit]) < most:
-                yield f"buried though never delivered so often: {unit}, {delivered} times, and not {most}"
+        for unit, (most, listed, handed, interrupted) in sorted(self.too_often.items()):
+            if len(listed | handed) < most or len(handed | interrupted) < most:
+                yield f"buried though never delivered so often: {unit}, {len(handed)} times, and not {most}"
 
 
 class Diary:
