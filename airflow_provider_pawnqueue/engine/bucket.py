@@ -84,7 +84,8 @@ async def _read(store: ResilientStore) -> BucketRecord | None:
     except UnreadableRecordError as problem:
         raise CompatibilityError(
             f"{layout.BUCKET_RECORD} was not written by this library ({problem}): use another bucket or s3.key_prefix, "
-            "or, if nothing uses this one, delete the object.",
+            "or, if nothing uses this one, delete the object; and see whether it is an S3 server that answers at "
+            "s3.endpoint_url.",
             operation="open",
             cause=problem,
         ) from None

@@ -113,7 +113,7 @@ class TopicRecord(Record):
     settings: TopicSettings = TopicSettings()
 
 
-class Registration(Record):
+class RegistrationRecord(Record):
     """``_registry/{role}/{id}.json``: a producer or a consumer, and when it was last here."""
 
     what: ClassVar[str] = "registration"

@@ -182,7 +182,7 @@ async def test_a_store_that_wants_bare_etags_is_remembered() -> None:
         async with PawnQueue.open(settings_at(server.endpoint)) as queue:
             await queue.create_topic("orders")
         async with PawnQueue.open(settings_at(server.endpoint)) as queue:
-            assert (await queue.update_topic("orders", max_deliveries=3)).max_deliveries == 3
+            assert (await queue.update_topic("orders", max_deliveries=3)).settings.max_deliveries == 3
         assert json.loads(server.objects(BUCKET)[RECORD])["unquoted_if_match"] is True
 
 

@@ -18,7 +18,7 @@ from airflow_provider_pawnqueue.engine.records import (
     FORMAT,
     BucketRecord,
     Record,
-    Registration,
+    RegistrationRecord,
     TopicRecord,
     TopicSettings,
     UnreadableRecordError,
@@ -88,7 +88,7 @@ def test_a_field_may_have_any_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("version", [FORMAT + 1, 99, 10**30])
-@pytest.mark.parametrize("kind", [TopicRecord, Registration, BucketRecord])
+@pytest.mark.parametrize("kind", [TopicRecord, RegistrationRecord, BucketRecord])
 def test_a_newer_format_is_refused_by_name(kind: type[Record], version: int) -> None:
     """A body of a newer format is refused, naming its key and its format, whatever else is in it."""
     with pytest.raises(CompatibilityError) as caught:
@@ -187,7 +187,7 @@ def test_what_cannot_be_written_again_is_not_dropped(field: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_no_body_crashes_the_reader(body: bytes) -> None:
     """Any bytes are a record, garbage, or of a newer format."""
-    for kind in (TopicRecord, Registration, BucketRecord):
+    for kind in (TopicRecord, RegistrationRecord, BucketRecord):
         with contextlib.suppress(UnreadableRecordError, CompatibilityError):
             kind.decode(body, KEY).encode()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import again, records
-from airflow_provider_pawnqueue.engine.claims.claim import Claim, ClaimReference, Settlement
+from airflow_provider_pawnqueue.engine.claims.claim import Claim, ClaimReference
 from airflow_provider_pawnqueue.engine.claims.claiming import PARTING, Order, claim_fresh
 from airflow_provider_pawnqueue.engine.claims.keeping import leave
 from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK, Lookout
@@ -21,6 +21,7 @@ from airflow_provider_pawnqueue.engine.claims.takeover import fence
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError, QueueClosedError
 from airflow_provider_pawnqueue.engine.gather import each, uncut
 from airflow_provider_pawnqueue.engine.records import Decision
+from airflow_provider_pawnqueue.engine.settlement import Settlement
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
