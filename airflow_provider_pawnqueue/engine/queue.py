@@ -60,7 +60,7 @@ class PawnQueue:
         self._agreed = agreed
         self._context = Context(store, registers, clock, time, settings)
         self._topics = Topics(store, registers, time, at_once=at_once)
-        self._known_topics = KnownTopics(self._topics, store, clock)
+        self._known_topics = KnownTopics(self._topics, clock)
         self._publisher = Publisher(self._context)
         self._claims = Claims(self._context)
         self._registry = Registry(store, registers, time, at_once=at_once)

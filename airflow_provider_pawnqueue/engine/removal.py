@@ -65,7 +65,10 @@ class _Removal:
 
     def __init__(self, context: Context, topic: str) -> None:
         self._context = context
-        self._store = context.store
+        # A topic is listed and cleared by what it is made of: a register as one, and what is none as the object it is.
+        # Leases, records and the marker lie between messages and strangers' objects there, and each is to be named and
+        # deleted once, in one request with the others of its page.
+        self._registers = context.registers
         self._topic = topic
         self._marker = layout.topic_marker(topic)
 
@@ -97,7 +100,7 @@ class _Removal:
         parts = (layout.messages, layout.packs, layout.leases, layout.claims, layout.dead_letters)
         # What came in meanwhile is somebody's; a marker that is there now is of who created the topic anew.
         kept = (*(part(self._topic) for part in parts), self._marker)
-        async for page in self._store.pages(layout.topic_folder(self._topic)):
+        async for page in self._registers.pages(layout.topic_folder(self._topic)):
             await self._gone([info.key for info in page if not info.key.startswith(kept)])
 
     async def remove_all(self) -> None:
@@ -119,7 +122,7 @@ class _Removal:
     async def _clear(self, folder: str) -> bool:
         """Remove what is there; return whether to look again."""
         some = False
-        async for page in self._store.pages(folder):
+        async for page in self._registers.pages(folder):
             keys = [info.key for info in page]
             if self._marker in keys:
                 return False
@@ -131,7 +134,7 @@ class _Removal:
         """Return the records of claims that nobody works for; raise if there is another one, or a stranger."""
         ended: list[str] = []
         unsure: dict[str, str] = {}
-        async for page in self._store.pages(layout.claims(self._topic)):
+        async for page in self._registers.pages(layout.claims(self._topic)):
             for info in page:
                 parsed = layout.parse_claim(info.key)
                 glance = hint.glance_at_record(info.size, info.last_modified)
@@ -157,7 +160,7 @@ class _Removal:
 
     async def _first_pages(self, folder: str) -> _Folder:
         found = _Folder()
-        async with aclosing(self._store.pages(folder)) as pages:
+        async with aclosing(self._registers.pages(folder)) as pages:
             async for page in pages:
                 if found.pages == COUNTED:
                     found.more = True
@@ -167,7 +170,7 @@ class _Removal:
         return found
 
     async def _gone(self, keys: Sequence[str]) -> None:
-        failed = await self._store.delete(keys) if keys else {}
+        failed = await self._registers.delete(keys) if keys else {}
         for key, error in failed.items():
             raise StoreError(
                 f"Topic {self._topic!r} was deleted in part only: {key} is still there ({error}). Delete it again.",

@@ -95,13 +95,18 @@ class Topics:
     async def names(self) -> list[str]:
         """Return the names of all topics: one LIST, and a HEAD for each folder, as a folder alone makes no topic."""
         names = [name for name in map(layout.topic_of_folder, await self._store.folders()) if name]
-        markers = await each(self._store.head, map(layout.topic_marker, names), at_once=self._at_once)
+        markers = await each(self._registers.head, map(layout.topic_marker, names), at_once=self._at_once)
         return sorted(name for name, marker in zip(names, markers, strict=True) if marker)
+
+    async def is_there(self, topic: str, *, patience: float) -> bool:
+        """Say whether the topic has its marker: one HEAD."""
+        patient = self._registers.through(self._store.with_budget(patience))
+        return await patient.head(layout.topic_marker(topic)) is not None
 
     async def find(self, topic: str) -> tuple[TopicRecord, str] | None:
         """Return the topic's record and its version, or None if there is no such topic."""
         key = layout.topic_marker(topic)
-        found = await self._store.get(key)
+        found = await self._registers.look(key)
         if found is None:
             return None
         try:
@@ -117,9 +122,8 @@ class Topics:
 class KnownTopics:
     """What one process knows of the topics that it uses: their settings change seldom."""
 
-    def __init__(self, topics: Topics, store: ResilientStore, clock: Clock) -> None:
+    def __init__(self, topics: Topics, clock: Clock) -> None:
         self._topics = topics
-        self._store = store
         self._clock = clock
         self._records: dict[str, tuple[TopicRecord, float]] = {}
         self._seen: dict[str, float] = {}
@@ -183,7 +187,7 @@ class KnownTopics:
 
     async def _look(self, topic: str) -> bool:
         began, changes = self._clock.elapsed(), self._changes
-        if await self._store.with_budget(PATIENCE).head(layout.topic_marker(topic)) is None:
+        if not await self._topics.is_there(topic, patience=PATIENCE):
             self.forget(topic)
             return False
         if changes == self._changes:

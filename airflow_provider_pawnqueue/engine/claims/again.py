@@ -43,7 +43,7 @@ async def latest_generation(context: Context, topic: str, claim_id: str) -> int 
     """Return the newest generation of a claim that has a record, or None: one LIST."""
     before = layout.claim(topic, claim_id).removesuffix(".json")
     generations = []
-    async for page in context.store.pages(layout.claims(topic), start_after=before):
+    async for page in context.registers.pages(layout.claims(topic), start_after=before):
         for info in page:
             parsed = layout.parse_claim(info.key)
             if parsed is not None and parsed[0] == claim_id:

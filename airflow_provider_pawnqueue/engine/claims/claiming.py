@@ -130,7 +130,7 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
 
 async def _check_that_the_store_answers(context: Context, topic: str) -> None:
     """Tell messages that cannot be read, which concern nobody else, from a store that gives nothing, and raise that."""
-    await context.patient().store.get(layout.topic_marker(topic))
+    await context.patient().registers.look(layout.topic_marker(topic))
 
 
 class Attempt:

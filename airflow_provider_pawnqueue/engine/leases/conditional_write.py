@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Self
 
 from airflow_provider_pawnqueue.engine.clock import Clock
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each
-from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.leases.cas import OneObjectEach, Step
 from airflow_provider_pawnqueue.engine.records import nonce_of
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
@@ -24,7 +22,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
 
-class ConditionalWrite:
+class ConditionalWrite(OneObjectEach):
     """See :class:`~.cas.Registers`.
 
     :param unquoted: the store wants the ETag of ``If-Match`` without its quotes.
@@ -32,7 +30,7 @@ class ConditionalWrite:
     """
 
     def __init__(self, store: ResilientStore, clock: Clock, *, unquoted: bool, at_once: int) -> None:
-        self._store = store
+        super().__init__(store)
         self._clock = clock
         self._unquoted = unquoted
         self._at_once = at_once
@@ -57,11 +55,9 @@ class ConditionalWrite:
         except StoreError as error:
             return Unknown(error)
 
-    def through(self, store: ResilientStore) -> Self:
+    def through(self, store: ResilientStore) -> ConditionalWrite:
         """See :class:`~.cas.Registers`."""
-        other = copy.copy(self)
-        other._store = store  # noqa: SLF001 - a copy of ourselves
-        return other
+        return ConditionalWrite(store, self._clock, unquoted=self._unquoted, at_once=self._at_once)
 
     async def _take(self, step: Step) -> Outcome:
         nonce = self._clock.nonce()
