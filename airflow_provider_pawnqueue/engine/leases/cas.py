@@ -14,7 +14,7 @@ a process learns the strategy.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -23,6 +23,9 @@ from airflow_provider_pawnqueue.engine.records import Record
 from airflow_provider_pawnqueue.engine.store.port import Expect, ObjectInfo, Outcome, StoredObject
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.clock import Clock
+    from airflow_provider_pawnqueue.engine.records import BucketRecord
+    from airflow_provider_pawnqueue.engine.settings import Settings
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
 
@@ -93,28 +96,38 @@ class Registers(Protocol):
         """Return the same way over another view of the same store: one with less patience."""
 
 
-class OneObjectEach:
-    """What is common to the strategies whose register is the object that has its key: the store's own calls."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """What a store was seen to do with conditions. A violation is told in words; "" is none."""
 
-    def __init__(self, store: ResilientStore) -> None:
-        self._store = store
+    creates: str = ""
+    """How it breaks ``If-None-Match: *``, in sequence or in a race."""
 
-    async def look(self, key: str) -> StoredObject | None:
-        """See :class:`Registers`."""
-        return await self._store.get(key)
+    updates: str = ""
+    """How it breaks ``If-Match``; without creates it is of no use, and is not asked."""
 
-    async def head(self, key: str) -> ObjectInfo | None:
-        """See :class:`Registers`."""
-        return await self._store.head(key)
+    unquoted_if_match: bool = False
+    """It wants the ETag of ``If-Match`` without its quotes, and keeps it then."""
 
-    def pages(self, folder: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo]]:
-        """See :class:`Registers`."""
-        return self._store.pages(folder, start_after=start_after)
 
-    async def overwrite(self, key: str, record: Record) -> str:
-        """See :class:`Registers`: one PUT, which asks nothing."""
-        return await self._store.overwrite(key, record.encode())
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """What a strategy says of itself: see :mod:`.strategies`."""
 
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See :class:`Registers`."""
-        return await self._store.delete(keys)
+    name: str
+    """As settings and the bucket's record have it, for ever."""
+
+    build: Callable[[BucketRecord, ResilientStore, Clock, Settings], Registers]
+    """Make its registers, for a bucket on which all agreed so."""
+
+    refusal: Callable[[Abilities], str]
+    """Say why a store cannot carry it, or "": it can."""
+
+    check: Callable[[Settings], None] = lambda _: None
+    """Raise ConfigError if the settings are not as it needs them."""
+
+    advice: Callable[[float, Settings], str] | None = None
+    """Where its pauses have to fit the store: say how they do, by how long a write takes from a look to the answer."""
+
+    is_one_object: bool = True
+    """Whether a register is the object that has its key."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.clock import Clock
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each
-from airflow_provider_pawnqueue.engine.leases.cas import OneObjectEach, Step
+from airflow_provider_pawnqueue.engine.leases.cas import Abilities, Step, Strategy
+from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach
 from airflow_provider_pawnqueue.engine.records import nonce_of
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
@@ -19,7 +21,11 @@ from airflow_provider_pawnqueue.engine.store.port import (
     StoredObject,
     Unknown,
 )
-from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.records import BucketRecord
+    from airflow_provider_pawnqueue.engine.settings import Settings
+    from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
 
 class ConditionalWrite(OneObjectEach):
@@ -115,3 +121,15 @@ def _undecided(step: Step) -> StoreError:
     return StoreError(
         f"Other writes of {step.key} kept getting in the way: try again.", transient=True, operation="compare-and-set"
     )
+
+
+def _build(record: BucketRecord, store: ResilientStore, clock: Clock, settings: Settings) -> ConditionalWrite:
+    at_once = settings.concurrency.max_in_flight
+    return ConditionalWrite(store, clock, unquoted=record.unquoted_if_match, at_once=at_once)
+
+
+def _refusal(store: Abilities) -> str:
+    return store.creates or store.updates
+
+
+STRATEGY = Strategy("conditional_write", _build, _refusal)

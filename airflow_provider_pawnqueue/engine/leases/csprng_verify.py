@@ -36,9 +36,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.engine.clock import Clock
-from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.errors import ConfigError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each, together
-from airflow_provider_pawnqueue.engine.leases.cas import OneObjectEach, Step
+from airflow_provider_pawnqueue.engine.leases.cas import Step, Strategy
+from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach
 from airflow_provider_pawnqueue.engine.records import nonce_of
 from airflow_provider_pawnqueue.engine.server_time import DRIFT
 from airflow_provider_pawnqueue.engine.store.port import (
@@ -54,6 +55,8 @@ from airflow_provider_pawnqueue.engine.store.port import (
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.records import BucketRecord
+    from airflow_provider_pawnqueue.engine.settings import Settings
     from airflow_provider_pawnqueue.engine.settings.sections import CsprngVerifySettings
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
@@ -351,3 +354,26 @@ def _too_late(step: Step, limit: float) -> StoreError:
         transient=True,
         operation="compare-and-set",
     )
+
+
+def _build(_: BucketRecord, store: ResilientStore, clock: Clock, settings: Settings) -> CsprngVerify:
+    concurrency = settings.concurrency
+    return CsprngVerify(store, clock, concurrency.csprng_verify, at_once=concurrency.max_in_flight)
+
+
+def _check(settings: Settings) -> None:
+    if not shortest_verification(settings.concurrency.csprng_verify):
+        raise ConfigError(
+            "concurrency.csprng_verify.jitter_min_ms and verify_retry_delay_ms are both 0: without pauses nothing "
+            "is verified; use 100 and 150.",
+            operation="open",
+        )
+
+
+STRATEGY = Strategy(
+    "csprng_verify",
+    _build,
+    refusal=lambda _: "",  # what it needs is what the probe demands of any store: the last write wins and is read
+    check=_check,
+    advice=lambda look_to_answer, settings: advice(look_to_answer, settings.concurrency.csprng_verify),
+)
