@@ -107,9 +107,13 @@ class TopicRecord(Record):
 
     what: ClassVar[str] = "topic"
 
-    topic: str
+    #: What is stored as ``topic``. (A stored ``name``, of somebody else's, is an unknown field like any other.)
+    name: str = Field(alias="topic")
     created_at: str = ""
     settings: TopicSettings = TopicSettings()
+
+    def _as_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
 
 
 class Registration(Record):

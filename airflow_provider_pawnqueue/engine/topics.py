@@ -116,7 +116,7 @@ class Topics:
             record = TopicRecord(v=0, topic=topic)
         # Its key names it: pawn-queue's "team/orders" is our "orders" below the prefix "team/", and a marker may be a
         # copy of another topic's.
-        return record.model_copy(update={"topic": topic}), found.info.version
+        return record.model_copy(update={"name": topic}), found.info.version
 
 
 class KnownTopics:

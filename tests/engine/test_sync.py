@@ -92,7 +92,7 @@ def test_topics_and_registrations(queue: SyncPawnQueue) -> None:
     """Topics are made, changed, listed and deleted; producers and consumers are registered and listed."""
     assert queue.create_topic("b", max_deliveries=3).max_deliveries == 3
     assert queue.update_topic("b", max_deliveries=None).max_deliveries is None
-    assert queue.topic("b").topic == "b"
+    assert queue.topic("b").name == "b"
     assert queue.list_topics() == ["b", TOPIC]
     queue.publish("b", numbered(1))
     queue.delete_topic("b", force=True)

@@ -127,7 +127,7 @@ async def test_creating_is_idempotent(queue: PawnQueue, store: ScriptedStore) ->
     assert await queue.create_topic("orders", max_deliveries=3) == created
     assert await store.get(MARKER) == stored
     record = await queue.topic("orders")
-    assert (record.topic, record.settings, record.v) == ("orders", created, 1)
+    assert (record.name, record.settings, record.v) == ("orders", created, 1)
     assert record.created_at.endswith("+00:00")
 
 
@@ -425,7 +425,7 @@ async def test_what_is_not_there_is_named_with_its_remedy(queue: PawnQueue) -> N
 async def test_a_topic_is_named_by_its_key(queue: PawnQueue, store: ScriptedStore) -> None:
     """Whatever name the body of a marker has, a copied one or one of pawn-queue's with a slash, its key is right."""
     await store.put(MARKER, b'{"topic":"team/orders","created_at":"2026-01-01T00:00:00+00:00"}')
-    assert (await queue.topic("orders")).topic == "orders"
+    assert (await queue.topic("orders")).name == "orders"
     await queue.publish("orders", [{"n": 1}])
     assert len(await queue.claim("orders", "c")) == 1
 
