@@ -185,8 +185,14 @@ class Publisher:
         §7: a message that was claimed and settled meanwhile has left none of them, and is sent again. It is then
         delivered twice, under one id: the one duplicate that a publisher can make.
         """
-        keys = (layout.message(topic, name), layout.lease(topic, uuid), layout.dead_letter(topic, uuid))
-        return any(await together(*map(self._context.store.head, keys)))
+        store, registers = self._context.store, self._context.registers
+        return any(
+            await together(
+                store.head(layout.message(topic, name)),
+                registers.head(layout.lease(topic, uuid)),
+                store.head(layout.dead_letter(topic, uuid)),
+            )
+        )
 
 
 def _error(topic: str, ids: list[str], failed: dict[str, StoreError], unknown: dict[str, StoreError]) -> PublishError:

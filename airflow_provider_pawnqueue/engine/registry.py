@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.layout import Role
+    from airflow_provider_pawnqueue.engine.leases.cas import Registers
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,9 @@ class Registry:
         self._at_once = at_once
         self._mine: dict[tuple[Role, str], RegistrationRecord] = {}
         self._attempts: Shared[tuple[Role, str], RegistrationRecord] = Shared()
-        self._rolls: dict[Role, _Roll] = {role: _Roll(store, role, at_once=at_once) for role in get_args(layout.Role)}
+        self._rolls: dict[Role, _Roll] = {
+            role: _Roll(store, self._registers, role, at_once=at_once) for role in get_args(layout.Role)
+        }
 
     async def register(self, role: Role, name: str) -> RegistrationRecord:
         """Return the registration of the name; make it if there is none.
@@ -108,7 +111,7 @@ class Registry:
         fresh = entry.model_copy(update={"last_seen": now}).stamped(entry.nonce)
         key = _key(role, name)
         try:
-            version = await self._store.overwrite(key, fresh.encode())
+            version = await self._registers.overwrite(key, fresh)
         except PawnQueueError as error:
             return error
         self._rolls[role].enter(key, version, fresh)
@@ -155,8 +158,9 @@ class Registry:
 class _Roll:
     """All registrations of one role. What was read is remembered by its version, and forgotten with it."""
 
-    def __init__(self, store: ResilientStore, role: Role, *, at_once: int) -> None:
+    def __init__(self, store: ResilientStore, registers: Registers, role: Role, *, at_once: int) -> None:
         self._store = store
+        self._registers = registers
         self._role = role
         self._at_once = at_once
         self._known: dict[str, tuple[str, RegistrationRecord | None]] = {}
@@ -169,10 +173,10 @@ class _Roll:
 
     async def read(self, key: str) -> RegistrationRecord | None:
         """Return the registration that has this key, or None where there is none."""
-        return await self._read(self._store, key)
+        return await self._read(self._registers, key)
 
-    async def _read(self, store: ResilientStore, key: str) -> RegistrationRecord | None:
-        found = await store.get(key)
+    async def _read(self, registers: Registers, key: str) -> RegistrationRecord | None:
+        found = await registers.look(key)
         if found is None:
             return None
         entry = None
@@ -219,12 +223,12 @@ class _Roll:
 
     async def _look_now(self, *, names_only: bool) -> set[str]:
         before = set(self._known)
-        pages = self._store.pages(layout.registrations(self._role))
+        pages = self._registers.pages(layout.registrations(self._role))
         listed = {info.key: info.version async for page in pages for info in page}
         for key in before.difference(listed):
             self._known.pop(key, None)
         unreadable: set[str] = set()
-        patient = self._store.with_budget(PATIENCE)
+        patient = self._registers.through(self._store.with_budget(PATIENCE))
 
         async def read(key: str) -> None:
             try:

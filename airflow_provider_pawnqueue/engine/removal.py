@@ -76,7 +76,7 @@ async def delete(context: Context, topics: Topics, topic: str, *, force: bool, d
     if not force:
         await removal.refuse_if_used()
     if dry_run:
-        async for page in context.store.pages(layout.topic_folder(topic)):
+        async for page in context.registers.pages(layout.topic_folder(topic)):
             await removal.remove([info.key for info in page if removal.count(info.key)], dry_run=True)
         return removal.removed
     found = await topics.find(topic)
@@ -100,7 +100,10 @@ class _Removal:
 
     def __init__(self, context: Context, topic: str) -> None:
         self._context = context
-        self._store = context.store
+        # A topic is listed and cleared by what it is made of: a register as one, and what is none as the object it is.
+        # Leases, records and the marker lie between messages and strangers' objects there, and each is to be named and
+        # deleted once, in one request with the others of its page.
+        self._registers = context.registers
         self._topic = topic
         self._marker = layout.topic_marker(topic)
         self.removed = Removed()
@@ -120,7 +123,7 @@ class _Removal:
 
     async def remove(self, keys: Sequence[str], *, dry_run: bool) -> None:
         """Delete objects, unless only their number is asked for."""
-        failed = {} if dry_run or not keys else await self._store.delete(keys)
+        failed = {} if dry_run or not keys else await self._context.store.delete(keys)
         for key, error in failed.items():
             raise StoreError(
                 f"Topic {self._topic!r} was purged in part only: {key} is still there ({error}). Purge it again.",
@@ -158,7 +161,7 @@ class _Removal:
         parts = (layout.messages, layout.packs, layout.leases, layout.claims, layout.dead_letters)
         # What came in meanwhile is somebody's; a marker that is there now is of who created the topic anew.
         kept = (*(part(self._topic) for part in parts), self._marker)
-        async for page in self._store.pages(layout.topic_folder(self._topic)):
+        async for page in self._registers.pages(layout.topic_folder(self._topic)):
             await self._gone([info.key for info in page if not info.key.startswith(kept)])
 
     async def remove_all(self) -> None:
@@ -180,7 +183,7 @@ class _Removal:
     async def _clear(self, folder: str) -> bool:
         """Remove what is there; return whether to look again."""
         some = False
-        async for page in self._store.pages(folder):
+        async for page in self._registers.pages(folder):
             keys = [info.key for info in page]
             if self._marker in keys:
                 return False
@@ -194,7 +197,7 @@ class _Removal:
         """Return the records of claims that nobody works for; raise if there is another one, or a stranger."""
         ended: list[str] = []
         unsure: dict[str, str] = {}
-        async for page in self._store.pages(layout.claims(self._topic)):
+        async for page in self._registers.pages(layout.claims(self._topic)):
             for info in page:
                 parsed = layout.parse_claim(info.key)
                 glance = hint.glance_at_record(info.size, info.last_modified)
@@ -220,7 +223,7 @@ class _Removal:
 
     async def _first_pages(self, folder: str) -> _Folder:
         found = _Folder()
-        async with aclosing(self._store.pages(folder)) as pages:
+        async with aclosing(self._registers.pages(folder)) as pages:
             async for page in pages:
                 if found.pages == COUNTED:
                     found.more = True
@@ -230,7 +233,7 @@ class _Removal:
         return found
 
     async def _gone(self, keys: Sequence[str]) -> None:
-        failed = await self._store.delete(keys) if keys else {}
+        failed = await self._registers.delete(keys) if keys else {}
         for key, error in failed.items():
             raise StoreError(
                 f"Topic {self._topic!r} was deleted in part only: {key} is still there ({error}). Delete it again.",

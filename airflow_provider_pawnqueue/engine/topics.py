@@ -54,7 +54,7 @@ class Topic:
     @classmethod
     def of(cls, record: TopicRecord) -> Self:
         """Show a stored topic."""
-        return cls(record.topic, record.settings, parse_iso(record.created_at))
+        return cls(record.name, record.settings, parse_iso(record.created_at))
 
 
 class Topics:
@@ -122,13 +122,18 @@ class Topics:
     async def names(self) -> list[str]:
         """Return the names of all topics: one LIST, and a HEAD for each folder, as a folder alone makes no topic."""
         names = [name for name in map(layout.topic_of_folder, await self._store.folders()) if name]
-        markers = await each(self._store.head, map(layout.topic_marker, names), at_once=self._at_once)
+        markers = await each(self._registers.head, map(layout.topic_marker, names), at_once=self._at_once)
         return sorted(name for name, marker in zip(names, markers, strict=True) if marker)
+
+    async def is_there(self, topic: str, *, patience: float) -> bool:
+        """Say whether the topic has its marker: one HEAD."""
+        patient = self._registers.through(self._store.with_budget(patience))
+        return await patient.head(layout.topic_marker(topic)) is not None
 
     async def find(self, topic: str) -> tuple[TopicRecord, str] | None:
         """Return the topic's record and its version, or None if there is no such topic."""
         key = layout.topic_marker(topic)
-        found = await self._store.get(key)
+        found = await self._registers.look(key)
         if found is None:
             return None
         try:
@@ -138,7 +143,7 @@ class Topics:
             record = TopicRecord(v=0, topic=topic)
         # Its key names it: pawn-queue's "team/orders" is our "orders" below the prefix "team/", and a marker may be a
         # copy of another topic's.
-        return record.model_copy(update={"topic": topic}), found.info.version
+        return record.model_copy(update={"name": topic}), found.info.version
 
 
 class KnownTopics:
@@ -146,7 +151,6 @@ class KnownTopics:
 
     def __init__(self, context: Context, topics: Topics) -> None:
         self._topics = topics
-        self._store = context.store
         self._clock = context.clock
         self._records: dict[str, tuple[TopicRecord, float]] = {}
         self._seen: dict[str, float] = {}
@@ -210,7 +214,7 @@ class KnownTopics:
 
     async def _look(self, topic: str) -> bool:
         began, changes = self._clock.elapsed(), self._changes
-        if await self._store.with_budget(PATIENCE).head(layout.topic_marker(topic)) is None:
+        if not await self._topics.is_there(topic, patience=PATIENCE):
             self.forget(topic)
             return False
         if changes == self._changes:
