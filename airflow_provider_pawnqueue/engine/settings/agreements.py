@@ -56,6 +56,7 @@ _AGREEMENTS: Final[tuple[tuple[str, Callable[..., object]], ...]] = (
     ),
 )
 _PLACE: Final = re.compile(r"{([\w.]+)(=?)}")
+_PATHS: Final = tuple(tuple(place[1] for place in _PLACE.finditer(sentence)) for sentence, _ in _AGREEMENTS)
 
 
 def contradictions(values: Mapping[str, object], named: Callable[[str, object], str]) -> Iterator[str]:
@@ -63,7 +64,6 @@ def contradictions(values: Mapping[str, object], named: Callable[[str, object], 
 
     :param named: what to call a setting, by its path and what may be shown of its value.
     """
-    for sentence, disagree in _AGREEMENTS:
-        paths = [place[1] for place in _PLACE.finditer(sentence)]
-        if values.keys() >= set(paths) and disagree(*(values[path] for path in paths)):
+    for (sentence, disagree), paths in zip(_AGREEMENTS, _PATHS, strict=True):
+        if all(path in values for path in paths) and disagree(*(values[path] for path in paths)):
             yield _PLACE.sub(lambda place: named(place[1], values[place[1]] if place[2] else None), sentence)

@@ -4,12 +4,12 @@ However a section is built, pydantic's ``ValidationError`` never leaves this mod
 refused, and a refused value may be a secret.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import reduce
+from functools import cache, reduce
 from operator import attrgetter
 from typing import Any, Final, Self, TypeAlias
 
@@ -23,7 +23,7 @@ from airflow_provider_pawnqueue.engine.settings.environment import variable_of
 from airflow_provider_pawnqueue.engine.settings.kinds import in_short
 
 #: The names that lead to a setting. A key that somebody made up may be of any type.
-Path: TypeAlias = tuple[Any, ...]
+Names: TypeAlias = tuple[Any, ...]
 
 #: Set while a section is validated; what is validated meanwhile is inside it, and leaves the complaining to it.
 _INSIDE: Final[ContextVar[bool]] = ContextVar("_INSIDE", default=False)
@@ -67,33 +67,37 @@ class Section(BaseModel):
         return self.model_validate(nested(self.flat(self) | self.flat(update)))
 
     @classmethod
-    def section_of(cls, name: object) -> type["Section"] | None:
-        """Return the section that the field ``name`` holds, if it holds one."""
-        kind = cls.model_fields[str(name)].annotation if name in cls.model_fields else None
-        return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+    @cache
+    def sections(cls) -> Mapping[str, type["Section"]]:
+        """Return the sections in here, by the names of their fields."""
+        kinds = {name: info.annotation for name, info in cls.model_fields.items()}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
     @classmethod
-    def fields_below(cls, above: Path = ()) -> Iterator[tuple[Path, FieldInfo]]:
-        """Every setting in here and in the sections below."""
+    @cache
+    def fields_below(cls) -> Mapping[Names, FieldInfo]:
+        """Return every setting in here and in the sections below."""
+        found: dict[Names, FieldInfo] = {}
         for name, info in cls.model_fields.items():
-            section = cls.section_of(name)
-            yield from section.fields_below((*above, name)) if section else [((*above, name), info)]
+            below = cls.sections()[name].fields_below() if name in cls.sections() else {(): info}
+            found |= {(name, *names): field for names, field in below.items()}
+        return found
 
     @classmethod
-    def flat(cls, said: object, above: Path = ()) -> dict[Path, Any]:
+    def flat(cls, said: object, above: Names = ()) -> dict[Names, Any]:
         """Return all that a section or a mapping says; None says nothing, and what is neither says itself."""
         if isinstance(said, cls):
             said = {name: value for name, value in said if name in said.model_fields_set}
         if not isinstance(said, Mapping | None):
             return {above: said}
-        result: dict[Path, Any] = {}
+        result: dict[Names, Any] = {}
         for name, value in (said or {}).items():
-            section = cls.section_of(name)
+            section = cls.sections().get(name)
             result |= section.flat(value, (*above, name)) if section else {(*above, name): value}
         return result
 
     @classmethod
-    def dotted(cls, path: Path) -> str:
+    def dotted(cls, path: Names) -> str:
         """Return the path as users know it, from the settings as a whole."""
         return ".".join([*filter(None, [cls.model_config["title"]]), *map(str, path)])
 
@@ -105,18 +109,18 @@ class Section(BaseModel):
         if _INSIDE.get():
             return accept(value)
         origin = info.context if isinstance(info.context, Origin) else Origin()
-        said, wrong = cls.flat(value), dict[Path, str]()
+        said, wrong = cls.flat(value), dict[Names, str]()
         token = _INSIDE.set(True)
         try:
             settings = accept(nested(said))
         except ValidationError as error:
             wrong = {detail["loc"]: cls._complaint(detail, origin) for detail in error.errors(include_url=False)}
             # What is left is looked at all the same: it may contradict itself.
-            required = {path: "stand-in" for path, field in cls.fields_below() if field.is_required()}
+            required = {path: "stand-in" for path, field in cls.fields_below().items() if field.is_required()}
             settings = accept(nested(required | {path: said[path] for path in said if not _is_in(wrong, path)}))
         finally:
             _INSIDE.reset(token)
-        well = [path for path, _ in cls.fields_below() if not _is_in(wrong, path)]
+        well = [path for path in cls.fields_below() if not _is_in(wrong, path)]
         values = {cls.dotted(path): attrgetter(".".join(path))(settings) for path in well}
         if complaints := [*wrong.values(), *contradictions(values, origin.named)]:
             of = f" of {origin.source}" if origin.source else ""
@@ -142,14 +146,14 @@ class Section(BaseModel):
         return f"{origin.named(path)} {words}"
 
     @classmethod
-    def _nearest(cls, path: Path) -> Path:
-        known = [setting[:depth] for setting, _ in cls.fields_below() for depth in range(1, len(setting) + 1)]
+    def _nearest(cls, path: Names) -> Names:
+        known = [setting[:depth] for setting in cls.fields_below() for depth in range(1, len(setting) + 1)]
         namesakes = [other for other in known if other[-1] == path[-1]]
         siblings = [other[-1] for other in known if other[:-1] == path[:-1]]
         return [*namesakes, (*path[:-1], *get_close_matches(str(path[-1]), siblings, n=1, cutoff=0))][0]
 
 
-def nested(said: Mapping[Path, Any]) -> Any:  # noqa: ANN401 - a dict, or what was given in its place
+def nested(said: Mapping[Names, Any]) -> Any:  # noqa: ANN401 - a dict, or what was given in its place
     """Undo :meth:`Section.flat`; what is given in the place of a section hides what else is said about that."""
     whole: dict[str, Any] = {}
     for path in sorted(said, key=len, reverse=True):
@@ -158,5 +162,5 @@ def nested(said: Mapping[Path, Any]) -> Any:  # noqa: ANN401 - a dict, or what w
     return whole.get("", {})
 
 
-def _is_in(places: Mapping[Path, object], path: Path) -> bool:
+def _is_in(places: Mapping[Names, object], path: Names) -> bool:
     return any(path[:depth] in places for depth in range(len(path) + 1))

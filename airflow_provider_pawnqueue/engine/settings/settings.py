@@ -112,5 +112,5 @@ class Settings(Section):
 
 def environment_variables() -> Mapping[str, str]:
     """Return every environment variable that is read, and the dotted path of the setting that it sets."""
-    paths = [Settings.dotted(path) for path, _ in Settings.fields_below()]
+    paths = [Settings.dotted(path) for path in Settings.fields_below()]
     return MappingProxyType({variable_of(path): path for path in paths})
