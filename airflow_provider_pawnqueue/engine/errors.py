@@ -83,7 +83,11 @@ class RetryBudgetExceededError(StoreError):
     """The object store kept failing for as long as the retry settings allow."""
 
 
-class InvalidTopicError(PawnQueueError):
+class InvalidArgumentError(PawnQueueError, ValueError):
+    """An argument of a call is of the wrong kind or out of its range: its sentence says what to pass instead."""
+
+
+class InvalidTopicError(InvalidArgumentError):
     """A topic name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with a letter or a digit."""
 
 
@@ -99,7 +103,7 @@ class TopicNotEmptyError(PawnQueueError):
     """The topic still holds messages, leases or dead letters, so it was not deleted."""
 
 
-class InvalidPayloadError(PawnQueueError):
+class InvalidPayloadError(InvalidArgumentError):
     """A payload is a JSON object: its sentence names the place in it that is none, and nothing was published."""
 
 
