@@ -69,3 +69,12 @@ class SystemClock:
 def iso(seconds: float) -> str:
     """Write a point in time as the bucket's records have it: ISO 8601, UTC, with ``+00:00``."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
+
+
+def parse_iso(text: str) -> datetime | None:
+    """Read a point in time that :func:`iso` or pawn-queue wrote; None for what is none. Without a zone it is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

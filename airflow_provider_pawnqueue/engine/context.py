@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.events import Events
 from airflow_provider_pawnqueue.engine.leases import lease
 from airflow_provider_pawnqueue.engine.server_time import lasting
 
@@ -31,6 +32,7 @@ class Context:
     clock: Clock
     time: ServerTime
     settings: Settings
+    events: Events = field(default_factory=Events)
 
     @property
     def at_once(self) -> int:

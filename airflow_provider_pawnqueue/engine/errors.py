@@ -6,7 +6,10 @@ import pickle
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.settlement import Settlement
 
 
 class OriginalError(Exception):
@@ -143,7 +146,14 @@ class LeaseLostError(PawnQueueError):
     """The claim is no longer ours: its time was over, somebody fenced it, or another session works for it.
 
     What was claimed under it may be worked on by others: stop, and claim anew.
+
+    :param settlement: where messages were to be settled: what became of each, those of the others included that were
+        settled all the same.
     """
+
+    def __init__(self, sentence: str | None = None, *, settlement: Settlement | None = None, **attributes: Any) -> None:
+        super().__init__(sentence, **attributes)
+        self.settlement = settlement
 
 
 class ClaimBusyError(PawnQueueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
@@ -13,7 +13,7 @@ from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.claim import Message
 from airflow_provider_pawnqueue.engine.claims.takeover import is_over
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -72,8 +72,12 @@ async def stats(context: Context, topic: str) -> Stats:
     may have been renewed, or may have settled what could not be carried out; and leases whose delay may be over.
     """
     now = await context.now()
-    keys = (layout.messages(topic), layout.leases(topic), layout.dead_letters(topic))
-    messages, leases, dead = await each(lambda folder: _all(context, folder), keys, at_once=len(keys))
+    store = context.store
+    messages, leases, dead = await together(
+        _all(store.pages(layout.messages(topic))),
+        _all(context.registers.pages(layout.leases(topic))),
+        _all(store.pages(layout.dead_letters(topic))),
+    )
     by_uuid = {uuid: info for info in leases if (uuid := layout.parse_lease(info.key))}
     strangers = len(leases) - len(by_uuid)
     leased: dict[str, ObjectInfo] = {}
@@ -129,7 +133,7 @@ async def peek(context: Context, topic: str, most: int) -> list[Message]:
             break
     if faults and not found:
         # ⚑ §5.6: a store that gives nothing at all is an error, not an empty topic.
-        await patient.store.get(layout.topic_marker(topic))
+        await patient.registers.look(layout.topic_marker(topic))
     return found
 
 
@@ -238,7 +242,8 @@ async def _members(context: Context, topic: str, now: float) -> _Members:
     """Read the records of claims that may live; and then of those that are over, which may have left something."""
     unsure: list[str] = []
     over: list[str] = []
-    for info in sorted(await _all(context, layout.claims(topic)), key=lambda info: info.last_modified, reverse=True):
+    claims = await _all(context.registers.pages(layout.claims(topic)))
+    for info in sorted(claims, key=lambda info: info.last_modified, reverse=True):
         parsed = layout.parse_claim(info.key)
         glance = hint.glance_at_record(info.size, info.last_modified)
         if parsed is None or (glance is not None and glance.state == "closed"):
@@ -287,8 +292,8 @@ async def _read_each(context: Context, names: Sequence[str], read: Callable[[str
     return found
 
 
-async def _all(context: Context, folder: str) -> list[ObjectInfo]:
-    return [info async for page in context.store.pages(folder) for info in page]
+async def _all(pages: AsyncIterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
+    return [info async for page in pages for info in page]
 
 
 async def _read(context: Context, topic: str, info: ObjectInfo) -> Message | None:

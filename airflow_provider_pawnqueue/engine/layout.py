@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-from airflow_provider_pawnqueue.engine.errors import ConfigError, InvalidTopicError
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, InvalidTopicError
 
 Role: TypeAlias = Literal["producers", "consumers"]
 
@@ -143,11 +143,20 @@ def parse_claim(key: str) -> tuple[str, int] | None:
     return (claim_id, int(generation)) if _CLAIM_ID.fullmatch(claim_id) else None
 
 
+def checked_message_id(message_id: object) -> str:
+    """Return the id under which a message is kept, or raise before any request is made with it."""
+    if isinstance(message_id, str) and _UUID.fullmatch(message_id):
+        return message_id
+    raise InvalidArgumentError(
+        f"{repr(message_id)[:_SHOWN]} is no id of a message: it is the UUID that publish() returned.", operation="find"
+    )
+
+
 def checked_claim_id(claim_id: object) -> str:
     """Return the claim's id, or raise before any request is made with it."""
     if isinstance(claim_id, str) and _CLAIM_ID.fullmatch(claim_id):
         return claim_id
-    raise ConfigError(
+    raise InvalidArgumentError(
         f"{str(claim_id)[:_SHOWN]!r} is no claim id: use 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
         operation="claim",
     )
@@ -157,7 +166,7 @@ def checked_holder(name: object, what: str) -> str:
     """Return the name of who claims, or raise before any request is made with it."""
     if isinstance(name, str) and 1 <= len(name) <= _LONGEST_HOLDER and name.encode(errors="replace").decode() == name:
         return name
-    raise ConfigError(
+    raise InvalidArgumentError(
         f"{what} is a text of 1 to {_LONGEST_HOLDER:,} characters, not {repr(name)[:_SHOWN]}.", operation="claim"
     )
 

@@ -11,14 +11,14 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_pawnqueue.engine import (
     CompatibilityError,
-    ConfigError,
+    InvalidArgumentError,
     MemoryStore,
     PawnQueue,
     QueueClosedError,
@@ -32,7 +32,7 @@ from tests.engine.virtual import TOPIC, Client, Kind, Process, World, numbered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_pawnqueue.engine.records import Registration
+    from airflow_provider_pawnqueue.engine.records import RegistrationRecord
     from airflow_provider_pawnqueue.engine.store.port import Outcome
     from tests.support.servers import S3Server
 
@@ -129,21 +129,21 @@ async def test_a_name_keeps_its_id(store: ScriptedStore) -> None:
     """A name that is registered again, in this process or in another, has the same id, and one object."""
     first = await PawnQueue.open(store=store)
     registration = await first.register_producer("billing")
-    assert uuid.UUID(registration.entity_id).version == 4
-    assert (registration.role, registration.name) == ("producers", "billing")
+    assert uuid.UUID(registration.id).version == 4
+    assert (registration.role, registration.name) == ("producer", "billing")
     assert await first.register_producer("billing") == registration
     await first.aclose()
     async with PawnQueue.open(store=store) as second:
         again = await second.register_producer("billing")
-    assert (again.entity_id, again.registered_at) == (registration.entity_id, registration.registered_at)
-    assert await store.keys() == [f"_registry/producers/{registration.entity_id}.json"]
+    assert (again.id, again.registered_at) == (registration.id, registration.registered_at)
+    assert await store.keys() == [f"_registry/producers/{registration.id}.json"]
 
 
 async def test_one_id_when_all_register_at_once(store: ScriptedStore) -> None:
     """Of many processes that register a name at the same instant all get the same id, and one object is made."""
     queues = [await PawnQueue.open(store=store) for _ in range(20)]
     found = await asyncio.gather(*(queue.register_producer("billing") for queue in queues))
-    assert len({(one.entity_id, one.registered_at) for one in found}) == 1
+    assert len({(one.id, one.registered_at) for one in found}) == 1
     assert len(await store.keys()) == 1
     for queue in queues:
         await queue.aclose()
@@ -153,13 +153,9 @@ async def test_roles_are_apart(store: ScriptedStore) -> None:
     """A producer and a consumer of one name are two, each with an id of its own, listed each in its role."""
     async with PawnQueue.open(store=store) as queue:
         producer, consumer = await queue.register_producer("billing"), await queue.register_consumer("billing")
-        assert producer.entity_id != consumer.entity_id
-        assert [(one.role, one.entity_id) for one in await queue.list_producers()] == [
-            ("producers", producer.entity_id)
-        ]
-        assert [(one.role, one.entity_id) for one in await queue.list_consumers()] == [
-            ("consumers", consumer.entity_id)
-        ]
+        assert producer.id != consumer.id
+        assert [(one.role, one.id) for one in await queue.list_producers()] == [("producer", producer.id)]
+        assert [(one.role, one.id) for one in await queue.list_consumers()] == [("consumer", consumer.id)]
 
 
 async def test_an_id_outlives_silence(store: ScriptedStore) -> None:
@@ -168,15 +164,15 @@ async def test_an_id_outlives_silence(store: ScriptedStore) -> None:
     await store.put(key, body)
     async with PawnQueue.open(store=store) as queue:
         registration = await queue.register_producer("billing")
-        assert (registration.entity_id, registration.registered_at) == (entity_id, "2019-01-01T00:00:00+00:00")
+        assert (registration.id, registration.registered_at) == (entity_id, datetime(2019, 1, 1, tzinfo=UTC))
     # Ours too: made by this version, then aged.
     async with PawnQueue.open(store=store) as queue:
         ours = await queue.register_producer("shipping")
-    aged = await store.json(f"_registry/producers/{ours.entity_id}.json")
+    aged = await store.json(f"_registry/producers/{ours.id}.json")
     aged["last_seen"] = aged["registered_at"] = "2019-01-01T00:00:00+00:00"
-    await store.put(f"_registry/producers/{ours.entity_id}.json", json.dumps(aged).encode())
+    await store.put(f"_registry/producers/{ours.id}.json", json.dumps(aged).encode())
     async with PawnQueue.open(store=store) as queue:
-        assert (await queue.register_producer("shipping")).entity_id == ours.entity_id
+        assert (await queue.register_producer("shipping")).id == ours.id
 
 
 async def test_an_id_of_the_published_library_is_kept(store: ScriptedStore) -> None:
@@ -187,8 +183,8 @@ async def test_an_id_of_the_published_library_is_kept(store: ScriptedStore) -> N
     await store.put(*other[:2])
     queues = [await PawnQueue.open(store=store) for _ in range(5)]
     found = await asyncio.gather(*(queue.register_producer("billing") for queue in queues))
-    assert {one.entity_id for one in found} == {entity_id}
-    assert {one.registered_at for one in found} == {"2025-01-02T03:04:05.000006+00:00"}
+    assert {one.id for one in found} == {entity_id}
+    assert {one.registered_at for one in found} == {datetime(2025, 1, 2, 3, 4, 5, 6, tzinfo=UTC)}
     assert len(await store.keys()) == 3  # its own, the other one, and ours at the name's own key
     assert (await store.get(key) or pytest.fail("gone")).body == body
     for queue in queues:
@@ -203,8 +199,8 @@ async def test_the_elder_of_two_ids_is_kept(store: ScriptedStore) -> None:
         await store.put(key, body)
     queues = [await PawnQueue.open(store=store) for _ in range(5)]
     found = await asyncio.gather(*(queue.register_producer("billing") for queue in queues))
-    assert {one.entity_id for one in found} == {elder[2]}
-    assert [one.entity_id for one in await queues[0].list_producers()] == [elder[2]]
+    assert {one.id for one in found} == {elder[2]}
+    assert [one.id for one in await queues[0].list_producers()] == [elder[2]]
     for queue in queues:
         await queue.aclose()
 
@@ -215,7 +211,7 @@ async def test_list_and_register_agree_on_the_id(store: ScriptedStore) -> None:
         registration = await queue.register_producer("billing")
         key, body, _ = registered_by_pawn_queue("billing", "2019-01-01T00:00:00+00:00")
         await store.put(key, body)
-        assert [one.entity_id for one in await queue.list_producers()] == [registration.entity_id]
+        assert [one.id for one in await queue.list_producers()] == [registration.id]
 
 
 PROCESS = """
@@ -226,7 +222,7 @@ async def main():
     async with PawnQueue.open(pickle.loads(base64.b64decode(sys.argv[1]))) as queue:
         print("ready", flush=True)
         sys.stdin.readline()
-        print((await queue.register_consumer("billing")).entity_id, flush=True)
+        print((await queue.register_consumer("billing")).id, flush=True)
 
 asyncio.run(main())
 """
@@ -256,7 +252,7 @@ async def test_one_id_in_several_processes(seaweedfs: S3Server, settings_for: Ca
     assert len({output for output, _ in outputs}) == 1
     async with PawnQueue.open(settings) as queue:
         [listed] = await queue.list_consumers()
-    assert outputs[0][0].decode().strip() == listed.entity_id
+    assert outputs[0][0].decode().strip() == listed.id
 
 
 # --- what it costs ---
@@ -336,7 +332,7 @@ async def test_a_list_reads_what_is_new_since_the_last_one(world: World, ann: Pr
     listed = {one.name: one for one in await ann.queue.list_producers()}
     assert len(listed) == 51
     assert kinds(ann.client, before) == {"LIST": 1, "GET": 1}
-    assert world.clock.server() - seen(listed["shop"].model_dump()) < INTERVAL + 5
+    assert world.clock.server() - listed["shop"].last_seen.timestamp() < INTERVAL + 5
 
 
 async def test_who_is_registered_during_a_look_is_found_by_the_next(world: World, ann: Process) -> None:
@@ -351,11 +347,11 @@ async def test_who_is_registered_during_a_look_is_found_by_the_next(world: World
             planted.append(entity_id)
             late.append(asyncio.create_task(ann.queue.register_producer("late")))
 
-    late: list[asyncio.Task[Registration]] = []
+    late: list[asyncio.Task[RegistrationRecord]] = []
     plant(world, 200)
     ann.client.meanwhile = meanwhile
     await ann.queue.register_producer("early")
-    assert [one.entity_id for one in await asyncio.gather(*late)] == planted
+    assert [one.id for one in await asyncio.gather(*late)] == planted
 
 
 async def test_who_is_cancelled_leaves_the_others_their_registration(world: World, ann: Process) -> None:
@@ -370,8 +366,8 @@ async def test_who_is_cancelled_leaves_the_others_their_registration(world: Worl
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert [isinstance(one, asyncio.CancelledError) for one in outcomes] == [True, *[False] * 4, *[True] * 5]
     assert kinds(ann.client) == {"GET": 51, "LIST": 1, "PUT": 1}
-    [first] = {one.entity_id for one in outcomes if not isinstance(one, BaseException)}
-    assert (await ann.queue.register_producer("shop")).entity_id == first
+    [first] = {one.id for one in outcomes if not isinstance(one, BaseException)}
+    assert (await ann.queue.register_producer("shop")).id == first
 
 
 async def test_one_that_cannot_be_read_keeps_no_other_name(
@@ -395,7 +391,7 @@ async def test_one_that_cannot_be_read_now_may_be_the_name(world: World) -> None
     world.bucket.plant(key, body)
     process = await world.process()
     process.client.inject("lost", "GET", key, times=3)
-    assert (await process.queue.register_producer("shop")).entity_id == entity_id
+    assert (await process.queue.register_producer("shop")).id == entity_id
 
 
 async def test_one_that_can_never_be_read_keeps_nobody_from_publishing(
@@ -415,7 +411,7 @@ async def test_one_that_can_never_be_read_keeps_nobody_from_publishing(
 
 async def test_a_name_whose_own_registration_cannot_be_read_gets_no_second_id(world: World, ann: Process) -> None:
     """It stands at the name's own key: whose name it is, is known."""
-    entity_id = (await ann.queue.register_producer("shop")).entity_id
+    entity_id = (await ann.queue.register_producer("shop")).id
     process = await world.process()
     process.client.inject("lost", "GET", f"_registry/producers/{entity_id}.json")
     with pytest.raises(StoreError):
@@ -469,7 +465,7 @@ async def test_who_was_registered_before_is_seen_at_once(world: World, ann: Proc
     await world.later(1)
     await short.queue.aclose()
     listed = {one.name: one for one in await (await world.process()).queue.list_producers()}
-    assert abs(datetime.fromisoformat(listed["shop"].last_seen).timestamp() - world.clock.server()) < 5
+    assert abs(listed["shop"].last_seen.timestamp() - world.clock.server()) < 5
     assert kinds(short.client)["PUT"] == 2
 
 
@@ -488,11 +484,11 @@ async def test_who_was_seen_just_now_is_not_written_again(world: World) -> None:
 async def test_a_heart_beats_for_the_others_too(world: World, ann: Process, caplog: pytest.LogCaptureFixture) -> None:
     """One registration that cannot be written keeps none of the others from being seen, whatever the store raises."""
     names = [f"shop-{number}" for number in range(5)]
-    ids = [(await ann.queue.register_producer(name)).entity_id for name in names]
+    ids = [(await ann.queue.register_producer(name)).id for name in names]
     ann.client.inject("denied", "PUT", f"*{ids[0]}*")
     await world.later(INTERVAL + 1)
     listed = {one.name: one for one in await ann.queue.list_producers()}
-    fresh = {name for name, one in listed.items() if world.clock.server() - seen(one.model_dump()) < INTERVAL / 2}
+    fresh = {name for name, one in listed.items() if world.clock.server() - one.last_seen.timestamp() < INTERVAL / 2}
     assert fresh == set(names[1:])
     assert "is tried again" in caplog.text
     ann.client.heal()
@@ -505,7 +501,7 @@ async def test_a_heart_beats_for_the_others_too(world: World, ann: Process, capl
     ann.client.meanwhile = broken
     await world.later(2 * INTERVAL)
     assert beating() == ["pawnqueue-heartbeat"]
-    assert world.clock.server() - seen((await ann.queue.list_producers())[1].model_dump()) < INTERVAL + 5
+    assert world.clock.server() - (await ann.queue.list_producers())[1].last_seen.timestamp() < INTERVAL + 5
 
 
 async def test_the_heartbeat_tells_when_one_was_last_seen(store: ScriptedStore) -> None:
@@ -572,7 +568,7 @@ async def test_a_failed_beat_is_made_up_for(store: ScriptedStore, caplog: pytest
         await clock.advance(INTERVAL)
         assert await store.tried.get() == key
         await clock.fallen_asleep.wait()
-        assert seen(await store.json(key)) > datetime.fromisoformat(registration.last_seen).timestamp()
+        assert seen(await store.json(key)) > registration.last_seen.timestamp()
 
 
 async def test_the_heartbeat_ends_with_the_queue(store: ScriptedStore) -> None:
@@ -630,8 +626,8 @@ async def test_a_listing_shows_a_name_once(store: ScriptedStore) -> None:
         await store.put(key, json.dumps(later).encode())
         listed = await queue.list_producers()
     assert [one.name for one in listed] == ["billing", "shipping", "Ärger"]
-    assert (listed[0].entity_id, listed[0].registered_at) == (entity_id, "2019-01-01T00:00:00+00:00")
-    assert listed[0].last_seen == "2999-01-01T00:00:00+00:00"
+    assert (listed[0].id, listed[0].registered_at) == (entity_id, datetime(2019, 1, 1, tzinfo=UTC))
+    assert listed[0].last_seen == datetime(2999, 1, 1, tzinfo=UTC)
 
 
 async def test_a_thousand_and_more_are_listed(store: ScriptedStore) -> None:
@@ -663,7 +659,7 @@ async def test_garbage_is_left_alone(store: ScriptedStore, caplog: pytest.LogCap
         assert {record.getMessage() for record in caplog.records} == {
             f"{key} is no registration and is left alone." for key in GARBAGE
         }
-        assert [one.entity_id for one in await queue.list_producers()] == [registration.entity_id]
+        assert [one.id for one in await queue.list_producers()] == [registration.id]
     for key, body in GARBAGE.items():
         assert (await store.get(key) or pytest.fail("gone")).body == body
 
@@ -672,7 +668,7 @@ async def test_garbage_in_a_name_s_own_place_is_told(store: ScriptedStore) -> No
     """Where something else stands at the key of a name, the error names the object to delete."""
     async with PawnQueue.open(store=store) as queue:
         registration = await queue.register_producer("billing")
-    key = f"_registry/producers/{registration.entity_id}.json"
+    key = f"_registry/producers/{registration.id}.json"
     await store.put(key, b"garbage")
     async with PawnQueue.open(store=store) as queue:
         with pytest.raises(
@@ -681,7 +677,7 @@ async def test_garbage_in_a_name_s_own_place_is_told(store: ScriptedStore) -> No
             await queue.register_producer("billing")
         assert not caught.value.transient
         await store.delete([key])
-        assert (await queue.register_producer("billing")).entity_id == registration.entity_id
+        assert (await queue.register_producer("billing")).id == registration.id
 
 
 async def test_a_newer_registration_is_refused_by_name(store: ScriptedStore) -> None:
@@ -700,7 +696,9 @@ async def test_no_one_has_such_a_name(store: ScriptedStore, name: str) -> None:
     """A bad name is refused before any request, and the error says what a name is."""
     async with PawnQueue.open(store=store) as queue:
         for register in (queue.register_producer, queue.register_consumer):
-            with pytest.raises(ConfigError, match="name of a producer or consumer is a text of 1 to 256 characters"):
+            with pytest.raises(
+                InvalidArgumentError, match="name of a producer or consumer is a text of 1 to 256 characters"
+            ):
                 await register(name)
         assert await store.keys() == []
 

@@ -415,9 +415,16 @@ def test_zero_is_refused_where_it_makes_no_sense(path: str) -> None:
         assert with_one(path, 0).at(path) == 0
 
 
-@pytest.mark.parametrize(
-    "path", ["concurrency.strategy", "s3.client", "s3.addressing_style", "s3.server_side_encryption"]
-)
+def test_the_strategies_name_is_a_text() -> None:
+    """Which strategies there are is known where a bucket is opened; what is no name at all is refused here."""
+    assert with_one("concurrency.strategy", "newer").concurrency.strategy == "newer"
+    for wrong in ("", " auto", 5, None):
+        assert "concurrency.strategy must be a text" in complaint_of(
+            lambda wrong=wrong: with_one("concurrency.strategy", wrong)
+        )
+
+
+@pytest.mark.parametrize("path", ["s3.client", "s3.addressing_style", "s3.server_side_encryption"])
 def test_a_choice_is_refused_with_what_there_is_to_choose(path: str) -> None:
     """The choices are in the sentence, and what was chosen instead."""
     sentence = complaint_of(lambda: with_one(path, "magic"))
@@ -465,7 +472,7 @@ def test_everything_that_is_wrong_is_in_one_sentence() -> None:
             {
                 "s3": {"use_ssl": "maybe", "aws_access_key_id": KEY_ID},
                 "polling": {"interval_seconds": -1, "lease_refresh_interval_seconds": 20, "nonsense": 1},
-                "concurrency": {"strategy": "magic", "csprng_verify": {"jitter_min_ms": 500, "verify_retries": -1}},
+                "concurrency": {"strategy": "", "csprng_verify": {"jitter_min_ms": 500, "verify_retries": -1}},
                 "retry": {"initial_delay_seconds": 9},
                 "limits": 5,
             },

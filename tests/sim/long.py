@@ -13,6 +13,7 @@ from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.truth import CALL, ERROR, MARGIN, Bounds
 from tests.sim.weather import CALM
+from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
@@ -255,7 +256,7 @@ async def _give_back_and_renew(stage: Stage, process: Process, queue: PawnQueue,
         if number in {8, 20} and number // 10 < len(claim.ids) - 1:
             one = claim.ids[number // 10]
             stage.history.drop(holder_of(process, claim), stage.world.loop.now, {one})
-            note(stage, claim, await queue.nack(claim, one, requeue=True))
+            note(stage, claim, await settlement_of(queue.nack(claim, one, requeue=True)))
             stage.world.loop.at(stage.world.loop.now, _send_for, (stage, f"Q{number}"))
     stage.stops(process, claim)
     note(stage, claim, await ack(stage, queue, claim, claim.ids))

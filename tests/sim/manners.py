@@ -11,6 +11,7 @@ from tests.sim.actors import ack, claimed, note, settle, shaken
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE, TTLS, Stage, holder_of, settings_for, units
 from tests.sim.truth import NOT_MALFORMED
+from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
@@ -101,7 +102,7 @@ async def hasty_twin(stage: Stage, process: Process, queue: PawnQueue, chance: r
                 stage.believe(process, claim)
                 await process.clock.sleep(chance.uniform(0, 3))
                 stage.stops(process, claim)
-                note(stage, claim, await queue.nack(claim, requeue=True))
+                note(stage, claim, await settlement_of(queue.nack(claim, requeue=True)))
             elif claim is None:
                 stage.truth.interruptions.append((process.name, loop.now))
         except TROUBLE:
@@ -184,10 +185,10 @@ async def settle_twice(stage: Stage, queue: PawnQueue, claim: Claim, chance: ran
     """Settle overlapping parts of one claim in two or three calls at once."""
     calls: list[Awaitable[Settlement]] = [
         ack(stage, queue, claim, claim.ids[: chance.choice((1, 2, 3))]),
-        queue.nack(claim, claim.ids[chance.choice((0, 1)) :], reason="two minds"),
+        settlement_of(queue.nack(claim, claim.ids[chance.choice((0, 1)) :], reason="two minds")),
     ]
     if chance.random() < 0.4:
-        calls.append(queue.nack(claim, requeue=True, delay=chance.choice((0, 5))))
+        calls.append(settlement_of(queue.nack(claim, requeue=True, delay=chance.choice((0, 5)))))
     chance.shuffle(calls)
     told: dict[str, str] = {}
     for result in await asyncio.gather(*calls, return_exceptions=True):
@@ -281,7 +282,9 @@ async def doomed(stage: Stage, process: Process, queue: PawnQueue, chance: rando
         stage.stops(process, claim)
         with suppress(*TROUBLE):
             if chance.random() < 0.5:
-                note(stage, claim, await queue.nack(claim, requeue=True, delay=chance.choice((0, 5, 25))))
+                note(
+                    stage, claim, await settlement_of(queue.nack(claim, requeue=True, delay=chance.choice((0, 5, 25))))
+                )
             else:
                 await settle(stage, process, queue, claim, chance)
 

@@ -43,7 +43,7 @@ async def latest_generation(context: Context, topic: str, claim_id: str) -> int 
     """Return the newest generation of a claim that has a record, or None: one LIST."""
     before = layout.claim(topic, claim_id).removesuffix(".json")
     generations = []
-    async for page in context.store.pages(layout.claims(topic), start_after=before):
+    async for page in context.registers.pages(layout.claims(topic), start_after=before):
         for info in page:
             parsed = layout.parse_claim(info.key)
             if parsed is not None and parsed[0] == claim_id:
@@ -65,13 +65,13 @@ async def next_generation(context: Context, order: Order, standing: FoundRecord)
         now = await context.now()
         if not is_over(context, record.until, now):
             raise busy_error(context, order, record, record.until, now)
-        if await fence(context, order.topic.topic, standing) is None:
+        if await fence(context, order.topic.name, standing) is None:
             return None
     if layout.parse_claim(f"{layout.claim_stem(order.claim_id, record.generation + 1)}.json") is None:
         raise CompatibilityError(
-            f"Claim {order.claim_id} of topic {order.topic.topic!r} has a record of generation {record.generation}, "
+            f"Claim {order.claim_id} of topic {order.topic.name!r} has a record of generation {record.generation}, "
             "behind which there is none, and which nobody of ours has written: delete it, or use another claim_id.",
-            topic=order.topic.topic,
+            topic=order.topic.name,
             operation="claim",
         )
     return record.generation + 1
@@ -102,7 +102,7 @@ async def adopt(context: Context, order: Order, found: dict[str, FoundLease]) ->
     if context.clock.elapsed() >= won.deadline:
         return None
     record = made_record(order, won, bodies.decisions)
-    outcome = await records.create(context, order.topic.topic, record)
+    outcome = await records.create(context, order.topic.name, record)
     if isinstance(outcome, Unknown):
         raise outcome.fault
     if not isinstance(outcome, Done):
@@ -138,7 +138,7 @@ async def resume(context: Context, order: Order, standing: FoundRecord, *, vacat
     before = record if record.session == order.session else record.model_copy(update={"session_until": 0.0})
     changed = renewed(context, before, now, ttl=order.ttl, session_ttl=order.session_ttl)
     changed = changed.model_copy(update={"session": order.session})
-    outcome = await uncut(records.change(context, order.topic.topic, changed, standing.version), context.clock, PARTING)
+    outcome = await uncut(records.change(context, order.topic.name, changed, standing.version), context.clock, PARTING)
     if isinstance(outcome, Unknown):
         raise outcome.fault
     if not isinstance(outcome, Done):
@@ -167,7 +167,7 @@ async def finish(context: Context, order: Order, standing: FoundRecord) -> Found
     ⚑ §5.5: whoever decided it died before the end, or was refused by the store. What is refused again is left to the
     next who meets it: the claim has ended all the same.
     """
-    topic = order.topic.topic
+    topic = order.topic.name
     failed = await carry_out(context.patient(), topic, standing.record, list(standing.record.settled), {})
     if failed:
         logger.warning(
@@ -189,14 +189,14 @@ def busy_error(context: Context, order: Order, record: ClaimRecord, until: float
     """Say who has the claim, and until when."""
     left = max(0.0, until + context.margin - now)
     return ClaimBusyError(
-        f"Claim {order.claim_id} of topic {order.topic.topic!r} is worked for by consumer {record.consumer!r} on "
+        f"Claim {order.claim_id} of topic {order.topic.name!r} is worked for by consumer {record.consumer!r} on "
         f"behalf of {record.owner!r}, for {left:.0f} more seconds unless that is renewed: claim again then, pass "
         "wait=, or claim under another claim_id.",
         claim_id=order.claim_id,
         owner=record.owner,
         until=datetime.fromtimestamp(until + context.margin, UTC),
         retry_after=left,
-        topic=order.topic.topic,
+        topic=order.topic.name,
         operation="claim",
     )
 
@@ -218,7 +218,7 @@ async def orphans(context: Context, lookout: Lookout, order: Order) -> dict[str,
 
     async def read(uuid: str) -> FoundLease | None:
         try:
-            return await hasty.read_lease(order.topic.topic, uuid)
+            return await hasty.read_lease(order.topic.name, uuid)
         except (StoreError, CompatibilityError):
             return None  # ⚑ §5.6: it concerns its own message only
 

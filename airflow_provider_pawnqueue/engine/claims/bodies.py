@@ -49,7 +49,7 @@ async def fetch_bodies(context: Context, topic: TopicRecord, members: Mapping[st
 
     async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
         try:
-            return await _fetch(context, topic.topic, members[uuid])
+            return await _fetch(context, topic.name, members[uuid])
         except (StoreError, CompatibilityError) as error:
             return error
 

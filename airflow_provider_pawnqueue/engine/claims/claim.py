@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.errors import ConfigError
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -53,38 +53,10 @@ class ClaimReference:
         try:
             return cls(str(data["topic"]), str(data["claim_id"]), int(data["generation"]), str(data["session"]))
         except (KeyError, TypeError, ValueError) as problem:
-            raise ConfigError(
+            raise InvalidArgumentError(
                 f"This is no claim reference ({problem!r} is wrong or missing): pass what hand_over() returned.",
                 operation="attach",
             ) from None
-
-
-@dataclass(slots=True)
-class Settlement:
-    """What became of the messages that were to be settled, as lists of ids."""
-
-    acked: list[str] = field(default_factory=list)
-    buried: list[str] = field(default_factory=list)
-    released: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    """Another claim has them, or may have: nothing was changed."""
-    not_in_claim: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    """It could not be found out; settle them again to know."""
-    unfinished: dict[str, str] = field(default_factory=dict)
-    """Decided, as the other lists say, but not carried out yet, and why: the store refuses to delete a message, say.
-    They are not delivered again; whoever meets them, or the janitor, tries again."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything that was asked for was decided by this claim, and carried out."""
-        return not (self.lost or self.not_in_claim or self.unknown or self.unfinished)
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Give each id with what became of it."""
-        for outcome in ("acked", "buried", "released", "lost", "not_in_claim", "unknown"):
-            for one in getattr(self, outcome):
-                yield one, outcome
 
 
 class Claim:
@@ -126,6 +98,11 @@ class Claim:
         self._done: set[str] = set()  # members whose decision is known to be carried out
         self._under_way: set[str] = set()  # and those where it is being carried out
         self._lock = asyncio.Lock()  # one change of the record at a time: our own refusals would only cost requests
+
+    @property
+    def stem(self) -> str:
+        """Its id and generation, as logs and leases name it."""
+        return self._record.stem
 
     @property
     def ids(self) -> list[str]:

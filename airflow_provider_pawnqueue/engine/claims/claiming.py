@@ -120,7 +120,7 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
         looks += 1 if result is not Outcome.BAD else LOOKS / MOST_BAD
         order = order if order.named else replace(order, claim_id=context.clock.uuid())
     if unread and fault is None:
-        await _check_that_the_store_answers(context, order.topic.topic)
+        await _check_that_the_store_answers(context, order.topic.name)
     if fault is not None:
         raise fault
     empty = nothing(order)
@@ -130,7 +130,7 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
 
 async def _check_that_the_store_answers(context: Context, topic: str) -> None:
     """Tell messages that cannot be read, which concern nobody else, from a store that gives nothing, and raise that."""
-    await context.patient().store.get(layout.topic_marker(topic))
+    await context.patient().registers.look(layout.topic_marker(topic))
 
 
 class Attempt:
@@ -249,7 +249,7 @@ class Attempt:
             until=min(won.until, won.session_until),
             ttl=min(order.ttl, order.session_ttl),
         ).model_copy(update={"reason": member.reason, "error": member.error})
-        key = layout.lease(order.topic.topic, one.uuid)
+        key = layout.lease(order.topic.name, one.uuid)
         return Step(key, lease, Expect.NOTHING if before is None else before.version), member
 
     def _note(self, bodies: Bodies) -> None:
@@ -286,7 +286,7 @@ class Attempt:
         claim._is_fleeting = claim._is_fleeting and not outcome.repeated  # noqa: SLF001 - this package's own
         if not context.registers.is_certain:
             await self._leave_to_rivals(claim)
-        errands, errand = self._lookout.errands, f"what claim {order.stem} found bad in {order.topic.topic}"
+        errands, errand = self._lookout.errands, f"what claim {order.stem} found bad in {order.topic.name}"
         if bodies.decisions:
             # Beside the delivery of the good ones: a burial that the store refuses does not hold them up for long.
             errands.run(errand, lambda: _carried_out(context, claim))
@@ -309,7 +309,7 @@ class Attempt:
 
     async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
         self._may_be_recorded = True
-        outcome = await records.create(self._context, self._order.topic.topic, record)
+        outcome = await records.create(self._context, self._order.topic.name, record)
         if isinstance(outcome, Done):
             self._standing = FoundRecord(record, outcome.version)
         elif isinstance(outcome, Refused):
@@ -334,13 +334,13 @@ class Attempt:
         try:
             if self._may_be_recorded and self._standing is None:
                 # Its answer was lost, or cut. If it stands there, nobody was given what it lists.
-                found = await records.read(context, order.topic.topic, order.stem)
+                found = await records.read(context, order.topic.name, order.stem)
                 if found is None or found.record.session != order.session:
                     return
                 self._standing = found
             if self._standing is None:
                 record = made_record(order, won, given_back)
-                outcome = await records.create(context, order.topic.topic, record)
+                outcome = await records.create(context, order.topic.name, record)
                 if not isinstance(outcome, Done):
                     return
                 self._standing = FoundRecord(record, outcome.version)
@@ -357,11 +357,11 @@ class Attempt:
         context, order = self._context.patient(), self._order
         self._lookout.is_stale()
         try:
-            standing = await records.read(context, order.topic.topic, order.stem)
+            standing = await records.read(context, order.topic.name, order.stem)
             mine = [uuid for uuid in won.members if standing is not None and uuid not in standing.record.members]
             now = await context.now()
             steps = [
-                Step(layout.lease(order.topic.topic, uuid), _freed(order, won, uuid, now), won.versions[uuid])
+                Step(layout.lease(order.topic.name, uuid), _freed(order, won, uuid, now), won.versions[uuid])
                 for uuid in mine
             ]
             await context.registers.write(steps)
@@ -423,7 +423,7 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
     claim = Claim(
         standing.record,
         standing.version,
-        order.topic.topic,
+        order.topic.name,
         messages,
         uuids=uuids,
         leases=versions,
@@ -460,7 +460,7 @@ def nothing(order: Order) -> Claim:
         session=order.session,
         state="closed",
     )
-    return Claim(record, "", order.topic.topic, (), uuids={}, leases={}, deadline=0.0, session_ttl=order.session_ttl)
+    return Claim(record, "", order.topic.name, (), uuids={}, leases={}, deadline=0.0, session_ttl=order.session_ttl)
 
 
 async def _carried_out(context: Context, claim: Claim) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import again, records
-from airflow_provider_pawnqueue.engine.claims.claim import Claim, ClaimReference, Settlement
+from airflow_provider_pawnqueue.engine.claims.claim import Claim, ClaimReference
 from airflow_provider_pawnqueue.engine.claims.claiming import PARTING, Order, claim_fresh
 from airflow_provider_pawnqueue.engine.claims.keeping import leave
 from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK, Lookout
@@ -21,6 +21,7 @@ from airflow_provider_pawnqueue.engine.claims.takeover import fence
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError, QueueClosedError
 from airflow_provider_pawnqueue.engine.gather import each, uncut
 from airflow_provider_pawnqueue.engine.records import Decision
+from airflow_provider_pawnqueue.engine.settlement import Settlement
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
@@ -72,7 +73,7 @@ class Claims:
 
     async def _claim_any(self, order: Order) -> Claim:
         # A generated id was never used: there is nothing to find.
-        topic = order.topic.topic
+        topic = order.topic.name
         claim = await claim_fresh(self._context, self._lookout(topic), self._spread(topic), order)
         if claim is None:
             raise _lost(order, "its leases were taken for abandoned before it was recorded: ttl is too short")
@@ -103,7 +104,7 @@ class Claims:
     async def _attach(self, order: Order, reference: ClaimReference) -> Claim:
         topic = order.topic
         for _ in range(LOOKS):
-            standing = await records.read(self._context, topic.topic, order.stem)
+            standing = await records.read(self._context, topic.name, order.stem)
             if standing is None:
                 raise _lost(order, "it has no record any more")
             if standing.record.state != "open" or not standing.record.unsettled:
@@ -227,16 +228,16 @@ class Claims:
 
     async def _look_and_claim(self, order: Order) -> Claim | None:
         """Find the claim again, or begin it. Returns None if somebody changed something meanwhile: look again."""
-        key = (order.topic.topic, order.claim_id)
+        key = (order.topic.name, order.claim_id)
         # ⚑ §4.1: who waits by an id for something to claim need not look for its record each time. If another process
         # has begun the claim meanwhile, ours is refused its record, and looks again then.
         if self._context.clock.elapsed() - self._unknown_ids.get(key, -math.inf) < FULL_LOOK:
             return await self._begin_fresh(order)
-        generation = await again.latest_generation(self._context, order.topic.topic, order.claim_id)
+        generation = await again.latest_generation(self._context, order.topic.name, order.claim_id)
         if generation is None:
             return await self._begin(order)
         stem = layout.claim_stem(order.claim_id, generation)
-        standing = await records.read(self._context, order.topic.topic, stem)
+        standing = await records.read(self._context, order.topic.name, stem)
         if standing is None:
             return None
         record = standing.record
@@ -262,23 +263,23 @@ class Claims:
         return None if finished.record.state == "closed" else await self._begin_after(order, finished)
 
     async def _begin_after(self, order: Order, standing: FoundRecord) -> Claim | None:
-        if await fence(self._context, order.topic.topic, standing) is None:
+        if await fence(self._context, order.topic.name, standing) is None:
             return None
         return await self._begin(replace(order, generation=standing.record.generation + 1))
 
     async def _begin(self, order: Order) -> Claim | None:
-        lookout = self._lookout(order.topic.topic)
+        lookout = self._lookout(order.topic.name)
         orphans = await again.orphans(self._context, lookout, order)
         if orphans:
             return await again.adopt(self._context, order, orphans)
         if order.generation == 0:
             now = self._context.clock.elapsed()
             self._unknown_ids = {key: at for key, at in self._unknown_ids.items() if now - at < FULL_LOOK}
-            self._unknown_ids[order.topic.topic, order.claim_id] = self._context.clock.elapsed()
+            self._unknown_ids[order.topic.name, order.claim_id] = self._context.clock.elapsed()
         return await self._begin_fresh(order)
 
     async def _begin_fresh(self, order: Order) -> Claim | None:
-        topic = order.topic.topic
+        topic = order.topic.name
         try:
             claim = await claim_fresh(self._context, self._lookout(topic), self._spread(topic), order)
         except BaseException:
@@ -322,7 +323,7 @@ def _left(claim: Claim) -> int:
 
 def _lost(order: Order, why: str) -> LeaseLostError:
     return LeaseLostError(
-        f"Claim {order.claim_id} of topic {order.topic.topic!r} could not be had: {why}. Claim anew.",
-        topic=order.topic.topic,
+        f"Claim {order.claim_id} of topic {order.topic.name!r} could not be had: {why}. Claim anew.",
+        topic=order.topic.name,
         operation="claim",
     )

@@ -93,10 +93,10 @@ async def _remove(
     for key, error in (await context.store.delete(list(keys)) if keys else {}).items():
         failed[keys[key]] = error
     left = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in failed}
-    last = None if failed else at_last()
+    last = None if failed else at_last()  # a register as the leases are: all of them go in one request
     if last is not None:
         left[last] = last
-    for key, error in (await context.store.delete(list(left)) if left else {}).items():
+    for key, error in (await context.registers.delete(list(left)) if left else {}).items():
         failed[left[key]] = error
     return failed
 

@@ -359,7 +359,7 @@ class Lookout:
     async def _list(self, folder: str, name_of: Callable[[str], str | None], view: _View) -> dict[str, ObjectInfo]:
         found: dict[str, ObjectInfo] = {}
         view.requests += 1
-        async for page in self._context.store.pages(folder):
+        async for page in self._context.registers.pages(folder):
             for info in page:
                 name = name_of(info.key)
                 if name is None:

@@ -154,7 +154,7 @@ async def _close(context: Context, claim: Claim) -> None:
         return
     closed = record.model_copy(update={"state": "closed"})
     if claim._is_fleeting:  # noqa: SLF001
-        if not await context.store.delete([layout.claim(claim.topic, record.stem)]):
+        if not await context.registers.delete([layout.claim(claim.topic, record.stem)]):
             claim._now_at(closed, claim._version)  # noqa: SLF001
         return
     outcome = await records.change(context, claim.topic, closed, claim._version)  # noqa: SLF001

@@ -124,7 +124,7 @@ async def named_by_others(context: Context, topic: str, stem: str, members: Coll
     here: of two rivals, at least one sees the other's record. What is over, and not fenced yet, is fenced first.
     """
     now = await context.now()
-    listed = [info async for page in context.store.pages(layout.claims(topic)) for info in page]
+    listed = [info async for page in context.registers.pages(layout.claims(topic)) for info in page]
 
     async def named(info: ObjectInfo) -> dict[str, float]:
         parsed = layout.parse_claim(info.key)

@@ -276,5 +276,5 @@ class Claims:
 
     async def _stands(self, standing: FoundRecord) -> bool:
         """Say whether a record is still the one that was read."""
-        found = await self._care.context.store.head(layout.claim(self._care.topic, standing.record.stem))
+        found = await self._care.context.registers.head(layout.claim(self._care.topic, standing.record.stem))
         return found is not None and found.version == standing.version

@@ -162,7 +162,8 @@ class ConcurrencySettings(Section):
 
     dotted: ClassVar[str] = "concurrency"
 
-    strategy: Literal["auto", "conditional_write", "csprng_verify"] = Field(
+    # Which there are, only the engine's leases know: it is checked when a bucket is opened.
+    strategy: Text = Field(
         default="auto", description="How leases are won; auto: one process tries what the bucket can, and all follow."
     )
     csprng_verify: CsprngVerifySettings = Field(

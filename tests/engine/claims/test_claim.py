@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import (
-    ConfigError,
+    InvalidArgumentError,
     InvalidTopicError,
     QueueClosedError,
     StoreError,
@@ -95,7 +95,7 @@ async def test_a_message_tells_all_about_itself(world: World, ann: Process) -> N
         {"h": "1"},
         1,
     )
-    assert message.producer_id == (await ann.queue.register_producer("shop")).entity_id
+    assert message.producer_id == (await ann.queue.register_producer("shop")).id
     assert message.created_at.startswith("2026-01-01T00:0")
 
 
@@ -242,10 +242,10 @@ async def test_renewing_is_one_request_whatever_the_size(ann: Process, size: int
     ids=lambda options: str(options)[:40],
 )
 async def test_what_cannot_be_asked_for_is_refused_without_a_request(ann: Process, options: dict[str, Any]) -> None:
-    """A wrong argument is a ConfigError that names it, before anything is asked of the store."""
+    """A wrong argument is a InvalidArgumentError that names it, before anything is asked of the store."""
     await ann.queue.publish(TOPIC, numbered(1))
     arguments = {"consumer": "c", **options}
-    with ann.client.counting() as requests, pytest.raises(ConfigError):
+    with ann.client.counting() as requests, pytest.raises(InvalidArgumentError):
         await ann.queue.claim(TOPIC, **arguments)
     assert not requests
 

@@ -9,7 +9,14 @@ from typing import NoReturn
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import Claim, ConfigError, LeaseLostError, QueueClosedError, StoreError, layout
+from airflow_provider_pawnqueue.engine import (
+    Claim,
+    InvalidArgumentError,
+    LeaseLostError,
+    QueueClosedError,
+    StoreError,
+    layout,
+)
 from airflow_provider_pawnqueue.engine.claims.keep_alive import GRACE, LEAST_PAUSE
 from tests.engine.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 
@@ -56,7 +63,7 @@ async def test_a_time_that_is_none_is_refused(ann: Process, ttl: float) -> None:
     """Keeping alive takes the times that claiming takes."""
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c")
-    with ann.client.counting() as requests, pytest.raises(ConfigError, match="pass a number of seconds above"):
+    with ann.client.counting() as requests, pytest.raises(InvalidArgumentError, match="pass a number of seconds above"):
         ann.queue.keep_alive(claim, ttl=ttl)
     assert not requests
 
@@ -66,7 +73,7 @@ async def test_a_pause_that_is_none_is_refused(ann: Process, interval: float) ->
     """It is more than nothing, and less than the claim is trusted after a renewal; the error says what to pass."""
     claim = await claimed(ann, ttl=10)
     for ttl in (None, 10):
-        with pytest.raises(ConfigError, match="pass a number of seconds between 0 and 8") as caught:
+        with pytest.raises(InvalidArgumentError, match="pass a number of seconds between 0 and 8") as caught:
             ann.queue.keep_alive(claim, ttl=ttl, interval=interval)
     assert caught.value.operation == "keep_alive"
     assert ann.queue.keep_alive(claim, ttl=100, interval=10)

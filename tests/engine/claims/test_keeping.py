@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ConfigError, LeaseLostError, QueueClosedError, StoreError
+from airflow_provider_pawnqueue.engine import InvalidArgumentError, LeaseLostError, QueueClosedError, StoreError
 from tests.engine.virtual import MARGIN, TOPIC, TTL, Process, World, numbered
 
 
@@ -86,9 +86,9 @@ async def test_a_time_that_is_none_is_refused(ann: Process, ttl: float) -> None:
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c")
     with ann.client.counting() as requests:
-        with pytest.raises(ConfigError):
+        with pytest.raises(InvalidArgumentError):
             await ann.queue.renew(claim, ttl=ttl)
-        with pytest.raises(ConfigError):
+        with pytest.raises(InvalidArgumentError):
             await ann.queue.attach(claim.hand_over(), ttl=ttl)
     assert not requests
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import (
     ClaimBusyError,
     ClaimReference,
-    ConfigError,
+    InvalidArgumentError,
     LeaseLostError,
     Settlement,
     StoreError,
@@ -18,6 +18,7 @@ from airflow_provider_pawnqueue.engine import (
     layout,
 )
 from tests.engine.virtual import MARGIN, OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
+from tests.support.settlements import late
 
 
 async def test_what_was_handed_over_is_attached_to_at_once(world: World, ann: Process, bob: Process) -> None:
@@ -43,7 +44,7 @@ async def test_who_handed_over_is_refused(world: World, ann: Process, bob: Proce
     for _ in range(2):
         with pytest.raises(LeaseLostError, match="handed over"):
             await ann.queue.renew(claim)
-        assert await ann.queue.ack(claim) == Settlement(lost=claim.ids)
+        assert await late(ann.queue.ack(claim)) == Settlement(lost=claim.ids)
         attached = await bob.queue.attach(reference)
         reference = attached.hand_over()
     assert len(world.bucket.below("messages/")) == 2
@@ -59,7 +60,7 @@ async def test_an_attached_claim_takes_the_session_from_who_still_works(
     claim._given_away = False
     with pytest.raises(LeaseLostError, match="another session"):
         await ann.queue.renew(claim)
-    assert (await ann.queue.ack(claim)).lost == claim.ids
+    assert (await late(ann.queue.ack(claim))).lost == claim.ids
 
 
 async def test_a_reference_goes_through_json() -> None:
@@ -85,8 +86,8 @@ async def test_a_reference_goes_through_json() -> None:
     ids=str,
 )
 async def test_what_is_no_reference_is_refused(ann: Process, data: Any) -> None:  # noqa: ANN401 - anything
-    """A ConfigError says what to pass, before any request."""
-    with ann.client.counting() as requests, pytest.raises(ConfigError):
+    """An InvalidArgumentError says what to pass, before any request."""
+    with ann.client.counting() as requests, pytest.raises(InvalidArgumentError):
         await ann.queue.attach(data)
     assert not requests
 
@@ -113,7 +114,7 @@ async def test_attaching_to_a_claim_that_has_ended(world: World, ann: Process, b
     assert await bob.queue.claim(TOPIC, "d")
     ended = await bob.queue.attach(fenced.hand_over())
     assert (list(ended), ended.state, dict(ended.decided)) == ([], "expired", {})
-    assert (await bob.queue.ack(ended, ids)).complete is False
+    assert (await late(bob.queue.ack(ended, ids))).lost == ids[2:]
     with pytest.raises(LeaseLostError):
         await bob.queue.renew(ended)
 
@@ -162,7 +163,7 @@ async def test_a_retry_waits_for_the_old_session_and_has_the_same_messages(
     assert world.bucket.below("claims/") == ["run.0.json"]
     with pytest.raises(LeaseLostError):
         await ann.queue.renew(claim)
-    assert (await ann.queue.ack(claim)).lost == claim.ids
+    assert (await late(ann.queue.ack(claim))).lost == claim.ids
     assert (await bob.queue.ack(again)).complete
 
 
@@ -287,7 +288,7 @@ async def test_another_owner_begins_the_next_generation_after_the_end(
     assert (first.state, first.owner) == ("expired" if ends == "expires" else "closed", "try1")
     assert (second.state, second.owner) == ("open", "try2")
     if ends == "expires":
-        assert (await ann.queue.ack(claim)).lost == claim.ids
+        assert (await late(ann.queue.ack(claim))).lost == claim.ids
 
 
 async def test_generations_are_counted_as_numbers(world: World, ann: Process) -> None:

@@ -121,7 +121,7 @@ def cut_off() -> Patches:
 )
 def given_back_without_a_record() -> Patches:
     async def give_back(self: Attempt) -> None:
-        won, context, topic = self._won, self._context, self._order.topic.topic
+        won, context, topic = self._won, self._context, self._order.topic.name
         if won is None or not won.members or self._standing is not None:
             return
         now = await context.now()
