@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.claim import Message
+from airflow_provider_pawnqueue.engine.claims.bodies import as_message
 from airflow_provider_pawnqueue.engine.claims.takeover import is_over
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.claim import Message
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
@@ -292,13 +293,11 @@ async def _all(context: Context, folder: str) -> list[ObjectInfo]:
 
 
 async def _read(context: Context, topic: str, info: ObjectInfo) -> Message | None:
-    found = await context.store.get(info.key)
-    if found is None:
+    found, parsed = await context.store.get(info.key), layout.parse_message(info.key)
+    if found is None or parsed is None:
         return None
     try:
         envelope = Envelope.decode(found.body, info.key)
     except (UnreadableRecordError, CompatibilityError):
         return None
-    return Message(
-        envelope.id, topic, envelope.producer_id, envelope.created_at, envelope.payload, envelope.headers, deliveries=0
-    )
+    return as_message(envelope, topic, parsed.name, deliveries=0)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_provider_pawnqueue.engine import bucket, layout, removal
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keeping import renew, session_time
 from airflow_provider_pawnqueue.engine.clock import Clock, SystemClock
 from airflow_provider_pawnqueue.engine.context import Context
@@ -318,7 +319,8 @@ class PawnQueue:
         """
         self._check_open()
         time = None if ttl is None else self._checked_ttl(ttl)
-        await renew(self._context, claim, time, None if session_ttl is None else self._checked_ttl(session_ttl))
+        held = HeldClaim.of(claim, "renew")
+        await renew(self._context, held, time, None if session_ttl is None else self._checked_ttl(session_ttl))
 
     def keep_alive(
         self,
@@ -340,6 +342,7 @@ class PawnQueue:
             third of that time.
         """
         self._check_open()
+        held = HeldClaim.of(claim, "keep_alive")
         margin = self._context.margin
         own = claim.ttl if claim.ttl > margin else None  # one that found nothing has none, and needs none
         time = self._checked_ttl(own if ttl is None else ttl)
@@ -355,11 +358,11 @@ class PawnQueue:
                 topic=claim.topic,
                 operation="keep_alive",
             )
-        return KeepAlive(self._context, claim, ttl=time, interval=pause, on_lost=on_lost, kept=self._kept)
+        return KeepAlive(self._context, held, ttl=time, interval=pause, on_lost=on_lost, kept=self._kept)
 
     async def ack(self, claim: Claim, ids: Iterable[str] | None = None) -> Settlement:
         """Settle messages as done, all of the claim's or those with these ids. They are not delivered again."""
-        return await self._settle(claim, ids, Decision(how="acked"))
+        return await self._settle(HeldClaim.of(claim, "ack"), ids, Decision(how="acked"))
 
     async def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
@@ -378,6 +381,7 @@ class PawnQueue:
             often; ``error`` has room for details, 2,000 characters of them.
         """
         self._check_open()
+        held = HeldClaim.of(claim, "nack")
         if not all(_is_text(given) for given in (reason, error)):
             raise ConfigError(
                 f"reason and error are texts, not {reason!r} and {error!r}: use str(error).",
@@ -393,7 +397,7 @@ class PawnQueue:
         if not requeue:
             at = await self._context.now() if claim else 0.0
             return await self._settle(
-                claim, ids, Decision(how="dead", reason=reason[:LONGEST_ERROR], error=error[:LONGEST_ERROR], until=at)
+                held, ids, Decision(how="dead", reason=reason[:LONGEST_ERROR], error=error[:LONGEST_ERROR], until=at)
             )
         if not _is_number(delay) or not 0 <= delay < MOST_DELAY:
             raise ConfigError(
@@ -401,7 +405,7 @@ class PawnQueue:
             )
         until = await self._context.now() + delay
         told = {"reason": reason[:LONGEST_ERROR] if reason != NACK else "", "error": error[:LONGEST_ERROR]}
-        return await self._settle(claim, ids, Decision(how="released", until=until if delay else 0.0, **told))
+        return await self._settle(held, ids, Decision(how="released", until=until if delay else 0.0, **told))
 
     async def redrive(
         self, topic: str, ids: Iterable[str] | None = None, *, max_messages: int | None = None
@@ -474,7 +478,7 @@ class PawnQueue:
             await self._context.time.aclose()
             await self._store.aclose()
 
-    async def _settle(self, claim: Claim, ids: Iterable[str] | None, decision: Decision) -> Settlement:
+    async def _settle(self, claim: HeldClaim, ids: Iterable[str] | None, decision: Decision) -> Settlement:
         self._check_open()
         chosen = claim.ids if ids is None else [ids] if isinstance(ids, str) else ids
         return await self._claims.settle(claim, dict.fromkeys(chosen, decision))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
-from airflow_provider_pawnqueue.engine.claims.claim import Claim
 from airflow_provider_pawnqueue.engine.claims.claiming import (
     PARTING,
     SHARE,
@@ -21,6 +20,7 @@ from airflow_provider_pawnqueue.engine.claims.claiming import (
     without_bad_ones,
 )
 from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keeping import leave, lost_error, renewed
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
@@ -77,7 +77,7 @@ async def next_generation(context: Context, order: Order, standing: FoundRecord)
     return record.generation + 1
 
 
-async def adopt(context: Context, order: Order, found: dict[str, FoundLease]) -> Claim | None:
+async def adopt(context: Context, order: Order, found: dict[str, FoundLease]) -> HeldClaim | None:
     """Record the leases that a former attempt at this very claim won before it died, with the time that they have.
 
     Returns None where another one has recorded the claim meanwhile, or where nothing of it can be handed out.
@@ -118,7 +118,9 @@ async def adopt(context: Context, order: Order, found: dict[str, FoundLease]) ->
     return claim or None
 
 
-async def resume(context: Context, order: Order, standing: FoundRecord, *, vacated: str | None = None) -> Claim | None:
+async def resume(
+    context: Context, order: Order, standing: FoundRecord, *, vacated: str | None = None
+) -> HeldClaim | None:
     """Work for an open claim in a new session. Returns None if its record changed meanwhile: look again.
 
     ⚑ §4, Sessions: who does not know by a reference that the last session has handed over waits until that session's
@@ -201,7 +203,7 @@ def busy_error(context: Context, order: Order, record: ClaimRecord, until: float
     )
 
 
-def ended(context: Context, order: Order, standing: FoundRecord) -> Claim:
+def ended(context: Context, order: Order, standing: FoundRecord) -> HeldClaim:
     """Show a claim that has ended: it has no messages, and tells what was decided."""
     return as_claim(context, order, standing, Bodies(), versions={}, deadline=0.0)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.claim import Message
+from airflow_provider_pawnqueue.engine.clock import instant
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each_in_time
 from airflow_provider_pawnqueue.engine.records import Decision, Envelope, UnreadableRecordError
@@ -77,14 +79,25 @@ async def _fetch(context: Context, topic: str, member: Member) -> Message | Deci
         envelope = Envelope.decode(found.body, key)
     except UnreadableRecordError as problem:
         return _dead("malformed", str(problem))
+    return as_message(envelope, topic, member.name, deliveries=member.deliveries)
+
+
+def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) -> Message:
+    """Make what a consumer is given of a message that is kept under this name.
+
+    A time that is none costs nobody the message: then it is the one in the name, which its publisher made too.
+    """
+    created_at = instant(envelope.created_at)
+    if created_at is None:
+        created_at = datetime.fromtimestamp(layout.time_of(name) or 0.0, UTC)
     return Message(
         id=envelope.id,
         topic=topic,
         producer_id=envelope.producer_id,
-        created_at=envelope.created_at,
+        created_at=created_at,
         payload=envelope.payload,
         headers=envelope.headers,
-        deliveries=member.deliveries,
+        deliveries=deliveries,
     )
 
 

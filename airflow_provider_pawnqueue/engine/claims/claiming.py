@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
-from airflow_provider_pawnqueue.engine.claims.claim import Claim
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.looking import COURTESY, Candidate, Lookout
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
@@ -93,7 +93,7 @@ class Won:
     asked: dict[str, Member] = field(default_factory=dict)  # won as well, or not: nobody knows
 
 
-async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order: Order) -> Claim | None:
+async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order: Order) -> HeldClaim | None:
     """Claim messages that nobody has. Returns None where the claim's id has been used up meanwhile: look again.
 
     ⚑ §5.7: nobody leaves empty-handed while there is plenty: who lost a race looks again, and tries elsewhere.
@@ -109,7 +109,7 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
         result = await attempt.run()
         unread = unread or attempt.unread
         fault = fault or attempt.fault
-        if isinstance(result, Claim):
+        if isinstance(result, HeldClaim):
             return result
         if result is Outcome.TAKEN or (order.named and attempt.recorded):
             return None
@@ -123,8 +123,9 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
         await _check_that_the_store_answers(context, order.topic.topic)
     if fault is not None:
         raise fault
-    empty = nothing(order)
-    empty._lost = TOO_LATE if unread else None  # noqa: SLF001 - this package's own
+    empty = nothing(context, order)
+    if unread:
+        empty.lose(TOO_LATE)
     return empty
 
 
@@ -154,7 +155,7 @@ class Attempt:
         """Whether its record is in the bucket."""
         return self._standing is not None
 
-    async def run(self) -> Claim | Outcome:
+    async def run(self) -> HeldClaim | Outcome:
         """Claim once. Whatever interrupts it, what was won is given back."""
         order = self._order
         self._looked = self._context.clock.elapsed()
@@ -264,13 +265,13 @@ class Attempt:
                 self._spread.meet()
                 self._lookout.is_stale()
 
-    async def _record(self, won: Won, bodies: Bodies) -> Claim | Outcome:
+    async def _record(self, won: Won, bodies: Bodies) -> HeldClaim | Outcome:
         """⚑ §4.3: record what was won, and what is to become of the bad ones, before any of it is handed out."""
         context, order = self._context, self._order
         if context.clock.elapsed() >= won.deadline:
             # ⚑ §4: nothing of it may be handed out any more, so it is not recorded, and does not count as delivered.
-            late = nothing(order)
-            late._lost = TOO_LATE  # noqa: SLF001 - this package's own
+            late = nothing(context, order)
+            late.lose(TOO_LATE)
             return late
         record = made_record(order, won, bodies.decisions)
         outcome = await uncut(self._create(record), context.clock, PARTING)
@@ -283,7 +284,8 @@ class Attempt:
             context, order, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
         )
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
-        claim._is_fleeting = claim._is_fleeting and not outcome.repeated  # noqa: SLF001 - this package's own
+        if outcome.repeated:
+            claim.keep_record()
         if not context.registers.is_certain:
             await self._leave_to_rivals(claim)
         errands, errand = self._lookout.errands, f"what claim {order.stem} found bad in {order.topic.topic}"
@@ -298,14 +300,13 @@ class Attempt:
             return Outcome.BAD
         return claim
 
-    async def _leave_to_rivals(self, claim: Claim) -> None:
+    async def _leave_to_rivals(self, claim: HeldClaim) -> None:
         """Give back what another live claim's record names: it is that claim's."""
-        theirs = await named_by_others(self._context, claim.topic, self._order.stem, claim._record.members)  # noqa: SLF001
+        theirs = await named_by_others(self._context, claim.topic, self._order.stem, claim.record.members)
         if theirs:
             decisions = {uuid: Decision(how="released", until=until, unseen=True) for uuid, until in theirs.items()}
             await settle(self._context, claim, decisions)
-            ids = {claim._uuids.get(uuid) for uuid in theirs}  # noqa: SLF001
-            claim.messages = tuple(message for message in claim.messages if message.id not in ids)
+            claim.withhold(theirs)
 
     async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
         self._may_be_recorded = True
@@ -416,41 +417,39 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
     *,
     versions: Mapping[str, str],
     deadline: float,
-) -> Claim:
+) -> HeldClaim:
     """Put a claim together from its record and its messages."""
     messages = list(bodies.messages.values())
     uuids = {uuid: message.id for uuid, message in bodies.messages.items()}
-    claim = Claim(
-        standing.record,
-        standing.version,
+    return HeldClaim(
+        context,
         order.topic.topic,
+        standing,
         messages,
         uuids=uuids,
         leases=versions,
         deadline=deadline,
         session_ttl=order.session_ttl,
-        trusted=lambda until, in_doubt: context.time.trusted_until(until, context.margin, in_doubt=in_doubt),
+        is_fleeting=not order.named,
     )
-    claim._is_fleeting = not order.named  # noqa: SLF001 - this package's own
-    return claim
 
 
-def in_time(context: Context, claim: Claim) -> Claim:
+def in_time(context: Context, claim: HeldClaim) -> HeldClaim:
     """Hand out the claim, or nothing of it, if its time is over by now."""
-    if context.clock.elapsed() >= claim.deadline:
-        claim._lost = TOO_LATE  # noqa: SLF001 - this package's own
-        claim.messages = ()
+    if context.clock.elapsed() >= claim.trusted_until():
+        claim.lose(TOO_LATE)
+        claim.withhold(claim.uuids)
     return claim
 
 
-async def without_bad_ones(context: Context, claim: Claim, bodies: Bodies) -> Claim:
+async def without_bad_ones(context: Context, claim: HeldClaim, bodies: Bodies) -> HeldClaim:
     """Settle what must not be handed out: malformed messages, those delivered too often, those that are gone."""
     if bodies.decisions:
         await settle(context, claim, bodies.decisions)
     return in_time(context, claim)
 
 
-def nothing(order: Order) -> Claim:
+def nothing(context: Context, order: Order) -> HeldClaim:
     """Make the claim of a consumer that found no message. It is in no bucket."""
     record = ClaimRecord(
         claim_id=order.claim_id,
@@ -460,8 +459,8 @@ def nothing(order: Order) -> Claim:
         session=order.session,
         state="closed",
     )
-    return Claim(record, "", order.topic.topic, (), uuids={}, leases={}, deadline=0.0, session_ttl=order.session_ttl)
+    return as_claim(context, order, FoundRecord(record, ""), Bodies(), versions={}, deadline=0.0)
 
 
-async def _carried_out(context: Context, claim: Claim) -> None:
+async def _carried_out(context: Context, claim: HeldClaim) -> None:
     await carry_out_decided(context, claim)

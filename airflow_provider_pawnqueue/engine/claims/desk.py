@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import again, records
-from airflow_provider_pawnqueue.engine.claims.claim import Claim, ClaimReference, Settlement
+from airflow_provider_pawnqueue.engine.claims.claim import ClaimReference, Settlement
 from airflow_provider_pawnqueue.engine.claims.claiming import PARTING, Order, claim_fresh
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keeping import leave
 from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK, Lookout
 from airflow_provider_pawnqueue.engine.claims.settling import Settled, carry_out_decided, settle
@@ -40,9 +41,9 @@ class Claims:
         self._context = context
         self._lookouts: dict[str, Lookout] = {}
         self._spreads: dict[str, Spread] = {}
-        self._given_out: list[Claim] = []
+        self._given_out: list[HeldClaim] = []
         self._unknown_ids: dict[tuple[str, str], float] = {}
-        self._under_way: set[asyncio.Task[Claim]] = set()
+        self._under_way: set[asyncio.Task[HeldClaim]] = set()
 
     async def claim(  # noqa: PLR0913 - what a consumer asks for
         self,
@@ -54,7 +55,7 @@ class Claims:
         most: int,
         ttl: float,
         session_ttl: float,
-    ) -> Claim:
+    ) -> HeldClaim:
         """Claim up to ``most`` messages, or find again what was claimed under the id."""
         order = Order(
             topic=topic,
@@ -70,7 +71,7 @@ class Claims:
         )
         return await self._in_hand(self._claim_by_id(order) if claim_id is not None else self._claim_any(order))
 
-    async def _claim_any(self, order: Order) -> Claim:
+    async def _claim_any(self, order: Order) -> HeldClaim:
         # A generated id was never used: there is nothing to find.
         topic = order.topic.topic
         claim = await claim_fresh(self._context, self._lookout(topic), self._spread(topic), order)
@@ -78,14 +79,16 @@ class Claims:
             raise _lost(order, "its leases were taken for abandoned before it was recorded: ttl is too short")
         return claim
 
-    async def _claim_by_id(self, order: Order) -> Claim:
+    async def _claim_by_id(self, order: Order) -> HeldClaim:
         for _ in range(LOOKS):
             claim = await self._look_and_claim(order)
             if claim is not None:
                 return claim
         raise _lost(order, "its record keeps changing")
 
-    async def attach(self, topic: TopicRecord, reference: ClaimReference, *, ttl: float, session_ttl: float) -> Claim:
+    async def attach(
+        self, topic: TopicRecord, reference: ClaimReference, *, ttl: float, session_ttl: float
+    ) -> HeldClaim:
         """Go on with a claim that another process has handed over."""
         order = Order(
             topic=topic,
@@ -100,7 +103,7 @@ class Claims:
         )
         return await self._in_hand(self._attach(order, reference))
 
-    async def _attach(self, order: Order, reference: ClaimReference) -> Claim:
+    async def _attach(self, order: Order, reference: ClaimReference) -> HeldClaim:
         topic = order.topic
         for _ in range(LOOKS):
             standing = await records.read(self._context, topic.topic, order.stem)
@@ -113,9 +116,9 @@ class Claims:
                 return claim
         raise _lost(order, "its record keeps changing")
 
-    async def settle(self, claim: Claim, decisions: Mapping[str, Decision]) -> Settlement:
+    async def settle(self, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settlement:
         """Settle messages by their ids, and tell what became of each."""
-        uuids = claim._uuids_by_id()  # noqa: SLF001 - this package's own
+        uuids = claim.uuids_by_id()
         wanted = {
             uuid: decision if uuid == one else decision.model_copy(update={"id": one})
             for one, decision in decisions.items()
@@ -139,7 +142,7 @@ class Claims:
                     settlement.unfinished[one] = str(result.unfinished[uuid])
         return settlement
 
-    async def _in_hand(self, work: Coroutine[Any, Any, Claim]) -> Claim:
+    async def _in_hand(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
         """Do what gives out a claim, such that closing the queue can end it: whatever it has won is given back then."""
         task = asyncio.ensure_future(work)
         self._under_way.add(task)
@@ -167,15 +170,16 @@ class Claims:
         if self._under_way:
             await asyncio.wait(list(self._under_way))
         now = self._context.clock.elapsed()
-        ours = [claim for claim in self._given_out if _is_held(claim, now)]
-        unfinished = [claim for claim in self._given_out if claim not in ours and _is_unfinished(claim)]
+        ours = [claim for claim in self._given_out if claim.is_held(now)]
+        unfinished = [claim for claim in self._given_out if claim not in ours and claim.is_unfinished()]
         self._given_out = []
 
-        async def part(claim: Claim) -> int:
+        async def part(claim: HeldClaim) -> int:
             # A claim whose id was made up is kept for nobody.
-            kept = keep and not claim._is_fleeting  # noqa: SLF001 - this package's own
+            kept = keep and not claim.is_fleeting
             return await (self._leave if kept else self._return)(claim)
 
+        left = sum(len(claim.left) for claim in ours)
         back = await each(part, ours, at_once=self._context.at_once)
         await each(self._finish, unfinished, at_once=self._context.at_once)
         for errands in (lookout.errands for lookout in self._lookouts.values()):
@@ -187,28 +191,28 @@ class Claims:
                 len(ours),
                 sum(back),
                 what,
-                "" if sum(back) == sum(map(_left, ours)) or keep else ", the others wait for their time to end",
+                "" if sum(back) == left or keep else ", the others wait for their time to end",
             )
 
-    async def _leave(self, claim: Claim) -> int:
-        left = _left(claim)
+    async def _leave(self, claim: HeldClaim) -> int:
+        left = len(claim.left)
         try:
             await leave(self._context.patient(), claim)
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("Claim %s could not be left in good order: %r", claim.claim_id, error)
         return left
 
-    async def _finish(self, claim: Claim) -> None:
+    async def _finish(self, claim: HeldClaim) -> None:
         """Carry out what was decided and cut off."""
         try:
             await carry_out_decided(self._context.patient(), claim)
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("What claim %s has decided could not be carried out: %r", claim.claim_id, error)
 
-    async def _return(self, claim: Claim) -> int:
+    async def _return(self, claim: HeldClaim) -> int:
         decision = Decision(how="released", reason="closed", returned=True)
         try:
-            result = await settle(self._context.patient(), claim, dict.fromkeys(claim._record.unsettled, decision))  # noqa: SLF001
+            result = await settle(self._context.patient(), claim, dict.fromkeys(claim.left, decision))
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("Claim %s could not be given back: %r", claim.claim_id, error)
             return 0
@@ -225,7 +229,7 @@ class Claims:
             self._lookouts.pop(topic, None)
             self._spreads.pop(topic, None)
 
-    async def _look_and_claim(self, order: Order) -> Claim | None:
+    async def _look_and_claim(self, order: Order) -> HeldClaim | None:
         """Find the claim again, or begin it. Returns None if somebody changed something meanwhile: look again."""
         key = (order.topic.topic, order.claim_id)
         # ⚑ §4.1: who waits by an id for something to claim need not look for its record each time. If another process
@@ -250,7 +254,7 @@ class Claims:
         following = await again.next_generation(self._context, order, standing)
         return None if following is None else await self._begin(replace(order, generation=following))
 
-    async def _go_on(self, order: Order, standing: FoundRecord) -> Claim | None:
+    async def _go_on(self, order: Order, standing: FoundRecord) -> HeldClaim | None:
         if standing.record.unsettled:
             return await again.resume(self._context, order, standing)
         finished = await again.finish(self._context, order, standing)
@@ -261,12 +265,12 @@ class Claims:
         # What it has decided of messages that nobody was given is being refused by the store: the next generation.
         return None if finished.record.state == "closed" else await self._begin_after(order, finished)
 
-    async def _begin_after(self, order: Order, standing: FoundRecord) -> Claim | None:
+    async def _begin_after(self, order: Order, standing: FoundRecord) -> HeldClaim | None:
         if await fence(self._context, order.topic.topic, standing) is None:
             return None
         return await self._begin(replace(order, generation=standing.record.generation + 1))
 
-    async def _begin(self, order: Order) -> Claim | None:
+    async def _begin(self, order: Order) -> HeldClaim | None:
         lookout = self._lookout(order.topic.topic)
         orphans = await again.orphans(self._context, lookout, order)
         if orphans:
@@ -277,7 +281,7 @@ class Claims:
             self._unknown_ids[order.topic.topic, order.claim_id] = self._context.clock.elapsed()
         return await self._begin_fresh(order)
 
-    async def _begin_fresh(self, order: Order) -> Claim | None:
+    async def _begin_fresh(self, order: Order) -> HeldClaim | None:
         topic = order.topic.topic
         try:
             claim = await claim_fresh(self._context, self._lookout(topic), self._spread(topic), order)
@@ -288,9 +292,9 @@ class Claims:
             self._unknown_ids.pop((topic, order.claim_id), None)
         return claim
 
-    def _give_out(self, claim: Claim) -> Claim:
+    def _give_out(self, claim: HeldClaim) -> HeldClaim:
         now = self._context.clock.elapsed()
-        self._given_out = [one for one in self._given_out if _is_held(one, now) or _is_unfinished(one)]
+        self._given_out = [one for one in self._given_out if one.is_held(now) or one.is_unfinished()]
         if claim:
             self._given_out.append(claim)
         return claim
@@ -301,23 +305,6 @@ class Claims:
     def _spread(self, topic: str) -> Spread:
         by_the_piece = self._context.registers.is_certain
         return self._spreads.setdefault(topic, Spread(self._context.clock, by_the_piece=by_the_piece))
-
-
-def _is_held(claim: Claim, now: float) -> bool:
-    """Say whether there is anything in the claim that this process has."""
-    is_ours = claim.state == "open" and claim._is_ours() and claim.lost is None  # noqa: SLF001 - this package's own
-    return is_ours and claim._until(in_doubt=False) > now and _left(claim) > 0  # noqa: SLF001
-
-
-def _is_unfinished(claim: Claim) -> bool:
-    """Say whether something was decided of the claim, by this process, and not carried out."""
-    record = claim._record  # noqa: SLF001
-    is_ours = record.state == "open" and record.session == claim.session
-    return is_ours and not claim._done.issuperset(record.settled)  # noqa: SLF001
-
-
-def _left(claim: Claim) -> int:
-    return len(claim._record.unsettled)  # noqa: SLF001
 
 
 def _lost(order: Order, why: str) -> LeaseLostError:

@@ -8,11 +8,11 @@ held by C --C released it--> released     released, its time passed --take over-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.clock import iso
+from airflow_provider_pawnqueue.engine.clock import instant, iso
 from airflow_provider_pawnqueue.engine.records import Lease, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -77,12 +77,13 @@ def understood(found: StoredObject, key: str, ttl: float) -> FoundLease:
     else:
         if lease.v == 0:
             # pawn-queue's own: held until its expires_at, by nobody who has a claim record.
+            expires = instant(lease.expires_at)
             lease = lease.model_copy(
                 update={
                     "state": "held",
                     "claim": "",
                     "deliveries": max(lease.deliveries, 1),
-                    "until": _instant(lease.expires_at, written + ttl),
+                    "until": expires.timestamp() if expires else written + ttl,
                 }
             )
     return FoundLease(lease, found.info.version)
@@ -92,12 +93,3 @@ def _timed(lease: Lease, uuid: str, *, now: float) -> Lease:
     """Add what pawn-queue reads: whose lease it is, and an expiry that its consumers' janitors do not reach."""
     told = {"message_id": uuid, "claimed_at": iso(now), "expires_at": iso(max(now, lease.until) + DAY)}
     return lease.model_copy(update=told)
-
-
-def _instant(text: str, otherwise: float) -> float:
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        return otherwise
-    # Without a zone it is UTC, not whatever zone this machine is in.
-    return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()

@@ -10,8 +10,8 @@ from typing import Any
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import again, claiming, desk, effects, keeping, records, takeover
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
-from airflow_provider_pawnqueue.engine.claims.claim import Claim
 from airflow_provider_pawnqueue.engine.claims.claiming import Attempt
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.lease import released
@@ -30,8 +30,8 @@ def record_extends() -> Patches:
         now = await context.now()
         won.until, won.session_until, won.deadline = now + order.ttl, now + order.session_ttl, math.inf
         result = await original(self, won, bodies)
-        if isinstance(result, Claim):
-            result._deadline = context.trusted(context.clock.elapsed(), min(order.ttl, order.session_ttl))
+        if isinstance(result, HeldClaim):
+            result.trust(context.trusted(context.clock.elapsed(), min(order.ttl, order.session_ttl)), order.session_ttl)
         return result
 
     return [(Attempt, "_record", record), AS_IT_WAS_RECKONED]

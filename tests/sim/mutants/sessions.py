@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout, queue
 from airflow_provider_pawnqueue.engine.claims import again, keep_alive, keeping
-from airflow_provider_pawnqueue.engine.claims.claim import Claim
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keep_alive import KeepAlive
 from airflow_provider_pawnqueue.engine.claims.takeover import is_over
 from airflow_provider_pawnqueue.engine.context import Context
@@ -26,11 +26,11 @@ def renews_whatever_happened() -> Patches:
         session = lasts if session_ttl is None else session_ttl
         now = await context.now()
         started = context.clock.elapsed()
-        changed = keeping.renewed(context, claim._record, now, ttl=lasts, session_ttl=session)
+        changed = keeping.renewed(context, claim.record, now, ttl=lasts, session_ttl=session)
         body = changed.stamped(context.clock.nonce()).encode()
         version = await context.store.overwrite(layout.claim(claim.topic, changed.stem), body)
-        claim._now_at(changed, version)
-        claim._deadline = context.trusted(started, changed.session_end - now)
+        claim.moved_to(changed, version)
+        claim.trust(context.trusted(started, changed.session_end - now), session)
 
     return [(keeping, "renew", renew), (queue, "renew", renew)]
 
@@ -49,7 +49,7 @@ def renewal_shortens() -> Patches:
 def renewed_by_others_is_lost() -> Patches:
     original = keeping._change
 
-    async def change(context: Context, claim: Claim, changed: ClaimRecord) -> Any:
+    async def change(context: Context, claim: HeldClaim, changed: ClaimRecord) -> Any:
         outcome = await original(context, claim, changed)
         if isinstance(outcome, Refused):
             raise keeping.lost_error(claim, "its record has changed")
@@ -101,7 +101,10 @@ def session_waits_for_the_claim() -> Patches:
 
 @mutant("§4 A holder trusts the earlier of both times", 8, 10, 11, arena="long")
 def holder_trusts_the_claim() -> Patches:
-    return [(Claim, "_until", lambda self, *, in_doubt: self._trusted(self._record.until, in_doubt))]
+    def trusted_until(self: HeldClaim, *, in_doubt: bool = True) -> float:
+        return self._context.time.trusted_until(self.record.until, self._context.margin, in_doubt=in_doubt)
+
+    return [(HeldClaim, "trusted_until", trusted_until)]
 
 
 @mutant("§4 On behalf of a run the janitor renews the claim's time alone, never its session's", 8, 10, 11, arena="long")

@@ -17,10 +17,9 @@ from tests.sim.mutants.entering import Patches, mutant
 @mutant("§4 Settle writes the decisions into the record before their effects", 25, 44, 68)
 def no_decision() -> Patches:
     async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
-        claim._now_at(
-            claim._record.model_copy(update={"settled": {**claim._record.settled, **decisions}}), claim._version
-        )
-        await effects.carry_out(context, claim.topic, claim._record, list(decisions), claim._leases)
+        settled = {**claim.record.settled, **decisions}
+        claim.moved_to(claim.record.model_copy(update={"settled": settled}), claim.version)
+        await effects.carry_out(context, claim.topic, claim.record, list(decisions), claim.leases)
         return settling.Settled(decided=dict(decisions))
 
     return [(settling, "settle", settle), (desk, "settle", settle), (claiming, "settle", settle)]
