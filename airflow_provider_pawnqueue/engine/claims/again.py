@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.claims import effects, records, takeover
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
 from airflow_provider_pawnqueue.engine.claims.claiming import (
     PARTING,
@@ -19,12 +19,10 @@ from airflow_provider_pawnqueue.engine.claims.claiming import (
     made_record,
     without_bad_ones,
 )
-from airflow_provider_pawnqueue.engine.claims.effects import carry_out
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keeping import leave, lost_error, renewed
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
-from airflow_provider_pawnqueue.engine.claims.takeover import fence, is_over
 from airflow_provider_pawnqueue.engine.context import HASTE
 from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each, uncut
@@ -63,11 +61,11 @@ async def next_generation(context: Context, order: Order, standing: FoundRecord)
     record = standing.record
     if record.state == "open":
         now = await context.now()
-        if not is_over(context, record.until, now):
+        if not context.is_over(record.until, now):
             raise busy_error(context, order, record, record.until, now)
-        if await fence(context, order.topic.topic, standing) is None:
+        if await takeover.fence(context, order.topic.topic, standing) is None:
             return None
-    if layout.parse_claim(f"{layout.claim_stem(order.claim_id, record.generation + 1)}.json") is None:
+    if layout.parse_stem(layout.claim_stem(order.claim_id, record.generation + 1)) is None:
         raise CompatibilityError(
             f"Claim {order.claim_id} of topic {order.topic.topic!r} has a record of generation {record.generation}, "
             "behind which there is none, and which nobody of ours has written: delete it, or use another claim_id.",
@@ -132,7 +130,7 @@ async def resume(
     record = standing.record
     now = await context.now()
     # Our own session stands there if an earlier attempt landed of which nobody knew: nobody else works for it.
-    if record.session not in ("", vacated, order.session) and not is_over(context, record.session_end, now):
+    if record.session not in ("", vacated, order.session) and not context.is_over(record.session_end, now):
         raise busy_error(context, order, record, record.session_end, now)
     started = context.clock.elapsed()
     now = await context.now()
@@ -170,7 +168,8 @@ async def finish(context: Context, order: Order, standing: FoundRecord) -> Found
     next who meets it: the claim has ended all the same.
     """
     topic = order.topic.topic
-    failed = await carry_out(context.patient(), topic, standing.record, list(standing.record.settled), {})
+    carried_out = effects.carry_out(context.patient(), topic, standing.record, list(standing.record.settled), {})
+    failed, closed = await effects.finish(context, topic, standing, carried_out)
     if failed:
         logger.warning(
             "Claim %s of topic %r has decided of %d messages what could not be carried out: %s",
@@ -179,12 +178,7 @@ async def finish(context: Context, order: Order, standing: FoundRecord) -> Found
             len(failed),
             next(iter(failed.values())),
         )
-        return standing
-    closed = standing.record.model_copy(update={"state": "closed"})
-    outcome = await records.change(context, topic, closed, standing.version)
-    if isinstance(outcome, Unknown):
-        raise outcome.fault
-    return FoundRecord(closed, outcome.version) if isinstance(outcome, Done) else None
+    return closed
 
 
 def busy_error(context: Context, order: Order, record: ClaimRecord, until: float, now: float) -> ClaimBusyError:

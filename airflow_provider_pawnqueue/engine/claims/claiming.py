@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.claims import effects, records
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.looking import COURTESY, Candidate, Lookout
@@ -21,7 +21,7 @@ from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreEr
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Lease, Member
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refused, Unknown
 
 if TYPE_CHECKING:
@@ -361,29 +361,16 @@ class Attempt:
             standing = await records.read(context, order.topic.topic, order.stem)
             mine = [uuid for uuid in won.members if standing is not None and uuid not in standing.record.members]
             now = await context.now()
+            record, unseen = made_record(order, won, {}), Decision(how="released", unseen=True)
+            freed = {uuid: effects.released(record, uuid, unseen, now) for uuid in mine}
             steps = [
-                Step(layout.lease(order.topic.topic, uuid), _freed(order, won, uuid, now), won.versions[uuid])
-                for uuid in mine
+                Step(layout.lease(order.topic.topic, uuid), lease, won.versions[uuid]) for uuid, lease in freed.items()
             ]
             await context.registers.write(steps)
         except (StoreError, CompatibilityError) as error:
             logger.warning(
                 "What was won for claim %s, which another one has, waits for its time to end: %s", order.stem, error
             )
-
-
-def _freed(order: Order, won: Won, uuid: str, now: float) -> Lease:
-    member = won.members[uuid]
-    freed = leases.released(
-        uuid,
-        member.name,
-        consumer=order.consumer,
-        claim=order.stem,
-        deliveries=max(member.deliveries - 1, 0),
-        until=0.0,
-        now=now,
-    )
-    return freed.model_copy(update={"reason": member.reason, "error": member.error})
 
 
 def _chunks(batch: Sequence[Candidate], size: int) -> Iterator[Sequence[Candidate]]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import again, records
+from airflow_provider_pawnqueue.engine.claims import again, records, takeover
 from airflow_provider_pawnqueue.engine.claims.claim import ClaimReference, Settlement
 from airflow_provider_pawnqueue.engine.claims.claiming import PARTING, Order, claim_fresh
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
@@ -18,7 +18,6 @@ from airflow_provider_pawnqueue.engine.claims.keeping import leave
 from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK, Lookout
 from airflow_provider_pawnqueue.engine.claims.settling import Settled, carry_out_decided, settle
 from airflow_provider_pawnqueue.engine.claims.spread import Spread
-from airflow_provider_pawnqueue.engine.claims.takeover import fence
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError, QueueClosedError
 from airflow_provider_pawnqueue.engine.gather import each, uncut
 from airflow_provider_pawnqueue.engine.records import Decision
@@ -266,7 +265,7 @@ class Claims:
         return None if finished.record.state == "closed" else await self._begin_after(order, finished)
 
     async def _begin_after(self, order: Order, standing: FoundRecord) -> HeldClaim | None:
-        if await fence(self._context, order.topic.topic, standing) is None:
+        if await takeover.fence(self._context, order.topic.topic, standing) is None:
             return None
         return await self._begin(replace(order, generation=standing.record.generation + 1))
 

@@ -68,6 +68,11 @@ class HeldClaim(Claim):
         return self._version
 
     @property
+    def standing(self) -> FoundRecord:
+        """Both."""
+        return records.FoundRecord(self._record, self._version)
+
+    @property
     def uuids(self) -> Mapping[str, str]:
         """Of each message's key the uuid in it, and the message's id."""
         return self._uuids

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.claims import effects, records
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.records import Decision
@@ -112,7 +111,7 @@ async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
     under_way.update(todo)
     try:
-        failed = await carry_out(
+        failed = await effects.carry_out(
             context,
             claim.topic,
             record,
@@ -151,11 +150,10 @@ async def _close(context: Context, claim: HeldClaim) -> None:
     record = claim.record
     if record.state == "closed" or not claim.is_done():
         return
-    closed = record.model_copy(update={"state": "closed"})
     if claim.is_fleeting:
         if not await context.store.delete([layout.claim(claim.topic, record.stem)]):
-            claim.moved_to(closed, claim.version)
+            claim.moved_to(record.model_copy(update={"state": "closed"}), claim.version)
         return
-    outcome = await records.change(context, claim.topic, closed, claim.version)
-    if isinstance(outcome, Done):
-        claim.moved_to(closed, outcome.version)
+    closed = await records.close(context, claim.topic, claim.standing)
+    if closed is not None:
+        claim.moved_to(closed.record, closed.version)

@@ -54,6 +54,21 @@ def moving(uuid: str, name: str, *, source: str, until: float, ttl: float) -> Le
     return _timed(made, uuid, now=until - ttl)
 
 
+def is_over(until: float, now: float, margin: float) -> bool:
+    """⚑ §2: a taker waits until the margin after somebody's time, as its holder stops the margin before it."""
+    return now >= until + margin
+
+
+def due_at(lease: Lease, margin: float) -> float:
+    """Return the server time from which on its message may be had, by the lease alone: a delay has no holder."""
+    return lease.until if lease.state == "released" else lease.until + margin
+
+
+def is_due(lease: Lease, now: float, margin: float) -> bool:
+    """Say whether a lease's time is over: what was released is anybody's, of the rest it is asked whose it was."""
+    return now >= due_at(lease, margin)
+
+
 async def read(registers: Registers, topic: str, uuid: str, ttl: float) -> FoundLease | None:
     """Read a lease, or return None where there is none.
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.claims import again, claiming, looking
+from airflow_provider_pawnqueue.engine.claims import again, claiming, effects, takeover
 from airflow_provider_pawnqueue.engine.claims.aside import Aside
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
 from airflow_provider_pawnqueue.engine.claims.known import Known
@@ -93,13 +93,13 @@ def unreadable_lease_fails_all() -> Patches:
 
 @mutant("§5.6 A record that cannot be read concerns the messages of its claim", 5, 27, 37, arena="stuck")
 def unreadable_record_fails_all() -> Patches:
-    async def judged(*arguments: Any) -> Any:
-        found = await judge(*arguments)
+    async def judged(*arguments: Any, **more: Any) -> Any:
+        found = await judge(*arguments, **more)
         for fault in found.faults.values():
             raise fault
         return found
 
-    return [(looking, "judge", judged)]
+    return [(takeover, "judge", judged)]
 
 
 @mutant("§5.6 A record that cannot be read stops no sweep, nor does anything else", 0, 2, 3, arena="stuck")
@@ -117,12 +117,12 @@ def nothing_is_put_aside() -> Patches:
 
 @mutant("§5.6 What others have decided is carried out beside deliveries", 46, 47, 336, arena="stuck")
 def finished_while_others_wait() -> Patches:
-    async def all_of_it(context: Context, topic: str, leases: Any) -> Any:
-        found = await judge(context, topic, leases)
+    async def all_of_it(context: Context, topic: str, leases: Any, **more: Any) -> Any:
+        found = await judge(context, topic, leases, **more)
         for record, versions in found.decided:
-            failed = await looking.carry_out(context.patient(15.0), topic, record, list(versions), versions)
+            failed = await effects.carry_out(context.patient(15.0), topic, record, list(versions), versions)
             found.faults.update(failed)
         found.decided.clear()
         return found
 
-    return [(looking, "judge", all_of_it)]
+    return [(takeover, "judge", all_of_it)]

@@ -8,7 +8,6 @@ from airflow_provider_pawnqueue.engine import layout, queue
 from airflow_provider_pawnqueue.engine.claims import again, keep_alive, keeping
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keep_alive import KeepAlive
-from airflow_provider_pawnqueue.engine.claims.takeover import is_over
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
@@ -92,7 +91,7 @@ def session_waits_for_the_claim() -> Patches:
 
     async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
         record, now = standing.record, await context.now()
-        if record.session not in ("", vacated, order.session) and not is_over(context, record.until, now):
+        if record.session not in ("", vacated, order.session) and not context.is_over(record.until, now):
             raise again.busy_error(context, order, record, record.until, now)
         return await original(context, order, standing, vacated=vacated)
 

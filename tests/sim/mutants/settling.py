@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import again, claiming, desk, effects, records, settling
+from airflow_provider_pawnqueue.engine.claims import claiming, desk, effects, records, settling
 from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision
 from airflow_provider_pawnqueue.engine.store.port import Done
 from tests.sim.mutants.entering import Patches, mutant
@@ -76,18 +75,17 @@ def closed_too_early() -> Patches:
         await original(*arguments, **more)
         return {}
 
-    modules = (effects, settling, sweeping_claims, again)
-    return [(module, "carry_out", carry_out) for module in modules]
+    return [(effects, "carry_out", carry_out)]
 
 
 @mutant("§3 What is given back with a delay tells that delay, by the store's time", 0, 1, 3, arena="patience")
 def delayed_as_if_in_1970() -> Patches:
-    original = effects._released
+    original = effects.released
 
     def released(record: ClaimRecord, uuid: str, decision: Decision, _: float) -> Any:
         return original(record, uuid, decision, 0.0)
 
-    return [(effects, "_released", released)]
+    return [(effects, "released", released)]
 
 
 @mutant(
