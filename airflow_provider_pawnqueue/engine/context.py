@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: How long one object that does not answer well is tried for, where others wait beside it.
 HASTE = 3.0
+#: How long who is cancelled, or closes its queue, waits for what it has sent: it may land.
+PARTING = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.claim import Message
@@ -31,43 +31,43 @@ class Bodies:
     aside: dict[str, PawnQueueError] = field(default_factory=dict)
     """Not for this process, or not now: given back, whatever else is decided. Never buried."""
 
+    @classmethod
+    async def fetch(cls, context: Context, topic: TopicRecord, members: Mapping[str, Member], seconds: float) -> Self:
+        """Read the members' messages, for no longer than this.
 
-async def fetch_bodies(context: Context, topic: TopicRecord, members: Mapping[str, Member], seconds: float) -> Bodies:
-    """Read the members' messages, for no longer than this.
+        ⚑ §5.6: bad messages do not block good ones. What does not parse and what was delivered too often is to be
+        buried; it was claimed like any other, so nobody else can be working on it. What only this process cannot read,
+        as the store refuses it or its format is newer, is given back: others may be able to.
+        """
+        context = context.patient(seconds)
+        most = topic.settings.max_deliveries
+        bodies = cls()
+        wanted = []
+        for uuid, member in members.items():
+            if most is not None and member.deliveries > most:
+                bodies.decisions[uuid] = _dead("max_deliveries", _delivered(most, member))
+            else:
+                wanted.append(uuid)
 
-    ⚑ §5.6: bad messages do not block good ones. What does not parse and what was delivered too often is to be buried;
-    it was claimed like any other, so nobody else can be working on it. What only this process cannot read, as the store
-    refuses it or its format is newer, is given back: others may be able to.
-    """
-    context = context.patient(seconds)
-    most = topic.settings.max_deliveries
-    bodies = Bodies()
-    wanted = []
-    for uuid, member in members.items():
-        if most is not None and member.deliveries > most:
-            bodies.decisions[uuid] = _dead("max_deliveries", _delivered(most, member))
-        else:
-            wanted.append(uuid)
+        async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
+            try:
+                return await _fetch(context, topic.topic, members[uuid])
+            except (StoreError, CompatibilityError) as error:
+                return error
 
-    async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
-        try:
-            return await _fetch(context, topic.topic, members[uuid])
-        except (StoreError, CompatibilityError) as error:
-            return error
-
-    # One that hangs is left out as well.
-    found = await each_in_time(
-        fetch, wanted, at_once=context.at_once, clock=context.clock, seconds=seconds, late=lambda _: _late(seconds)
-    )
-    for uuid, body in zip(wanted, found, strict=True):
-        if isinstance(body, Message):
-            bodies.messages[uuid] = body
-        elif isinstance(body, Decision):
-            bodies.decisions[uuid] = body
-        else:
-            bodies.aside[uuid] = body
-            bodies.decisions[uuid] = Decision(how="released", unseen=True)
-    return bodies
+        # One that hangs is left out as well.
+        found = await each_in_time(
+            fetch, wanted, at_once=context.at_once, clock=context.clock, seconds=seconds, late=lambda _: _late(seconds)
+        )
+        for uuid, body in zip(wanted, found, strict=True):
+            if isinstance(body, Message):
+                bodies.messages[uuid] = body
+            elif isinstance(body, Decision):
+                bodies.decisions[uuid] = body
+            else:
+                bodies.aside[uuid] = body
+                bodies.decisions[uuid] = Decision(how="released", unseen=True)
+        return bodies
 
 
 async def _fetch(context: Context, topic: str, member: Member) -> Message | Decision:

@@ -9,15 +9,15 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import effects, records
-from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
+from airflow_provider_pawnqueue.engine.claims import effects, records, settling
+from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.looking import COURTESY, Candidate, Lookout
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
-from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
 from airflow_provider_pawnqueue.engine.claims.spread import Picks, Spread
 from airflow_provider_pawnqueue.engine.claims.takeover import named_by_others
-from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.context import PARTING
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, LeaseLostError, StoreError
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
@@ -47,8 +47,6 @@ FRESH = 1.0
 CHUNK = 4
 #: For so long at least a message is tried to be read.
 LEAST_PATIENCE = 1.0
-#: How long a claim that is cancelled waits for what it has sent, to give back what it won.
-PARTING = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +127,15 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
     return empty
 
 
+def not_had(order: Order, why: str) -> LeaseLostError:
+    """Make the error that says that a claim could not be had."""
+    return LeaseLostError(
+        f"Claim {order.claim_id} of topic {order.topic.topic!r} could not be had: {why}. Claim anew.",
+        topic=order.topic.topic,
+        operation="claim",
+    )
+
+
 async def _check_that_the_store_answers(context: Context, topic: str) -> None:
     """Tell messages that cannot be read, which concern nobody else, from a store that gives nothing, and raise that."""
     await context.patient().store.get(layout.topic_marker(topic))
@@ -168,7 +175,7 @@ class Attempt:
             if not won.members:
                 return Outcome.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
-            bodies = await fetch_bodies(self._context, order.topic, won.members, self._patience)
+            bodies = await Bodies.fetch(self._context, order.topic, won.members, self._patience)
             self._note(bodies)
             return await self._record(won, bodies)
         except BaseException:
@@ -305,7 +312,7 @@ class Attempt:
         theirs = await named_by_others(self._context, claim.topic, self._order.stem, claim.record.members)
         if theirs:
             decisions = {uuid: Decision(how="released", until=until, unseen=True) for uuid, until in theirs.items()}
-            await settle(self._context, claim, decisions)
+            await settling.settle(self._context, claim, decisions)
             claim.withhold(theirs)
 
     async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
@@ -346,7 +353,7 @@ class Attempt:
                     return
                 self._standing = FoundRecord(record, outcome.version)
             claim = as_claim(context, order, self._standing, Bodies(), versions=won.versions, deadline=0.0)
-            await settle(context, claim, given_back)
+            await settling.settle(context, claim, given_back)
         except StoreError as error:
             logger.warning("What claim %s had won could not be given back: %s", order.stem, error)
 
@@ -432,7 +439,7 @@ def in_time(context: Context, claim: HeldClaim) -> HeldClaim:
 async def without_bad_ones(context: Context, claim: HeldClaim, bodies: Bodies) -> HeldClaim:
     """Settle what must not be handed out: malformed messages, those delivered too often, those that are gone."""
     if bodies.decisions:
-        await settle(context, claim, bodies.decisions)
+        await settling.settle(context, claim, bodies.decisions)
     return in_time(context, claim)
 
 
@@ -450,4 +457,4 @@ def nothing(context: Context, order: Order) -> HeldClaim:
 
 
 async def _carried_out(context: Context, claim: HeldClaim) -> None:
-    await carry_out_decided(context, claim)
+    await settling.carry_out_decided(context, claim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError, StoreError
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
     from airflow_provider_pawnqueue.engine.store.port import Outcome
-
-#: How long a renewal that is cut off waits for the answer of what it has sent.
-PARTING = 5.0
 
 
 async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, session_ttl: float | None = None) -> None:

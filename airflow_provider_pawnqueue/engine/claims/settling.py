@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import effects, records
+from airflow_provider_pawnqueue.engine.claims.claim import Settlement
+from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.records import Decision
@@ -20,9 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How long a settlement that is cancelled goes on: what it has sent may land.
-PARTING = 5.0
-
 
 @dataclass(slots=True)
 class Settled:
@@ -33,6 +32,38 @@ class Settled:
     unknown: set[str] = field(default_factory=set)
     unfinished: dict[str, StoreError] = field(default_factory=dict)
     """Decided, and not carried out yet: why."""
+
+    @property
+    def gave_back(self) -> bool:
+        """Whether anything was released."""
+        return any(decision.how == "released" for decision in self.decided.values())
+
+
+def by_uuid(decisions: Mapping[str, Decision], uuids: Mapping[str, Sequence[str]]) -> dict[str, Decision]:
+    """Return what was decided of messages, by the uuids under which they are kept, where it was said by their ids."""
+    return {
+        uuid: decision if uuid == one else decision.model_copy(update={"id": one})
+        for one, decision in decisions.items()
+        for uuid in uuids.get(one, ())
+    }
+
+
+def told(result: Settled, ids: Iterable[str], uuids: Mapping[str, Sequence[str]]) -> Settlement:
+    """Tell what became of messages, by their ids."""
+    settlement = Settlement(not_in_claim=[one for one in ids if one not in uuids])
+    names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
+    for one in ids:
+        of_one = uuids.get(one, ())
+        if any(uuid in result.unknown for uuid in of_one):
+            settlement.unknown.append(one)
+        elif any(uuid in result.lost for uuid in of_one):
+            settlement.lost.append(one)
+        elif of_one:
+            names.get(result.decided[of_one[0]].how, settlement.lost).append(one)
+        for uuid in of_one:
+            if uuid in result.unfinished:
+                settlement.unfinished[one] = str(result.unfinished[uuid])
+    return settlement
 
 
 async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settled:

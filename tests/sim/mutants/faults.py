@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.claims import again, claiming, effects, takeover
+from airflow_provider_pawnqueue.engine.claims import effects, takeover
 from airflow_provider_pawnqueue.engine.claims.aside import Aside
-from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
+from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.known import Known
 from airflow_provider_pawnqueue.engine.claims.looking import Lookout
 from airflow_provider_pawnqueue.engine.claims.takeover import judge
@@ -21,13 +21,14 @@ from tests.sim.mutants.entering import Patches, mutant
 
 def _with_bodies(judged: Any) -> Patches:
     """Have the bodies judged otherwise, by a function that is given them and the context."""
+    original = Bodies.fetch
 
     async def fetch(context: Context, topic: Any, members: Mapping[str, Any], seconds: float) -> Bodies:
-        bodies = await fetch_bodies(context, topic, members, seconds)
+        bodies = await original(context, topic, members, seconds)
         judged(bodies, context)
         return bodies
 
-    return [(claiming, "fetch_bodies", fetch), (again, "fetch_bodies", fetch)]
+    return [(Bodies, "fetch", fetch)]
 
 
 def _bury(bodies: Bodies, uuids: Iterable[str]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout, queue
-from airflow_provider_pawnqueue.engine.claims import again, keep_alive, keeping
+from airflow_provider_pawnqueue.engine.claims import by_id, keep_alive, keeping
+from airflow_provider_pawnqueue.engine.claims.by_id import ById
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keep_alive import KeepAlive
 from airflow_provider_pawnqueue.engine.context import Context
@@ -41,7 +42,7 @@ def renewal_shortens() -> Patches:
         session_until = min(now + session_ttl, until)
         return record.model_copy(update={"until": until, "session_until": session_until, "lasts": ttl})
 
-    return [(keeping, "renewed", renewed), (again, "renewed", renewed)]
+    return [(keeping, "renewed", renewed)]
 
 
 @mutant("§4 That the janitor has renewed meanwhile is no loss", 8, 50, 83, arena="patience")
@@ -75,27 +76,28 @@ def kept_no_longer_in_silence() -> Patches:
 
 @mutant("§4 A new session waits until the time of the old one is over, unless that has handed over", 64, 62, 64)
 def session_does_not_wait() -> Patches:
-    original = again.resume
+    original = ById._resume
 
-    async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
-        return await original(context, order, standing, vacated=standing.record.session)
+    async def resume(self: ById, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
+        return await original(self, order, standing, vacated=standing.record.session)
 
-    return [(again, "resume", resume)]
+    return [(ById, "_resume", resume)]
 
 
 @mutant(
     "§4 A new session waits for the session's time, not for the claim's, which its run renews", 8, 10, 11, arena="long"
 )
 def session_waits_for_the_claim() -> Patches:
-    original = again.resume
+    original = ById._resume
 
-    async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
-        record, now = standing.record, await context.now()
+    async def resume(self: ById, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
+        context, record = self._context, standing.record
+        now = await context.now()
         if record.session not in ("", vacated, order.session) and not context.is_over(record.until, now):
-            raise again.busy_error(context, order, record, record.until, now)
-        return await original(context, order, standing, vacated=vacated)
+            raise by_id.busy_error(context, order, record, record.until, now)
+        return await original(self, order, standing, vacated=vacated)
 
-    return [(again, "resume", resume)]
+    return [(ById, "_resume", resume)]
 
 
 @mutant("§4 A holder trusts the earlier of both times", 8, 10, 11, arena="long")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import claiming, desk, effects, records, settling
+from airflow_provider_pawnqueue.engine.claims import effects, records, settling
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision
 from airflow_provider_pawnqueue.engine.store.port import Done
@@ -21,7 +21,7 @@ def no_decision() -> Patches:
         await effects.carry_out(context, claim.topic, claim.record, list(decisions), claim.leases)
         return settling.Settled(decided=dict(decisions))
 
-    return [(settling, "settle", settle), (desk, "settle", settle), (claiming, "settle", settle)]
+    return [(settling, "settle", settle)]
 
 
 @mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 236, 74, 99)
