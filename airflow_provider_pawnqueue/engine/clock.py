@@ -71,10 +71,11 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
 
 
-def parse_iso(text: str) -> datetime | None:
-    """Read a point in time that :func:`iso` or pawn-queue wrote; None for what is none. Without a zone it is UTC."""
+def instant(text: str) -> datetime | None:
+    """Read an ISO 8601 time, whoever wrote it, or return None for what is none. Without a zone it is UTC."""
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
+        # Not whatever zone this machine is in; and what is at an end of the calendar is in no other zone.
+        read = datetime.fromisoformat(text)
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -8,13 +8,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import Message
-from airflow_provider_pawnqueue.engine.clock import parse_iso
+from airflow_provider_pawnqueue.engine.claims.bodies import as_message
+from airflow_provider_pawnqueue.engine.clock import instant
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, InvalidArgumentError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims import Message
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
@@ -114,7 +115,7 @@ async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[
         patient = context.patient(PATIENCE)
 
         async def message_id(letter: Listed) -> str | None:
-            message, _ = await _body(patient, topic, letter)
+            message, _ = await _body(patient, topic, letter, DeadReason(reason=""))
             return message.id if message is not None else None
 
         others = [one for one in letters if one.id not in kept]
@@ -156,12 +157,12 @@ async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool)
         fault = str(problem)
     message = None
     if payloads:
-        message, problem_of_body = await _body(context, topic, letter, deliveries=reason.deliveries)
+        message, problem_of_body = await _body(context, topic, letter, reason)
         fault = fault or problem_of_body
     return DeadLetter(
         id=letter.id,
         topic=topic,
-        buried_at=parse_iso(reason.at) or letter.info.last_modified,
+        buried_at=instant(reason.at) or letter.info.last_modified,
         reason=reason.reason,
         error=reason.error,
         deliveries=reason.deliveries,
@@ -174,21 +175,13 @@ async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool)
     )
 
 
-async def _body(context: Context, topic: str, letter: Listed, *, deliveries: int = 0) -> tuple[Message | None, str]:
+async def _body(context: Context, topic: str, letter: Listed, reason: DeadReason) -> tuple[Message | None, str]:
     try:
         found = await context.store.get(letter.info.key)
         if found is None:
             return None, f"{letter.info.key} is gone: it was redriven or purged meanwhile"
         envelope = Envelope.decode(found.body, letter.info.key)
-        return Message(
-            envelope.id,
-            topic,
-            envelope.producer_id,
-            envelope.created_at,
-            envelope.payload,
-            envelope.headers,
-            deliveries=deliveries,
-        ), ""
+        return as_message(envelope, topic, reason.name, deliveries=reason.deliveries), ""
     except (StoreError, CompatibilityError, UnreadableRecordError) as problem:
         return None, str(problem)
 
@@ -204,7 +197,7 @@ def _token(letter: Listed) -> str:
 
 def _parsed(after: object, topic: str) -> tuple[datetime, str]:
     time, _, one = after.partition("/") if isinstance(after, str) else ("", "", "")
-    found = parse_iso(time)
+    found = instant(time)
     if found is None or not one:
         raise InvalidArgumentError(
             f"after={after!r} is no place in a list of dead letters: pass the .next of the page before.",

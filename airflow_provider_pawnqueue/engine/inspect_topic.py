@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.claim import Message
-from airflow_provider_pawnqueue.engine.claims.takeover import is_over
+from airflow_provider_pawnqueue.engine.claims.bodies import as_message
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError
 from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.claim import Message
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
@@ -165,11 +165,9 @@ async def find(context: Context, topic: str, message_id: str) -> Found | None:
 async def _judge(context: Context, topic: str, uuid: str, found: FoundLease) -> tuple[State, float | None]:
     """Say exactly what may be made of a message that has a lease, and until when: None where nobody can tell."""
     lease, now = found.lease, await context.now()
-    if lease.state == "released":
-        return ("delayed" if lease.until > now else "pending"), lease.until
-    if not is_over(context, lease.until, now):
-        return "in_flight", lease.until
-    if lease.state == "held" and layout.parse_claim(f"{lease.claim}.json") is not None:
+    if not context.is_due(lease, now):
+        return ("delayed" if lease.state == "released" else "in_flight"), lease.until
+    if lease.state == "held" and layout.parse_stem(lease.claim) is not None:
         standing = await records.read(context, topic, lease.claim)
         if standing is not None and uuid in _done_with(standing.record):
             return "in_flight", None
@@ -186,7 +184,7 @@ async def _states(context: Context, topic: str, leases: Mapping[str, ObjectInfo]
     """
     glances = {uuid: _glance(context, info) for uuid, info in leases.items()}
     states = {uuid: _at_first_sight(context, glance, now) for uuid, glance in glances.items()}
-    overdue = {uuid for uuid, one in glances.items() if one.state != "released" and is_over(context, one.earliest, now)}
+    overdue = {uuid for uuid, one in glances.items() if one.state != "released" and context.is_over(one.earliest, now)}
     members = await _members(context, topic, now) if overdue else _Members()
     states.update(dict.fromkeys(overdue & members.ended, "pending"))
     states.update(dict.fromkeys(overdue & members.live, "in_flight"))
@@ -224,7 +222,7 @@ def _is_doubtful(glance: hint.Glance, now: float, *, is_told: bool) -> bool:
 def _at_first_sight(context: Context, glance: hint.Glance, now: float) -> State:
     if glance.state == "released":
         return "delayed" if glance.latest > glance.earliest and glance.latest > now else "pending"
-    return "pending" if is_over(context, glance.latest, now) else "in_flight"
+    return "pending" if context.is_over(glance.latest, now) else "in_flight"
 
 
 @dataclass(slots=True)
@@ -248,7 +246,7 @@ async def _members(context: Context, topic: str, now: float) -> _Members:
         glance = hint.glance_at_record(info.size, info.last_modified)
         if parsed is None or (glance is not None and glance.state == "closed"):
             continue
-        is_told = glance is not None and is_over(context, glance.latest, now)
+        is_told = glance is not None and context.is_over(glance.latest, now)
         (over if is_told else unsure).append(layout.claim_stem(*parsed))
     patient = context.patient(PATIENCE)
     read = await _read_each(patient, [*unsure, *over], lambda stem: records.read(patient, topic, stem))
@@ -275,7 +273,7 @@ def _done_with(record: ClaimRecord) -> list[str]:
 
 def _lives(context: Context, record: ClaimRecord, now: float) -> bool:
     """Say whether a claim has its messages: one that was fenced has them until its session's time is over."""
-    return record.state != "closed" and not is_over(context, record.free_at, now)
+    return record.state != "closed" and not context.is_over(record.free_at, now)
 
 
 async def _read_each(context: Context, names: Sequence[str], read: Callable[[str], Awaitable[T]]) -> dict[str, T]:
@@ -297,13 +295,11 @@ async def _all(pages: AsyncIterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
 
 
 async def _read(context: Context, topic: str, info: ObjectInfo) -> Message | None:
-    found = await context.store.get(info.key)
-    if found is None:
+    found, parsed = await context.store.get(info.key), layout.parse_message(info.key)
+    if found is None or parsed is None:
         return None
     try:
         envelope = Envelope.decode(found.body, info.key)
     except (UnreadableRecordError, CompatibilityError):
         return None
-    return Message(
-        envelope.id, topic, envelope.producer_id, envelope.created_at, envelope.payload, envelope.headers, deliveries=0
-    )
+    return as_message(envelope, topic, parsed.name, deliveries=0)

@@ -137,10 +137,15 @@ def claim_stem(claim_id: str, generation: int) -> str:
 def parse_claim(key: str) -> tuple[str, int] | None:
     """Read claim id and generation out of a key below ``claims/``, or return None for a stranger's."""
     name = _last_part(key)
-    claim_id, dot, generation = name.removesuffix(".json").rpartition(".")
-    if not name.endswith(".json") or not dot or not _GENERATION.fullmatch(generation):
+    return parse_stem(name.removesuffix(".json")) if name.endswith(".json") else None
+
+
+def parse_stem(stem: str) -> tuple[str, int] | None:
+    """Read claim id and generation out of a record's name, as a lease has it, or return None for what is none."""
+    claim_id, _, generation = stem.rpartition(".")
+    if not _CLAIM_ID.fullmatch(claim_id) or not _GENERATION.fullmatch(generation):
         return None
-    return (claim_id, int(generation)) if _CLAIM_ID.fullmatch(claim_id) else None
+    return claim_id, int(generation)
 
 
 def checked_message_id(message_id: object) -> str:

@@ -24,6 +24,7 @@ from airflow_provider_pawnqueue.engine.arguments import (
 )
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keeping import renew, session_time
 from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters, kept_under
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, LeaseLostError, QueueClosedError
@@ -348,11 +349,11 @@ class PawnQueue:
         :raises LeaseLostError: it is no longer ours; stop working on its messages.
         """
         self._check_open()
-        _check_claim(claim, "renew")
+        held = HeldClaim.of(claim, "renew")
         settings = self._context.settings
         time = None if ttl is None else checked_ttl(settings, ttl)
         session = None if session_ttl is None else checked_session_ttl(settings, session_ttl, time or claim.ttl)
-        await renew(self._context, claim, time, session)
+        await renew(self._context, held, time, session)
 
     def keep_alive(
         self,
@@ -374,7 +375,7 @@ class PawnQueue:
             third of that time.
         """
         self._check_open()
-        _check_claim(claim, "keep_alive")
+        held = HeldClaim.of(claim, "keep_alive")
         if on_lost is not None and not callable(on_lost):
             raise InvalidArgumentError(
                 f"on_lost is a function of one argument, the error, not {shown(on_lost)}.",
@@ -397,7 +398,7 @@ class PawnQueue:
                 topic=claim.topic,
                 operation="keep_alive",
             )
-        return KeepAlive(self._context, claim, ttl=time, interval=pause, on_lost=on_lost, kept=self._kept)
+        return KeepAlive(self._context, held, ttl=time, interval=pause, on_lost=on_lost, kept=self._kept)
 
     async def ack(self, claim: Claim, messages: Chosen | None = None) -> Settlement:
         """Settle messages as done. They are not delivered again.
@@ -408,8 +409,8 @@ class PawnQueue:
             those that were still the claim's are acked all the same.
         """
         self._check_open()
-        _check_claim(claim, "ack")
-        return await self._settle(claim, chosen_ids(claim, messages, "ack"), Decision(how="acked"), "ack")
+        held = HeldClaim.of(claim, "ack")
+        return await self._settle(held, chosen_ids(claim, messages, "ack"), Decision(how="acked"), "ack")
 
     async def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
@@ -432,7 +433,7 @@ class PawnQueue:
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
         """
         self._check_open()
-        _check_claim(claim, "nack")
+        held = HeldClaim.of(claim, "nack")
         ids = chosen_ids(claim, messages, "nack")
         checked_flag(requeue, "requeue", "nack")
         told = {
@@ -448,10 +449,10 @@ class PawnQueue:
             )
         if not requeue:
             at = await self._context.now() if ids else 0.0
-            return await self._settle(claim, ids, Decision(how="dead", until=at, **told), "nack")
+            return await self._settle(held, ids, Decision(how="dead", until=at, **told), "nack")
         until = await self._context.now() + later
         told["reason"] = told["reason"] if reason != NACK else ""
-        return await self._settle(claim, ids, Decision(how="released", until=until if later else 0.0, **told), "nack")
+        return await self._settle(held, ids, Decision(how="released", until=until if later else 0.0, **told), "nack")
 
     # --- dead letters ---
 
@@ -582,7 +583,7 @@ class PawnQueue:
             )
         return claim
 
-    async def _settle(self, claim: Claim, ids: Iterable[str], decision: Decision, operation: str) -> Settlement:
+    async def _settle(self, claim: HeldClaim, ids: Iterable[str], decision: Decision, operation: str) -> Settlement:
         done = await self._claims.settle(claim, dict.fromkeys(ids, decision))
         self._context.events.tell(
             Settled(
@@ -647,12 +648,3 @@ class PawnQueue:
     ) -> None:
         """Close the queue."""
         await self.aclose()
-
-
-def _check_claim(claim: object, operation: str) -> None:
-    if not isinstance(claim, Claim):
-        raise InvalidArgumentError(
-            f"{operation} takes a claim first, as claim() or attach() gave it, not {shown(claim)}"
-            f"{': ' + operation + '(claim, message)' if isinstance(claim, Message) else ''}.",
-            operation=operation,
-        )

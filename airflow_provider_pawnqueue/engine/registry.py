@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.clock import iso, parse_iso
+from airflow_provider_pawnqueue.engine.clock import instant, iso
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.gather import Shared, each
 from airflow_provider_pawnqueue.engine.leases.cas import Step
@@ -46,7 +46,7 @@ class Registration:
     def of(cls, entry: RegistrationRecord) -> Self:
         """Show a stored registration."""
         role: Literal["producer", "consumer"] = "producer" if entry.role.startswith("producer") else "consumer"
-        return cls(role, entry.name, entry.entity_id, parse_iso(entry.registered_at), parse_iso(entry.last_seen))
+        return cls(role, entry.name, entry.entity_id, instant(entry.registered_at), instant(entry.last_seen))
 
 
 class Registry:
@@ -302,7 +302,7 @@ def _key(role: Role, name: str) -> str:
 
 
 def _age(entry: RegistrationRecord, now: float) -> float:
-    seen = parse_iso(entry.last_seen)
+    seen = instant(entry.last_seen)
     return math.inf if seen is None else now - seen.timestamp()
 
 

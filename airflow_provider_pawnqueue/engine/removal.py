@@ -15,6 +15,7 @@ from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError,
 from airflow_provider_pawnqueue.engine.events import TopicChanged
 from airflow_provider_pawnqueue.engine.gather import each, in_full
 from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.leases.lease import is_over
 from airflow_provider_pawnqueue.engine.store.port import Unknown
 from airflow_provider_pawnqueue.engine.topics import SEEN, missing
 
@@ -317,7 +318,7 @@ def _state(lease: ObjectInfo | None, now: float, margin: float) -> str:
         return "pending" if lease is None else "in flight"
     if glance.state == "released":
         return "delayed" if glance.latest > max(now, lease.last_modified.timestamp()) else "pending"
-    return "in flight" if glance.latest + margin > now else "pending"
+    return "pending" if is_over(glance.latest, now, margin) else "in flight"
 
 
 def _counted(counts: Mapping[str, int], example: str = "") -> str:

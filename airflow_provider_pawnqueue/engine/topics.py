@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 from pydantic import ValidationError
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.clock import parse_iso
+from airflow_provider_pawnqueue.engine.clock import instant
 from airflow_provider_pawnqueue.engine.errors import (
     ConfigError,
     StoreError,
@@ -54,7 +54,7 @@ class Topic:
     @classmethod
     def of(cls, record: TopicRecord) -> Self:
         """Show a stored topic."""
-        return cls(record.name, record.settings, parse_iso(record.created_at))
+        return cls(record.name, record.settings, instant(record.created_at))
 
 
 class Topics:

@@ -35,6 +35,7 @@ from airflow_provider_pawnqueue.engine import (
 )
 from airflow_provider_pawnqueue.engine.records import BucketRecord
 from tests.engine.virtual import Client, World, numbered, numbers
+from tests.support.claims import trusted_until
 
 TOPIC = "orders"
 
@@ -275,9 +276,9 @@ def test_keep_alive_renews_for_the_length_of_a_block(queue: SyncPawnQueue) -> No
     """The claim's time moves on while the block runs, and the renewals end with it."""
     queue.publish(TOPIC, numbered(1))
     claim = queue.claim(TOPIC, "c")
-    before = claim.deadline
+    before = trusted_until(claim)
     with queue.keep_alive(claim, interval=0.01) as keeper:
-        while claim.deadline == before:
+        while trusted_until(claim) == before:
             time.sleep(0.01)
         assert not keeper.lost.is_set()
     assert len(asyncio.all_tasks(queue._loop._loop)) == 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, PublishError, StoreError
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, TROUBLE, TROUBLED, TTLS, Stage, holder_of, units
+from tests.support.claims import trusted_until
 from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ async def keep(  # noqa: PLR0913, PLR0917 - as above
             return False
         except StoreError:
             if chance.random() < 0.5:  # nobody knows whether it was renewed: work on for as long as it is trusted
-                await process.clock.sleep(max(0.0, 0.9 * (claim.deadline - process.clock.elapsed())))
+                await process.clock.sleep(max(0.0, 0.9 * (trusted_until(claim) - process.clock.elapsed())))
             continue
         stage.renewed(process, claim)
     return True

@@ -13,6 +13,7 @@ from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.truth import CALL, ERROR, MARGIN, Bounds
 from tests.sim.weather import CALM
+from tests.support.claims import trusted_until
 from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ async def _hold_for_hours(stage: Stage, process: Process, queue: PawnQueue, chan
         await process.clock.sleep(ttl / 3)
         await queue.renew(claim, ttl=ttl, session_ttl=ttl)
         stage.renewed(process, claim)
-    await process.clock.sleep(max(0.0, claim.deadline - process.clock.elapsed()))
+    await process.clock.sleep(max(0.0, trusted_until(claim) - process.clock.elapsed()))
     stage.stops(process, claim)
 
 

@@ -17,6 +17,7 @@ from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.truth import Bounds
 from tests.sim.weather import CALM, Weather
+from tests.support.claims import uuids_of
 from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ async def _part_by_part(stage: Stage, process: Process, queue: PawnQueue, claim:
 
 
 def _unit_of(claim: Claim, one: str) -> str:
-    return next(uuid for uuid, message in claim._uuids.items() if message == one)
+    return next(uuid for uuid, message in uuids_of(claim).items() if message == one)
 
 
 async def _short_lived(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

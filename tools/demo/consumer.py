@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import Claim, LeaseLostError, Message, PawnQueue, PawnQueueError, Settlement
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.clock import SystemClock
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from tests.support.history import Diary
@@ -69,11 +70,11 @@ class Consumer:
         """Fulfil one order after the other, as long as they are ours; return what can be acked and what cannot."""
         done: list[str] = []
         hopeless: list[str] = []
-        trusted = claim.deadline
+        trusted = HeldClaim.of(claim, "demo").trusted_until()
         for message in claim:
             await self._fulfil(message)
-            if claim.deadline != trusted:
-                trusted = claim.deadline
+            if HeldClaim.of(claim, "demo").trusted_until() != trusted:
+                trusted = HeldClaim.of(claim, "demo").trusted_until()
                 self._note("renewed", claim, deadline=self._believed(claim))
             # Time may have passed unnoticed: whoever stops this process stops its renewals too.
             if self._clock.elapsed() >= self._believed(claim):
@@ -115,7 +116,7 @@ class Consumer:
             self._note("dropped", claim)
 
     def _believed(self, claim: Claim) -> float:
-        return claim.deadline + (OVERSTAY if self._job.sabotage == "overstay" else 0.0)
+        return HeldClaim.of(claim, "demo").trusted_until() + (OVERSTAY if self._job.sabotage == "overstay" else 0.0)
 
     def _note(self, event: str, claim: Claim | None = None, **details: Any) -> None:
         if claim is not None:

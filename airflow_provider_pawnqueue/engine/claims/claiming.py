@@ -9,19 +9,19 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
-from airflow_provider_pawnqueue.engine.claims.claim import Claim
+from airflow_provider_pawnqueue.engine.claims import effects, records, settling
+from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.looking import COURTESY, Candidate, Lookout
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
-from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
 from airflow_provider_pawnqueue.engine.claims.spread import Picks, Spread
 from airflow_provider_pawnqueue.engine.claims.takeover import named_by_others
-from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.context import PARTING
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, LeaseLostError, StoreError
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Lease, Member
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refused, Unknown
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ FRESH = 1.0
 CHUNK = 4
 #: For so long at least a message is tried to be read.
 LEAST_PATIENCE = 1.0
-#: How long a claim that is cancelled waits for what it has sent, to give back what it won.
-PARTING = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class Won:
     asked: dict[str, Member] = field(default_factory=dict)  # won as well, or not: nobody knows
 
 
-async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order: Order) -> Claim | None:
+async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order: Order) -> HeldClaim | None:
     """Claim messages that nobody has. Returns None where the claim's id has been used up meanwhile: look again.
 
     ⚑ §5.7: nobody leaves empty-handed while there is plenty: who lost a race looks again, and tries elsewhere.
@@ -109,7 +107,7 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
         result = await attempt.run()
         unread = unread or attempt.unread
         fault = fault or attempt.fault
-        if isinstance(result, Claim):
+        if isinstance(result, HeldClaim):
             return result
         if result is Outcome.TAKEN or (order.named and attempt.recorded):
             return None
@@ -123,9 +121,19 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
         await _check_that_the_store_answers(context, order.topic.name)
     if fault is not None:
         raise fault
-    empty = nothing(order)
-    empty._lost = TOO_LATE if unread else None  # noqa: SLF001 - this package's own
+    empty = nothing(context, order)
+    if unread:
+        empty.lose(TOO_LATE)
     return empty
+
+
+def not_had(order: Order, why: str) -> LeaseLostError:
+    """Make the error that says that a claim could not be had."""
+    return LeaseLostError(
+        f"Claim {order.claim_id} of topic {order.topic.name!r} could not be had: {why}. Claim anew.",
+        topic=order.topic.name,
+        operation="claim",
+    )
 
 
 async def _check_that_the_store_answers(context: Context, topic: str) -> None:
@@ -154,7 +162,7 @@ class Attempt:
         """Whether its record is in the bucket."""
         return self._standing is not None
 
-    async def run(self) -> Claim | Outcome:
+    async def run(self) -> HeldClaim | Outcome:
         """Claim once. Whatever interrupts it, what was won is given back."""
         order = self._order
         self._looked = self._context.clock.elapsed()
@@ -167,7 +175,7 @@ class Attempt:
             if not won.members:
                 return Outcome.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
-            bodies = await fetch_bodies(self._context, order.topic, won.members, self._patience)
+            bodies = await Bodies.fetch(self._context, order.topic, won.members, self._patience)
             self._note(bodies)
             return await self._record(won, bodies)
         except BaseException:
@@ -264,13 +272,13 @@ class Attempt:
                 self._spread.meet()
                 self._lookout.is_stale()
 
-    async def _record(self, won: Won, bodies: Bodies) -> Claim | Outcome:
+    async def _record(self, won: Won, bodies: Bodies) -> HeldClaim | Outcome:
         """⚑ §4.3: record what was won, and what is to become of the bad ones, before any of it is handed out."""
         context, order = self._context, self._order
         if context.clock.elapsed() >= won.deadline:
             # ⚑ §4: nothing of it may be handed out any more, so it is not recorded, and does not count as delivered.
-            late = nothing(order)
-            late._lost = TOO_LATE  # noqa: SLF001 - this package's own
+            late = nothing(context, order)
+            late.lose(TOO_LATE)
             return late
         record = made_record(order, won, bodies.decisions)
         outcome = await uncut(self._create(record), context.clock, PARTING)
@@ -283,7 +291,8 @@ class Attempt:
             context, order, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
         )
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
-        claim._is_fleeting = claim._is_fleeting and not outcome.repeated  # noqa: SLF001 - this package's own
+        if outcome.repeated:
+            claim.keep_record()
         if not context.registers.is_certain:
             await self._leave_to_rivals(claim)
         errands, errand = self._lookout.errands, f"what claim {order.stem} found bad in {order.topic.name}"
@@ -298,14 +307,13 @@ class Attempt:
             return Outcome.BAD
         return claim
 
-    async def _leave_to_rivals(self, claim: Claim) -> None:
+    async def _leave_to_rivals(self, claim: HeldClaim) -> None:
         """Give back what another live claim's record names: it is that claim's."""
-        theirs = await named_by_others(self._context, claim.topic, self._order.stem, claim._record.members)  # noqa: SLF001
+        theirs = await named_by_others(self._context, claim.topic, self._order.stem, claim.record.members)
         if theirs:
             decisions = {uuid: Decision(how="released", until=until, unseen=True) for uuid, until in theirs.items()}
-            await settle(self._context, claim, decisions)
-            ids = {claim._uuids.get(uuid) for uuid in theirs}  # noqa: SLF001
-            claim.messages = tuple(message for message in claim.messages if message.id not in ids)
+            await settling.settle(self._context, claim, decisions)
+            claim.withhold(theirs)
 
     async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
         self._may_be_recorded = True
@@ -345,7 +353,7 @@ class Attempt:
                     return
                 self._standing = FoundRecord(record, outcome.version)
             claim = as_claim(context, order, self._standing, Bodies(), versions=won.versions, deadline=0.0)
-            await settle(context, claim, given_back)
+            await settling.settle(context, claim, given_back)
         except StoreError as error:
             logger.warning("What claim %s had won could not be given back: %s", order.stem, error)
 
@@ -360,29 +368,16 @@ class Attempt:
             standing = await records.read(context, order.topic.name, order.stem)
             mine = [uuid for uuid in won.members if standing is not None and uuid not in standing.record.members]
             now = await context.now()
+            record, unseen = made_record(order, won, {}), Decision(how="released", unseen=True)
+            freed = {uuid: effects.released(record, uuid, unseen, now) for uuid in mine}
             steps = [
-                Step(layout.lease(order.topic.name, uuid), _freed(order, won, uuid, now), won.versions[uuid])
-                for uuid in mine
+                Step(layout.lease(order.topic.name, uuid), lease, won.versions[uuid]) for uuid, lease in freed.items()
             ]
             await context.registers.write(steps)
         except (StoreError, CompatibilityError) as error:
             logger.warning(
                 "What was won for claim %s, which another one has, waits for its time to end: %s", order.stem, error
             )
-
-
-def _freed(order: Order, won: Won, uuid: str, now: float) -> Lease:
-    member = won.members[uuid]
-    freed = leases.released(
-        uuid,
-        member.name,
-        consumer=order.consumer,
-        claim=order.stem,
-        deliveries=max(member.deliveries - 1, 0),
-        until=0.0,
-        now=now,
-    )
-    return freed.model_copy(update={"reason": member.reason, "error": member.error})
 
 
 def _chunks(batch: Sequence[Candidate], size: int) -> Iterator[Sequence[Candidate]]:
@@ -416,41 +411,39 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
     *,
     versions: Mapping[str, str],
     deadline: float,
-) -> Claim:
+) -> HeldClaim:
     """Put a claim together from its record and its messages."""
     messages = list(bodies.messages.values())
     uuids = {uuid: message.id for uuid, message in bodies.messages.items()}
-    claim = Claim(
-        standing.record,
-        standing.version,
+    return HeldClaim(
+        context,
         order.topic.name,
+        standing,
         messages,
         uuids=uuids,
         leases=versions,
         deadline=deadline,
         session_ttl=order.session_ttl,
-        trusted=lambda until, in_doubt: context.time.trusted_until(until, context.margin, in_doubt=in_doubt),
+        is_fleeting=not order.named,
     )
-    claim._is_fleeting = not order.named  # noqa: SLF001 - this package's own
-    return claim
 
 
-def in_time(context: Context, claim: Claim) -> Claim:
+def in_time(context: Context, claim: HeldClaim) -> HeldClaim:
     """Hand out the claim, or nothing of it, if its time is over by now."""
-    if context.clock.elapsed() >= claim.deadline:
-        claim._lost = TOO_LATE  # noqa: SLF001 - this package's own
-        claim.messages = ()
+    if context.clock.elapsed() >= claim.trusted_until():
+        claim.lose(TOO_LATE)
+        claim.withhold(claim.uuids)
     return claim
 
 
-async def without_bad_ones(context: Context, claim: Claim, bodies: Bodies) -> Claim:
+async def without_bad_ones(context: Context, claim: HeldClaim, bodies: Bodies) -> HeldClaim:
     """Settle what must not be handed out: malformed messages, those delivered too often, those that are gone."""
     if bodies.decisions:
-        await settle(context, claim, bodies.decisions)
+        await settling.settle(context, claim, bodies.decisions)
     return in_time(context, claim)
 
 
-def nothing(order: Order) -> Claim:
+def nothing(context: Context, order: Order) -> HeldClaim:
     """Make the claim of a consumer that found no message. It is in no bucket."""
     record = ClaimRecord(
         claim_id=order.claim_id,
@@ -460,8 +453,8 @@ def nothing(order: Order) -> Claim:
         session=order.session,
         state="closed",
     )
-    return Claim(record, "", order.topic.name, (), uuids={}, leases={}, deadline=0.0, session_ttl=order.session_ttl)
+    return as_claim(context, order, FoundRecord(record, ""), Bodies(), versions={}, deadline=0.0)
 
 
-async def _carried_out(context: Context, claim: Claim) -> None:
-    await carry_out_decided(context, claim)
+async def _carried_out(context: Context, claim: HeldClaim) -> None:
+    await settling.carry_out_decided(context, claim)

@@ -38,8 +38,7 @@ async def test_an_holder_whose_time_was_kept_short_finds_out_by_its_next_renewal
     old = await ann.queue.claim(TOPIC, "c")
     await world.later()
     assert await bob.queue.claim(TOPIC, "d")
-    old._deadline = float("inf")
-    old._trusted = lambda *_: float("inf")
+    old.trusted_until = lambda **_: float("inf")  # type: ignore[attr-defined]
     with pytest.raises(LeaseLostError, match="somebody has ended it"):
         await ann.queue.renew(old)
 

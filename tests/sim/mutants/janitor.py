@@ -43,7 +43,7 @@ def given_back_whatever_happened() -> Patches:
 
     async def carry_out(self: Any, record: ClaimRecord, uuids: Any, versions: Any) -> Any:
         for uuid in versions:
-            lease = effects._released(record, uuid, record.settled[uuid], 0.0)
+            lease = effects.released(record, uuid, record.settled[uuid], 0.0)
             body = lease.stamped(self._care.context.clock.nonce()).encode()
             await self._care.context.store.overwrite(layout.lease(self._care.topic, uuid), body)
         return await original(self, record, [uuid for uuid in uuids if uuid not in versions], {})
