@@ -39,7 +39,7 @@ from tests.support.faults import (
     NeverAnswers,
     Status,
 )
-from tests.support.ports import free_port
+from tools.kit.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         Outcome,
         StoredObject,
     )
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 BUCKET = "queues"
 RECORD = "_registry/bucket.json"

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_pawnqueue.engine.store.port import Expectation, Outcome, Store
     from tests.support.faults import RecordedRequest
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 BUCKET = "queues"
 LOST = StoreError("The connection was lost.", transient=True)

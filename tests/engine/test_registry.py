@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_pawnqueue.engine.records import Registration
     from airflow_provider_pawnqueue.engine.store.port import Outcome
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 INTERVAL = 60.0
 

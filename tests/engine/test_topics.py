@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from airflow_provider_pawnqueue.engine.store.port import Outcome, StoredObject
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 BUCKET = "queues"
 MARKER = "orders/.topic"

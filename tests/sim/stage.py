@@ -9,7 +9,7 @@ from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, Pa
 from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings
 from tests.sim.prepared import TOPIC
 from tests.sim.truth import Truth
-from tests.support.history import History, Holder
+from tools.kit.history import History, Holder
 
 if TYPE_CHECKING:
     import random

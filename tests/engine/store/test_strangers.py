@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from airflow_provider_pawnqueue.engine.store.port import Store
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 BUCKET = "queues"
 LONGEST = "long/" + "/".join(["ß" * 100] * 5) + "/" + "x" * 14
