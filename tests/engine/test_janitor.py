@@ -14,7 +14,6 @@ from airflow_provider_pawnqueue.engine.janitor import Report, Verdict
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from tests.engine.virtual import (
-    EPOCH,
     OVERDUE,
     TOPIC,
     TTL,
@@ -27,6 +26,7 @@ from tests.engine.virtual import (
     numbered,
     numbers,
 )
+from tests.support.clock import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,14 +21,13 @@ from airflow_provider_pawnqueue.engine import (
     CompatibilityError,
     ConfigError,
     InvalidTopicError,
-    MemoryStore,
     PawnQueue,
     PawnQueueError,
     QueueClosedError,
     Settings,
     StoreError,
 )
-from airflow_provider_pawnqueue.engine.store.port import Done, Expect
+from airflow_provider_pawnqueue.engine.store.port import Done
 from tests.support.faults import (
     AppliedThenDropped,
     AppliedThenStatus,
@@ -40,18 +39,13 @@ from tests.support.faults import (
     Status,
 )
 from tools.kit.ports import free_port
+from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator
     from multiprocessing.queues import SimpleQueue
     from pathlib import Path
 
-    from airflow_provider_pawnqueue.engine.store.port import (
-        Expectation,
-        ObjectInfo,
-        Outcome,
-        StoredObject,
-    )
     from tools.kit.servers import S3Server
 
 BUCKET = "queues"
@@ -87,7 +81,7 @@ def operations(server: FaultServer) -> list[tuple[str, str]]:
     return [(request.operation, request.key) for request in server.requests]
 
 
-class Watched(MemoryStore):
+class Watched(HookedStore):
     """A bucket in memory that takes turns by chance, counts its calls, and remembers its writes of the record."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -95,55 +89,17 @@ class Watched(MemoryStore):
         self._chance = random.Random(seed)  # noqa: S311
         self.calls = 0
         self.records: list[bytes] = []
-        self.closed = 0
 
-    async def get(self, key: str) -> StoredObject | None:
-        """See Store."""
-        await self._turn()
-        return await super().get(key)
-
-    async def head(self, key: str) -> ObjectInfo | None:
-        """See Store."""
-        await self._turn()
-        return await super().head(key)
-
-    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """See Store."""
-        await self._turn()
-        async for page in super().pages(folder, start_after=start_after):
-            yield page
-
-    async def folders(self, folder: str = "") -> list[str]:
-        """See Store."""
-        await self._turn()
-        return await super().folders(folder)
-
-    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
-        """See Store."""
-        await self._turn()
-        outcome = await super().put(key, body, expect=expect)
-        if key == RECORD and isinstance(outcome, Done):
-            self.records.append(body)
-        return outcome
-
-    async def copy(self, source: str, target: str) -> Outcome:
-        """See Store."""
-        await self._turn()
-        return await super().copy(source, target)
-
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See Store."""
-        await self._turn()
-        return await super().delete(keys)
-
-    async def aclose(self) -> None:
-        """See Store."""
-        self.closed += 1
-
-    async def _turn(self) -> None:
-        self.calls += 1
-        for _ in range(self._chance.randrange(4)):
-            await asyncio.sleep(0)
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """Take some turns first."""
+        if not request.page:
+            self.calls += 1
+            for _ in range(self._chance.randrange(4)):
+                await asyncio.sleep(0)
+        answer = await carry_out()
+        if (request.call, request.key) == ("put", RECORD) and isinstance(answer, Done):
+            self.records.append(request.body)
+        return answer
 
 
 # --- the first one, and those that follow ---
@@ -209,7 +165,7 @@ async def test_openers_at_the_same_instant_agree(openers: int) -> None:
         assert len(store.records) == 1, f"seed {seed}"
         assert {queue.strategy for queue in queues} == {"conditional_write"}
         assert {queue._agreed.created_at for queue in queues} == {json.loads(store.records[0])["created_at"]}
-        assert list(store._objects) == [RECORD]
+        assert list(store.below._objects) == [RECORD]
         for queue in queues:
             await queue.aclose()
 
@@ -261,7 +217,7 @@ def test_processes_at_the_same_instant_agree(server: FaultServer) -> None:
 async def with_record(record: object) -> Watched:
     """Return a bucket with this record."""
     store = Watched()
-    store._write(RECORD, record if isinstance(record, bytes) else json.dumps(record).encode())
+    store.below._write(RECORD, record if isinstance(record, bytes) else json.dumps(record).encode())
     return store
 
 
@@ -344,7 +300,7 @@ async def test_garbage_is_no_record(record: bytes) -> None:
         await PawnQueue.open(store=store)
     assert "s3.key_prefix" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert store._objects[RECORD].body == record
+    assert store.below._objects[RECORD].body == record
 
 
 async def test_unknown_fields_are_no_garbage() -> None:

@@ -19,28 +19,27 @@ import pytest
 from airflow_provider_pawnqueue.engine import (
     CompatibilityError,
     ConfigError,
-    MemoryStore,
     PawnQueue,
     QueueClosedError,
     Settings,
     StoreError,
     layout,
 )
-from airflow_provider_pawnqueue.engine.clock import SystemClock
 from tests.engine.virtual import TOPIC, Client, Kind, Process, World, numbered
+from tests.support.clock import VirtualClock
+from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_pawnqueue.engine.records import Registration
-    from airflow_provider_pawnqueue.engine.store.port import Outcome
     from tools.kit.servers import S3Server
 
 INTERVAL = 60.0
 
 
-class ScriptedStore(MemoryStore):
-    """A memory store that tells when a registration was written, and can refuse to write any."""
+class ScriptedStore(HookedStore):
+    """A store in memory that tells when a registration was written, and can refuse to write any."""
 
     def __init__(self) -> None:
         """Start well."""
@@ -49,15 +48,15 @@ class ScriptedStore(MemoryStore):
         self.tried: asyncio.Queue[str] = asyncio.Queue()
         self.held: asyncio.Event | None = None
 
-    async def put(self, key: str, body: bytes, **arguments: Any) -> Outcome:
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
         """Write, and tell."""
-        if key.startswith(("_registry/producers/", "_registry/consumers/")):
-            self.tried.put_nowait(key)
+        if request.call == "put" and request.key.startswith(("_registry/producers/", "_registry/consumers/")):
+            self.tried.put_nowait(request.key)
             if self.held is not None:
                 await self.held.wait()
             if self.refuses is not None:
                 raise self.refuses
-        return await super().put(key, body, **arguments)
+        return await carry_out()
 
     async def json(self, key: str) -> dict[str, Any]:
         """Return what stands there."""
@@ -69,38 +68,6 @@ class ScriptedStore(MemoryStore):
         """Return the keys below the folder, without the bucket's record."""
         keys = [info.key async for page in self.pages(folder) for info in page]
         return [key for key in keys if key != "_registry/bucket.json"]
-
-
-class VirtualClock(SystemClock):
-    """A clock whose time passes when a test says so."""
-
-    def __init__(self) -> None:
-        """Begin anywhere."""
-        super().__init__()
-        self.now = 1000.0
-        self._sleepers: list[tuple[float, asyncio.Event]] = []
-        self.fallen_asleep = asyncio.Event()
-
-    def elapsed(self) -> float:
-        """See the clock's port."""
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait for the test."""
-        woken = asyncio.Event()
-        self._sleepers.append((self.now + seconds, woken))
-        self.fallen_asleep.set()
-        await woken.wait()
-
-    async def advance(self, seconds: float) -> None:
-        """Let the time pass, once somebody waits for that."""
-        await self.fallen_asleep.wait()
-        self.fallen_asleep.clear()
-        self.now += seconds
-        due = [sleeper for sleeper in self._sleepers if sleeper[0] <= self.now]
-        self._sleepers = [sleeper for sleeper in self._sleepers if sleeper[0] > self.now]
-        for _, woken in due:
-            woken.set()
 
 
 @pytest.fixture
@@ -510,7 +477,7 @@ async def test_a_heart_beats_for_the_others_too(world: World, ann: Process, capl
 
 async def test_the_heartbeat_tells_when_one_was_last_seen(store: ScriptedStore) -> None:
     """Every interval ``last_seen`` of all that this process has registered is written; the rest stays as it was."""
-    clock = VirtualClock()
+    clock = VirtualClock(by_hand=True)
     key, body, _ = registered_by_pawn_queue("old", "2019-01-01T00:00:00+00:00")
     record = {**json.loads(body), "colour": "red"}
     await store.put(key, json.dumps(record).encode())
@@ -555,7 +522,7 @@ async def every_record(store: ScriptedStore) -> dict[str, dict[str, Any]]:
 
 async def test_a_failed_beat_is_made_up_for(store: ScriptedStore, caplog: pytest.LogCaptureFixture) -> None:
     """A beat that fails is logged as a warning, and the next one is made."""
-    clock = VirtualClock()
+    clock = VirtualClock(by_hand=True)
     async with PawnQueue.open(store=store, clock=clock, registry={"heartbeat_interval_seconds": INTERVAL}) as queue:
         registration = await queue.register_producer("billing")
         key = await store.tried.get()
@@ -578,7 +545,7 @@ async def test_a_failed_beat_is_made_up_for(store: ScriptedStore, caplog: pytest
 async def test_the_heartbeat_ends_with_the_queue(store: ScriptedStore) -> None:
     """Closing the queue ends the heartbeat, between two beats and in the middle of one; nothing is written later."""
     for in_the_middle in (False, True):
-        clock = VirtualClock()
+        clock = VirtualClock(by_hand=True)
         queue = await PawnQueue.open(store=store, clock=clock)
         await queue.register_producer("billing")
         if in_the_middle:

@@ -12,7 +12,6 @@ from airflow_provider_pawnqueue.engine import (
     CompatibilityError,
     ConfigError,
     InvalidTopicError,
-    MemoryStore,
     PawnQueue,
     Settings,
     StoreError,
@@ -20,14 +19,15 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotEmptyError,
     TopicNotFoundError,
 )
-from airflow_provider_pawnqueue.engine.clock import SystemClock
 from tests.engine.virtual import TOPIC, Process, World, numbered
+from tests.support.clock import VirtualClock
 from tests.support.faults import FaultServer
+from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from airflow_provider_pawnqueue.engine.store.port import Outcome, StoredObject
+    from airflow_provider_pawnqueue.engine.store.port import StoredObject
     from tools.kit.servers import S3Server
 
 BUCKET = "queues"
@@ -36,8 +36,8 @@ MARKER = "orders/.topic"
 both_clients = pytest.mark.parametrize("client", ["obstore", "boto3"])
 
 
-class ScriptedStore(MemoryStore):
-    """A memory store in which something happens, once, before a PUT of a key or after its deletion."""
+class ScriptedStore(HookedStore):
+    """A store in memory in which something happens, once, before a PUT of a key or after its deletion."""
 
     def __init__(self) -> None:
         """Start without a script."""
@@ -46,22 +46,25 @@ class ScriptedStore(MemoryStore):
         self.after_delete: dict[str, Callable[[], Awaitable[object]]] = {}
         self.undeletable: dict[str, StoreError] = {}
 
-    async def put(self, key: str, body: bytes, **arguments: Any) -> Outcome:
-        """Write, after what the script says."""
-        happens = self.before_put.pop(key, None)
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """Do what the script says as well."""
+        if request.call == "delete":
+            return await self._delete_what_can_be(request.keys)
+        if request.call == "put":
+            await self._happen(self.before_put, request.key)
+        return await carry_out()
+
+    async def _delete_what_can_be(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        failed = {key: self.undeletable[key] for key in keys if key in self.undeletable}
+        await self.below.delete([key for key in keys if key not in failed])
+        for key in keys:
+            await self._happen(self.after_delete, key)
+        return failed
+
+    async def _happen(self, script: dict[str, Callable[[], Awaitable[object]]], key: str) -> None:
+        happens = script.pop(key, None)
         if happens is not None:
             await happens()
-        return await super().put(key, body, **arguments)
-
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """Delete, before what the script says."""
-        failed = {key: self.undeletable[key] for key in keys if key in self.undeletable}
-        await super().delete([key for key in keys if key not in failed])
-        for key in keys:
-            happens = self.after_delete.pop(key, None)
-            if happens is not None:
-                await happens()
-        return failed
 
     async def json(self, key: str) -> dict[str, Any]:
         """Return what stands there."""
@@ -80,18 +83,10 @@ def store() -> ScriptedStore:
     return ScriptedStore()
 
 
-class Hasty(SystemClock):
-    """A clock by which nobody waits."""
-
-    async def sleep(self, seconds: float) -> None:
-        """See the clock's port."""
-        await asyncio.sleep(0)
-
-
 @pytest.fixture
 async def queue(store: ScriptedStore) -> AsyncIterator[PawnQueue]:
-    """A queue in it, which tries everything once."""
-    async with PawnQueue.open(store=store, clock=Hasty(), retry={"budget_seconds": 0}) as opened:
+    """A queue in it, which tries everything once, and by whose clock nobody waits."""
+    async with PawnQueue.open(store=store, clock=VirtualClock(), retry={"budget_seconds": 0}) as opened:
         yield opened
 
 
@@ -192,7 +187,7 @@ async def test_an_update_keeps_what_others_changed(store: ScriptedStore) -> None
         record = await store.json(MARKER)
         record["settings"]["retention"] = 7
         record["colour"] = {"of": "the topic"}
-        await MemoryStore.put(store, MARKER, json.dumps(record).encode())
+        await store.below.put(MARKER, json.dumps(record).encode())
 
     store.before_put[MARKER] = newer_version_writes
     changed = await queue.update_topic("orders", max_deliveries=5)

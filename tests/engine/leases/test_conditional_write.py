@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import CompatibilityError, MemoryStore, Settings
+from airflow_provider_pawnqueue.engine import CompatibilityError, Settings
 from airflow_provider_pawnqueue.engine.clock import SystemClock
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import each
@@ -33,12 +33,13 @@ from tests.support.faults import (
     LandsLate,
     Status,
 )
+from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from airflow_provider_pawnqueue.engine.clock import Clock
-    from airflow_provider_pawnqueue.engine.store.port import Expectation, Outcome, Store, StoredObject
+    from airflow_provider_pawnqueue.engine.store.port import Expectation, Outcome, Store
 
 BUCKET = "queues"
 KEY = "register"
@@ -68,7 +69,7 @@ class Landed:
     version: str
 
 
-class Scripted(MemoryStore):
+class Scripted(HookedStore):
     """A bucket whose PUTs meet the fates they are given, and that remembers what it carried out."""
 
     def __init__(self, fate: Callable[[], Fate] = lambda: FINE) -> None:
@@ -82,8 +83,19 @@ class Scripted(MemoryStore):
         self.failing_reads: list[StoreError] = []
         self._late: list[tuple[str, bytes, Expectation]] = []
 
-    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
-        """See Store."""
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """Let PUTs meet their fates, and GETs what happens before them."""
+        if request.call == "put":
+            return await self._meet_fate(request.key, request.body, request.expect)
+        if request.call == "get":
+            self.reads += 1
+            if self.failing_reads:
+                raise self.failing_reads.pop(0)
+            if self.before_read:
+                self.before_read.pop(0)()
+        return await carry_out()
+
+    async def _meet_fate(self, key: str, body: bytes, expect: Expectation) -> Outcome:
         self.sent.append(expect)
         await self._land_what_is_late()
         match self.fate():
@@ -103,18 +115,9 @@ class Scripted(MemoryStore):
                 return Unknown(LOST)
         return await self.carry_out(key, body, expect)
 
-    async def get(self, key: str) -> StoredObject | None:
-        """See Store."""
-        self.reads += 1
-        if self.failing_reads:
-            raise self.failing_reads.pop(0)
-        if self.before_read:
-            self.before_read.pop(0)()
-        return await super().get(key)
-
     async def carry_out(self, key: str, body: bytes, expect: Expectation) -> Outcome:
         """Do it, and remember that it was done."""
-        outcome = await super().put(key, body, expect=expect)
+        outcome = await self.below.put(key, body, expect=expect)
         if isinstance(outcome, Done):
             self.landed.append(Landed(body, expect, outcome.version))
         return outcome
@@ -169,8 +172,8 @@ def interloper(store: Scripted) -> Callable[[], None]:
 
     def act() -> None:
         body = b'{"nonce":"somebody else\'s"}'
-        standing = store._objects[KEY].info.version
-        store.landed.append(Landed(body, standing, store._write(KEY, body)))
+        standing = store.below._objects[KEY].info.version
+        store.landed.append(Landed(body, standing, store.below._write(KEY, body)))
 
     return act
 
@@ -247,7 +250,7 @@ async def test_a_write_that_somebody_has_overwritten_is_refused(fates: list[Fate
 async def test_somebody_elses_create_is_a_refusal() -> None:
     """After a lost request, whoever stands there meanwhile has the register."""
     store = scripted(DROPPED)
-    store.before_read = [lambda: store._write(KEY, b"what nobody can read")]
+    store.before_read = [lambda: store.below._write(KEY, b"what nobody can read")]
     assert await take(store) == Refused(Refusal.CONDITION)
     assert store.landed == []
 
@@ -256,9 +259,9 @@ async def test_an_update_of_what_was_deleted_is_refused() -> None:
     """After a lost request, a register that is gone is refused, not made anew."""
     store = scripted(DROPPED)
     version = await made(store)
-    store.before_read = [store._objects.clear]
+    store.before_read = [store.below._objects.clear]
     assert await take(store, version) == Refused(Refusal.CONDITION)
-    assert store._objects == {}
+    assert store.below._objects == {}
 
 
 @pytest.mark.parametrize("update", [False, True], ids=["create", "update"])
@@ -348,10 +351,10 @@ async def test_many_steps_keep_their_order() -> None:
     chance = random.Random(3)  # noqa: S311
     store = Scripted(lambda: chance.choice([FINE, DROPPED, ANSWER_LOST, LATE, CONFLICT]))
     for number in range(0, 60, 2):
-        store._write(f"r/{number}", b"taken")
+        store.below._write(f"r/{number}", b"taken")
     outcomes = await registers(store).write([Step(f"r/{number}", Record()) for number in range(60)])
     for number, outcome in enumerate(outcomes):
-        standing = store._objects[f"r/{number}"]
+        standing = store.below._objects[f"r/{number}"]
         assert outcome == (Done(standing.info.version) if number % 2 else Refused(Refusal.CONDITION))
     assert await registers(store).write([]) == []
 
@@ -479,7 +482,7 @@ async def test_free_running_contenders_never_both_win() -> None:
 
         async def run(_: int, store: Scripted = store, wins: list[tuple[str | Expect, str]] = wins) -> None:
             for _ in range(4):
-                found = await MemoryStore.get(store, KEY)
+                found = await store.below.get(KEY)
                 expect = found.info.version if found else Expect.NOTHING
                 outcome = await take(store, expect)
                 if isinstance(outcome, Done):
