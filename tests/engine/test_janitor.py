@@ -17,7 +17,6 @@ from tests.engine.virtual import (
     OVERDUE,
     TOPIC,
     TTL,
-    Client,
     Died,
     Effect,
     Kind,
@@ -27,12 +26,10 @@ from tests.engine.virtual import (
     numbers,
 )
 from tests.support.clock import EPOCH
+from tools.kit.stores import Answer, CarryOut, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_provider_pawnqueue.engine.claims.claim import Claim
-    from airflow_provider_pawnqueue.engine.store.port import StoredObject
 
 OTHER = "99999999-2222-4333-8444-555555555555"
 UUID = "11111111-2222-4333-8444-555555555555"
@@ -967,25 +964,22 @@ async def forgotten_and_claimed_again(world: World, process: Process) -> Claim:
     return await process.queue.claim(TOPIC, "d", claim_id="run", ttl=600)
 
 
-async def test_a_sweep_that_was_paused_does_not_remove_a_new_claims_record(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sweep_that_was_paused_does_not_remove_a_new_claims_record(world: World) -> None:
     """It had read a closed record; when it wakes, another claim has the same key."""
     slow, quick = [await world.process(claims={"record_retention_seconds": 0}) for _ in range(2)]
     await slow.queue.publish(TOPIC, numbered(2))
     await slow.queue.ack(await slow.queue.claim(TOPIC, "c", claim_id="run", max_messages=1))
     await world.later(2)
-    original: Callable[..., Any] = Client.get
     claims: list[Claim] = []
 
-    async def get(client: Client, key: str) -> StoredObject | None:
-        found = await original(client, key)
-        if client is slow.client and key == layout.claim(TOPIC, "run.0") and not claims:
+    async def pause(request: Request, carry_out: CarryOut) -> Answer:
+        found = await carry_out()
+        if (request.call, request.key) == ("get", layout.claim(TOPIC, "run.0")) and not claims:
             claims.append(await forgotten_and_claimed_again(world, quick))
             await world.later(10)
-        return found  # type: ignore[no-any-return]
+        return found
 
-    monkeypatch.setattr(Client, "get", get)
+    slow.client.hook = pause
     assert await slow.queue.sweep(TOPIC) == report()
     assert world.bucket.record("run.0").state == "open"
     assert (await quick.queue.ack(claims[0])).complete

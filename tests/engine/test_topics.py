@@ -27,7 +27,6 @@ from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from airflow_provider_pawnqueue.engine.store.port import StoredObject
     from tools.kit.servers import S3Server
 
 BUCKET = "queues"
@@ -443,17 +442,17 @@ async def test_a_record_is_read_once_for_all_who_ask_at_once(world: World, ann: 
 async def test_who_asks_after_a_topic_was_made_finds_it(world: World, ann: Process) -> None:
     """A look that had begun before, for somebody else, is not relied upon where it found nothing."""
     made: list[asyncio.Task[list[str]]] = []
-    find = world.bucket.get
 
-    async def find_nothing(key: str) -> StoredObject | None:
-        found = await find(key)
-        if found is None and not made:  # which is under way while the topic is made, and others ask for it
+    async def find_nothing(request: Request, carry_out: CarryOut) -> Answer:
+        found = await carry_out()
+        # It is under way while the topic is made, and others ask for it.
+        if request.call == "get" and found is None and not made:
             world.topic("new")
             made.extend(asyncio.create_task(ann.queue.publish("new", numbered(1))) for _ in range(20))
             await world.later(0.02)
         return found
 
-    world.bucket.get = find_nothing  # type: ignore[method-assign]
+    ann.client.hook = find_nothing
     early = asyncio.create_task(ann.queue.publish("new", numbered(1)))
     with pytest.raises(TopicNotFoundError):
         await early
@@ -465,17 +464,17 @@ async def test_who_asks_after_a_topic_was_made_finds_it(world: World, ann: Proce
 async def test_what_was_read_before_a_change_is_not_relied_upon(world: World, ann: Process) -> None:
     """A read that a change of ours overtakes is used by who began it, and by nobody afterwards."""
     await world.later(100)
-    read = world.bucket.get
 
-    async def read_slowly(key: str) -> StoredObject | None:
-        found = await read(key)
-        await world.later(1)
+    async def read_slowly(request: Request, carry_out: CarryOut) -> Answer:
+        found = await carry_out()
+        if request.call == "get":
+            await world.later(1)
         return found
 
-    world.bucket.get = read_slowly  # type: ignore[method-assign]
+    ann.client.hook = read_slowly
     reading = asyncio.create_task(ann.queue.publish(TOPIC, []))
     await world.later(0.5)
-    world.bucket.get = read  # type: ignore[method-assign]
+    ann.client.hook = None
     await ann.queue.update_topic(TOPIC, max_deliveries=1)
     await reading
     await ann.queue.publish(TOPIC, numbered(1))

@@ -11,7 +11,7 @@ from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -189,17 +189,17 @@ class Client(HookedStore):
         counted.update(kind for kind, _ in self.requests[before:])
 
     async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
-        """Count it, and let it meet a fault."""
+        """Count it, and let it meet a fault; where it is carried out, the hook has its turn."""
         if request.surplus:  # the page before it was the last
             return await carry_out()
         fault = await self._send(request)
         if request.call == "delete":
-            return await self._delete_but(request.keys, fault)
+            return await self._delete_but(request, fault)
         unanswered = _error(request.kind, request.key)
         writes = request.call in ("put", "copy")
         if writes and fault is not None and fault.effect == "lost":
             return Unknown(unanswered)
-        answer = await carry_out()
+        answer = await super().answer(request, carry_out)
         self._live_on(fault)
         if fault is None:
             return answer
@@ -207,11 +207,12 @@ class Client(HookedStore):
             return Unknown(unanswered)
         raise unanswered
 
-    async def _delete_but(self, keys: Sequence[str], fault: Fault | None) -> Mapping[str, StoreError]:
+    async def _delete_but(self, request: Request, fault: Fault | None) -> Mapping[str, StoreError]:
         """A fault befalls the keys that it names."""
-        met = [key for key in keys if fault is not None and fnmatchcase(key, fault.key)]
+        met = [key for key in request.keys if fault is not None and fnmatchcase(key, fault.key)]
         spared = fault is not None and fault.effect in ("lost", "denied")
-        await self.bucket.delete([key for key in keys if not (spared and key in met)])
+        keys = [key for key in request.keys if not (spared and key in met)]
+        await super().answer(replace(request, keys=keys), lambda: self.bucket.delete(keys))
         self._live_on(fault)
         denied = fault is not None and fault.effect == "denied"
         return {key: _error("DELETE", key, transient=not denied) for key in met}
