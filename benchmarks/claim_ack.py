@@ -24,15 +24,15 @@ from airflow_provider_pawnqueue.engine.leases import lease as leases_
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect
-from benchmarks.counting import Counting
 from benchmarks.far_away import far_away
-from tests.support import servers
+from tools.kit import servers
+from tools.kit.stores import CountingStore
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
 
     from airflow_provider_pawnqueue.engine.store.port import Store
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 TOPIC = "orders"
 LATENCY = 0.02
@@ -164,7 +164,7 @@ def _bare(near: Settings, settings: Settings, begin: float, counts: tuple[int, i
 async def _bare_requests(near: Settings, settings: Settings, begin: float, count: int, batch: int) -> _Consumed:
     at_once = settings.concurrency.max_in_flight
     messages = [f"{TOPIC}/messages/{number:06d}-{uuid.uuid4()}" for number in range(count)]
-    nearby, store = connect(near.s3), Counting(connect(settings.s3))
+    nearby, store = connect(near.s3), CountingStore(connect(settings.s3))
     await each(lambda key: nearby.put(key, b"m" * ENVELOPE), messages, at_once=at_once)
     await store.get(TOPIC)  # the first request opens a connection
     await asyncio.sleep(max(0.0, begin - time.time()))
@@ -313,7 +313,7 @@ async def _in_sum(one: Callable[[], Coroutine[None, None, _Consumed]], consumers
 
 async def _drain(settings: Settings, begin: float, batch: int) -> _Consumed:
     count = empty_handed = requests = 0
-    store = Counting(connect(settings.s3))
+    store = CountingStore(connect(settings.s3))
     try:
         async with PawnQueue.open(settings, store=store) as queue:
             await queue.stats(TOPIC)  # the first request opens connections and asks for the time

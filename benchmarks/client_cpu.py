@@ -28,7 +28,7 @@ from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.store.boto3_s3 import BATCH
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect
-from tests.support import servers
+from tools.kit import servers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable

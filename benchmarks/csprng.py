@@ -7,7 +7,7 @@ import time
 from itertools import pairwise
 
 from airflow_provider_pawnqueue.engine import PawnQueue, Settings
-from tests.support import servers
+from tools.kit import servers
 
 TOPIC = "orders"
 SIZES = (1, 10, 100, 500, 1000)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 HOST = "127.0.0.1"
 

@@ -13,8 +13,8 @@ from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Envelope, Member
 from airflow_provider_pawnqueue.engine.store.connect import connect
-from benchmarks.counting import Counting
-from tests.support import servers
+from tools.kit import servers
+from tools.kit.stores import CountingStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ async def _measure(settings: Settings) -> list[Row]:
 async def _look(settings: Settings, state: str) -> Row:
     """Look in every way, as a process that has just been started."""
     row = Row(state)
-    store = Counting(connect(settings.s3))
+    store = CountingStore(connect(settings.s3))
 
     async with PawnQueue.open(settings, store=store) as queue:
         await queue.peek(TOPIC, 1)  # what is read once a process: the topic

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from airflow_provider_pawnqueue.engine import Settings
-from tests.support import servers
 from tests.support.wheels import Wheels, build
+from tools.kit import servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 # A busy machine takes its time over one example or over making them: that is nothing about what is tested.
 hypothesis_settings.register_profile(

@@ -41,13 +41,14 @@ from tests.support.faults import (
     LandsLate,
     Status,
 )
+from tools.kit.stores import Answer, CarryOut, Hook, HookedStore, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from airflow_provider_pawnqueue.engine.store.port import Expectation, Outcome, Store
+    from airflow_provider_pawnqueue.engine.store.port import Outcome, Store
     from tests.support.faults import RecordedRequest
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 BUCKET = "queues"
 LOST = StoreError("The connection was lost.", transient=True)
@@ -284,7 +285,7 @@ async def test_a_storm_changes_no_answer_through_boto3(kind: str) -> None:
     assert {finding.strategy for finding in findings} == {strategy}
 
 
-class Stormy(MemoryStore):
+class Stormy(HookedStore):
     """A bucket in memory whose writes are answered, lost, or answered wrongly, by seeded chance.
 
     :param racy: conditions are checked, and after a while the write is made.
@@ -296,23 +297,25 @@ class Stormy(MemoryStore):
         self._weather = weather
         self._racy = racy
 
-    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
-        """See Store."""
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """Let a PUT meet its fate."""
+        if request.call != "put":
+            return await carry_out()
         fate = self._chance.choice(["lost", "answer lost"]) if self._chance.random() < self._weather else "fine"
         if fate == "lost":
             return Unknown(LOST)
-        outcome = await (self._late_put if self._racy else super().put)(key, body, expect=expect)
+        outcome = await (self._late_put(request) if self._racy else carry_out())
         return Unknown(LOST) if fate == "answer lost" else outcome
 
-    async def _late_put(self, key: str, body: bytes, *, expect: Expectation) -> Outcome:
-        found = self._objects.get(key)
-        if expect is Expect.NOTHING and found is not None:
+    async def _late_put(self, request: Request) -> Outcome:
+        found = self.below._objects.get(request.key)
+        if request.expect is Expect.NOTHING and found is not None:
             return TAKEN
-        if isinstance(expect, str) and (found is None or found.info.version != expect):
+        if isinstance(request.expect, str) and (found is None or found.info.version != request.expect):
             return TAKEN
         for _ in range(self._chance.randrange(1, 4)):
             await asyncio.sleep(0)
-        return Done(self._write(key, body))
+        return Done(self.below._write(request.key, request.body))
 
 
 @pytest.mark.parametrize(("racy", "strategy"), [(False, "conditional_write"), (True, "csprng_verify")])
@@ -324,7 +327,7 @@ async def test_no_seed_changes_the_answer(weather: float, strategy: str, *, racy
         retry = RetrySettings(budget_seconds=60, initial_delay_seconds=0, max_delay_seconds=0)
         finding = await probe(ResilientStore(store, retry, SystemClock()), SystemClock())
         assert finding.strategy == strategy, f"seed {seed}"
-        assert store._objects == {}, f"seed {seed}"
+        assert store.below._objects == {}, f"seed {seed}"
 
 
 # --- a storm that does not end ---
@@ -393,92 +396,82 @@ async def test_a_probe_that_is_cancelled_cleans_up() -> None:
     """Cancelled in the middle of its races, the probe removes what it had written, and leaves no task."""
     reached, go_on = asyncio.Event(), asyncio.Event()
 
-    class Held(MemoryStore):
-        async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
-            outcome = await super().put(key, body, expect=expect)
-            if len(self._objects) > 6:
-                reached.set()
-                await go_on.wait()
-            return outcome
+    async def held(request: Request, carry_out: CarryOut) -> Answer:
+        answer = await carry_out()
+        if request.call == "put" and len(bucket._objects) > 6:
+            reached.set()
+            await go_on.wait()
+        return answer
 
-    store = Held()
+    bucket = MemoryStore()
+    store = HookedStore(bucket, held)
     probing = asyncio.create_task(probe(patient(store), SystemClock()))
     await reached.wait()
     probing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await probing
-    assert store._objects == {}
+    assert bucket._objects == {}
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 # --- no read-after-write ---
 
 
-class StaleGet(MemoryStore):
+async def get_is_stale(request: Request, carry_out: CarryOut) -> Answer:
     """GET shows what was there before."""
-
-    async def get(self, key: str) -> StoredObject | None:
-        """See Store."""
-        return None
+    return None if request.call == "get" else await carry_out()
 
 
-class OldGet(MemoryStore):
+def get_is_old() -> Hook:
     """GET shows a new object, and goes on to show it when it is overwritten."""
+    first: dict[str, StoredObject] = {}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._first: dict[str, StoredObject] = {}
+    async def answer(request: Request, carry_out: CarryOut) -> Answer:
+        found = await carry_out()
+        return first.setdefault(request.key, found) if isinstance(found, StoredObject) else found
 
-    async def get(self, key: str) -> StoredObject | None:
-        """See Store."""
-        found = await super().get(key)
-        return self._first.setdefault(key, found) if found else None
+    return answer
 
 
-class StaleList(MemoryStore):
+async def list_is_stale(request: Request, carry_out: CarryOut) -> Answer:
     """LIST does not know yet."""
-
-    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """See Store."""
-        for page in ():
-            yield page
+    return None if request.call == "pages" else await carry_out()
 
 
-class OtherEtagInGet(MemoryStore):
+async def get_has_other_etags(request: Request, carry_out: CarryOut) -> Answer:
     """GET and PUT call one object by different versions."""
+    found = await carry_out()
+    if not isinstance(found, StoredObject):
+        return found
+    return replace(found, info=replace(found.info, version='"other"'))
 
-    async def get(self, key: str) -> StoredObject | None:
-        """See Store."""
-        found = await super().get(key)
-        return replace(found, info=replace(found.info, version='"other"')) if found else None
 
-
-class OtherEtagInList(MemoryStore):
+async def list_has_other_etags(request: Request, carry_out: CarryOut) -> Answer:
     """LIST has a version of its own."""
-
-    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """See Store."""
-        async for page in super().pages(folder, start_after=start_after):
-            yield [replace(info, version='"other"') for info in page]
+    page = await carry_out()
+    if request.call != "pages" or page is None:
+        return page
+    return [replace(info, version='"other"') for info in page]
 
 
 @pytest.mark.parametrize(
-    ("store", "missing"),
+    ("hook", "missing"),
     [
-        (StaleGet(), "a GET right after a PUT"),
-        (OldGet(), "a GET right after a PUT"),
-        (StaleList(), "a LIST right after a PUT"),
-        (OtherEtagInGet(), "different ETags"),
-        (OtherEtagInList(), "another ETag"),
+        (get_is_stale, "a GET right after a PUT"),
+        (get_is_old(), "a GET right after a PUT"),
+        (list_is_stale, "a LIST right after a PUT"),
+        (get_has_other_etags, "different ETags"),
+        (list_has_other_etags, "another ETag"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, MemoryStore) else "",
+    ids=["get is stale", "get is old", "list is stale", "other ETags in get", "other ETags in list"],
 )
-async def test_an_inconsistent_store_is_no_store(store: MemoryStore, missing: str) -> None:
+async def test_an_inconsistent_store_is_no_store(hook: Hook, missing: str) -> None:
     """A store that does not show what was written cannot carry a queue: the error names what is missing."""
+    bucket = MemoryStore()
     with pytest.raises(CompatibilityError, match=missing) as caught:
-        await probe(patient(store), SystemClock())
+        await probe(patient(HookedStore(bucket, hook)), SystemClock())
     assert "read-after-write consistency" in str(caught.value)
-    assert store._objects == {}
+    assert bucket._objects == {}
 
 
 @both_clients

@@ -19,8 +19,8 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotFoundError,
     layout,
 )
-from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 from tests.engine.virtual import TOPIC, Kind, Process, World, numbered, numbers
+from tools.kit.stores import Answer, CarryOut, Request
 
 
 def stored(world: World, topic: str = TOPIC) -> list[dict[str, object]]:
@@ -306,19 +306,18 @@ async def test_many_who_publish_at_once_look_once(world: World, ann: Process) ->
 async def test_a_look_of_somebody_elses_does_not_withdraw_what_came_later(world: World, ann: Process) -> None:
     """Who publishes after the topic was created again is not told what a look has found that began before."""
     await world.later(30)
-    look = world.bucket.head
     later: list[asyncio.Task[list[str]]] = []
 
-    async def look_slowly(key: str) -> ObjectInfo | None:
-        found = await look(key)
-        if not later:
+    async def look_slowly(request: Request, carry_out: CarryOut) -> Answer:
+        found = await carry_out()
+        if request.call == "head" and not later:
             world.topic()
             later.append(asyncio.create_task(ann.queue.publish(TOPIC, numbered(1, 7))))
             await world.later(0.5)
         return found
 
     world.bucket.remove(layout.topic_marker(TOPIC))
-    world.bucket.head = look_slowly  # type: ignore[method-assign]
+    ann.client.hook = look_slowly
     with pytest.raises(TopicNotFoundError):
         await ann.queue.publish(TOPIC, numbered(1))
     assert await asyncio.gather(*later) == [[body["id"] for body in stored(world)]]

@@ -14,9 +14,9 @@ from airflow_provider_pawnqueue.engine.records import ClaimRecord, Member
 from airflow_provider_pawnqueue.engine.removal import Removed
 from tests.engine.virtual import TOPIC, Kind, Process, World, numbered, numbers
 from tests.support.settlements import late
+from tools.kit.stores import Answer, CarryOut, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from typing import Literal
 
 MARKER = layout.topic_marker(TOPIC)
@@ -241,18 +241,19 @@ async def _is_interrupted(number: int, how: str, *, force: bool) -> bool:
 
 async def test_a_marker_that_is_being_deleted_is_waited_for(world: World, ann: Process) -> None:
     """A cancellation while the marker's DELETE is under way does not let it land behind the marker's return."""
-    delete = world.bucket.delete
-    landing: list[asyncio.Task[Mapping[str, StoreError]]] = []
+    landing: list[asyncio.Task[Answer]] = []
 
-    async def land_late(keys: Sequence[str]) -> Mapping[str, StoreError]:
+    async def land_late(carry_out: CarryOut) -> Answer:
         await world.later(1)
-        return await delete(keys)
+        return await carry_out()
 
-    async def send(keys: Sequence[str]) -> Mapping[str, StoreError]:
-        landing.append(asyncio.create_task(land_late(keys)))
+    async def send(request: Request, carry_out: CarryOut) -> Answer:
+        if request.call != "delete":
+            return await carry_out()
+        landing.append(asyncio.create_task(land_late(carry_out)))
         return await asyncio.shield(landing[-1])  # who sent it may go: it is under way
 
-    world.bucket.delete = send  # type: ignore[method-assign]
+    ann.client.hook = send
     deleting = asyncio.create_task(ann.queue.delete_topic(TOPIC, force=True))
     await world.later(0.5)
     assert ann.client.requests[-1] == ("DELETE", MARKER)

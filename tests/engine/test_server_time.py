@@ -28,12 +28,13 @@ from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import Done, ObjectInfo, Outcome, Unknown
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 from tests.engine.virtual import TOPIC, Client, World
+from tests.support.clock import VirtualClock
+from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from airflow_provider_pawnqueue.engine.store.port import Store
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 EPOCH = 1_800_000_000.0
 #: Of floating-point numbers around EPOCH.
@@ -41,29 +42,11 @@ SLACK = 1e-5
 HOUR = 3600.0
 
 
-class ScriptedClock(SystemClock):
-    """A clock that stands still but for what happens."""
-
-    def __init__(self) -> None:
-        """Start anywhere."""
-        super().__init__()
-        self.now = 1000.0
-
-    def elapsed(self) -> float:
-        """See the clock's port."""
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        """Let the time pass at once."""
-        self.now += seconds
-        await asyncio.sleep(0)
-
-
 @dataclass
-class ScriptedServer:
-    """A store with a clock of its own, which only answers what server time asks."""
+class ScriptedServer(HookedStore):
+    """A store with a clock of its own, which only answers what server time asks, and below which there is none."""
 
-    clock: ScriptedClock
+    clock: VirtualClock
     offset: float = EPOCH
     drift: float = 0.0
     #: Of the PUTs to come, seconds until the write and from there to the answer; and of the HEADs.
@@ -91,9 +74,20 @@ class ScriptedServer:
         """Last-Modified of what was written so many seconds ago."""
         return datetime.fromtimestamp(math.floor(self.time() - ago * (1 + self.drift)), UTC)
 
-    async def put(self, key: str, body: bytes, **_: object) -> Outcome:
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """Answer by the script."""
+        self.requests.append(request.kind)
+        match request.call:
+            case "put":
+                return await self._put(request.key, request.body)
+            case "head":
+                return await self._head(request.key)
+            case "delete":
+                return await self._remove(request.keys)
+        raise NotImplementedError(request.call)
+
+    async def _put(self, key: str, body: bytes) -> Outcome:
         """Write after the time to the server; answer after the time back."""
-        self.requests.append("PUT")
         there, back = self.trips.pop(0) if self.trips else (0.0, 0.0)
         await asyncio.sleep(0)
         self.clock.now += there
@@ -106,9 +100,8 @@ class ScriptedServer:
             return Unknown(StoreError("lost", transient=True))
         return Done(self.stored[key].version)
 
-    async def head(self, key: str) -> ObjectInfo | None:
+    async def _head(self, key: str) -> ObjectInfo | None:
         """Tell the whole second of the write."""
-        self.requests.append("HEAD")
         there, back = self.heads.pop(0) if self.heads else (0.0, 0.0)
         await asyncio.sleep(0)
         self.clock.now += there
@@ -126,9 +119,7 @@ class ScriptedServer:
             return ObjectInfo(key, 1, version, datetime.fromtimestamp(0, UTC)) if version else None
         return found
 
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """Delete."""
-        self.requests.append("DELETE")
+    async def _remove(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         if self.blocked is not None:
             await self.blocked.wait()
         for key in keys:
@@ -137,13 +128,13 @@ class ScriptedServer:
 
 
 @pytest.fixture
-def clock() -> ScriptedClock:
+def clock() -> VirtualClock:
     """The clock of this machine."""
-    return ScriptedClock()
+    return VirtualClock()
 
 
 @pytest.fixture
-def server(clock: ScriptedClock) -> ScriptedServer:
+def server(clock: VirtualClock) -> ScriptedServer:
     """A store beside it."""
     return ScriptedServer(clock)
 
@@ -160,9 +151,8 @@ def time_of(server: ScriptedServer) -> ServerTime:
 
 
 def resilient(server: ScriptedServer) -> ResilientStore:
-    """Make a store of the server, of which no more is called."""
-    store: Store = server  # type: ignore[assignment]
-    return ResilientStore(store, RetrySettings(), server.clock)
+    """Make a store of the server."""
+    return ResilientStore(server, RetrySettings(), server.clock)
 
 
 def assert_true(time: ServerTime, server: ScriptedServer, told: float | None = None) -> None:
@@ -224,7 +214,7 @@ def test_the_true_time_is_always_inside(
     """Whatever the difference, the drift, the round trips and what lands again: the error is never understated."""
 
     async def run() -> None:
-        server = ScriptedServer(ScriptedClock(), offset, drift)
+        server = ScriptedServer(VirtualClock(), offset, drift)
         time = time_of(server)
         assert_true(time, server, await time.now())
         for _, how in happenings:
@@ -438,7 +428,7 @@ def test_what_is_trusted_is_not_over(
     """⚑ When a holder stops by its clock, the store's has not reached the time, at 200 ppm and after half a day."""
 
     async def run() -> None:
-        server = ScriptedServer(ScriptedClock(), EPOCH + fraction, drift, trips=[trip] * PATIENCE)
+        server = ScriptedServer(VirtualClock(), EPOCH + fraction, drift, trips=[trip] * PATIENCE)
         time = time_of(server)
         until = await time.now() + ttl
         server.clock.now += age
@@ -456,7 +446,7 @@ def test_what_is_trusted_is_not_over(
     asyncio.run(run())
 
 
-async def test_half_a_day_at_the_wrong_speed(clock: ScriptedClock) -> None:
+async def test_half_a_day_at_the_wrong_speed(clock: VirtualClock) -> None:
     """⚑ Twelve hours at 200 ppm are 8.6 seconds: a deadline that is only the margin early is 6.6 seconds too late."""
     server = ScriptedServer(clock, drift=DRIFT)
     time = time_of(server)

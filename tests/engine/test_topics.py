@@ -13,7 +13,6 @@ from airflow_provider_pawnqueue.engine import (
     CompatibilityError,
     ConfigError,
     InvalidTopicError,
-    MemoryStore,
     PawnQueue,
     Settings,
     StoreError,
@@ -21,15 +20,15 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotEmptyError,
     TopicNotFoundError,
 )
-from airflow_provider_pawnqueue.engine.clock import SystemClock
 from tests.engine.virtual import TOPIC, Process, World, numbered
+from tests.support.clock import VirtualClock
 from tests.support.faults import FaultServer
+from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from airflow_provider_pawnqueue.engine.store.port import Outcome, StoredObject
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 BUCKET = "queues"
 MARKER = "orders/.topic"
@@ -37,8 +36,8 @@ MARKER = "orders/.topic"
 both_clients = pytest.mark.parametrize("client", ["obstore", "boto3"])
 
 
-class ScriptedStore(MemoryStore):
-    """A memory store in which something happens, once, before a PUT of a key or after its deletion."""
+class ScriptedStore(HookedStore):
+    """A store in memory in which something happens, once, before a PUT of a key or after its deletion."""
 
     def __init__(self) -> None:
         """Start without a script."""
@@ -47,22 +46,25 @@ class ScriptedStore(MemoryStore):
         self.after_delete: dict[str, Callable[[], Awaitable[object]]] = {}
         self.undeletable: dict[str, StoreError] = {}
 
-    async def put(self, key: str, body: bytes, **arguments: Any) -> Outcome:
-        """Write, after what the script says."""
-        happens = self.before_put.pop(key, None)
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """Do what the script says as well."""
+        if request.call == "delete":
+            return await self._delete_what_can_be(request.keys)
+        if request.call == "put":
+            await self._happen(self.before_put, request.key)
+        return await carry_out()
+
+    async def _delete_what_can_be(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        failed = {key: self.undeletable[key] for key in keys if key in self.undeletable}
+        await self.below.delete([key for key in keys if key not in failed])
+        for key in keys:
+            await self._happen(self.after_delete, key)
+        return failed
+
+    async def _happen(self, script: dict[str, Callable[[], Awaitable[object]]], key: str) -> None:
+        happens = script.pop(key, None)
         if happens is not None:
             await happens()
-        return await super().put(key, body, **arguments)
-
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """Delete, before what the script says."""
-        failed = {key: self.undeletable[key] for key in keys if key in self.undeletable}
-        await super().delete([key for key in keys if key not in failed])
-        for key in keys:
-            happens = self.after_delete.pop(key, None)
-            if happens is not None:
-                await happens()
-        return failed
 
     async def json(self, key: str) -> dict[str, Any]:
         """Return what stands there."""
@@ -81,18 +83,10 @@ def store() -> ScriptedStore:
     return ScriptedStore()
 
 
-class Hasty(SystemClock):
-    """A clock by which nobody waits."""
-
-    async def sleep(self, seconds: float) -> None:
-        """See the clock's port."""
-        await asyncio.sleep(0)
-
-
 @pytest.fixture
 async def queue(store: ScriptedStore) -> AsyncIterator[PawnQueue]:
-    """A queue in it, which tries everything once."""
-    async with PawnQueue.open(store=store, clock=Hasty(), retry={"budget_seconds": 0}) as opened:
+    """A queue in it, which tries everything once, and by whose clock nobody waits."""
+    async with PawnQueue.open(store=store, clock=VirtualClock(), retry={"budget_seconds": 0}) as opened:
         yield opened
 
 
@@ -197,7 +191,7 @@ async def test_an_update_keeps_what_others_changed(store: ScriptedStore) -> None
         record = await store.json(MARKER)
         record["settings"]["retention"] = 7
         record["colour"] = {"of": "the topic"}
-        await MemoryStore.put(store, MARKER, json.dumps(record).encode())
+        await store.below.put(MARKER, json.dumps(record).encode())
 
     store.before_put[MARKER] = newer_version_writes
     changed = await queue.update_topic("orders", max_deliveries=5)
@@ -453,17 +447,17 @@ async def test_a_record_is_read_once_for_all_who_ask_at_once(world: World, ann: 
 async def test_who_asks_after_a_topic_was_made_finds_it(world: World, ann: Process) -> None:
     """A look that had begun before, for somebody else, is not relied upon where it found nothing."""
     made: list[asyncio.Task[list[str]]] = []
-    find = world.bucket.get
 
-    async def find_nothing(key: str) -> StoredObject | None:
-        found = await find(key)
-        if found is None and not made:  # which is under way while the topic is made, and others ask for it
+    async def find_nothing(request: Request, carry_out: CarryOut) -> Answer:
+        found = await carry_out()
+        # It is under way while the topic is made, and others ask for it.
+        if request.call == "get" and found is None and not made:
             world.topic("new")
             made.extend(asyncio.create_task(ann.queue.publish("new", numbered(1))) for _ in range(20))
             await world.later(0.02)
         return found
 
-    world.bucket.get = find_nothing  # type: ignore[method-assign]
+    ann.client.hook = find_nothing
     early = asyncio.create_task(ann.queue.publish("new", numbered(1)))
     with pytest.raises(TopicNotFoundError):
         await early
@@ -475,17 +469,17 @@ async def test_who_asks_after_a_topic_was_made_finds_it(world: World, ann: Proce
 async def test_what_was_read_before_a_change_is_not_relied_upon(world: World, ann: Process) -> None:
     """A read that a change of ours overtakes is used by who began it, and by nobody afterwards."""
     await world.later(100)
-    read = world.bucket.get
 
-    async def read_slowly(key: str) -> StoredObject | None:
-        found = await read(key)
-        await world.later(1)
+    async def read_slowly(request: Request, carry_out: CarryOut) -> Answer:
+        found = await carry_out()
+        if request.call == "get":
+            await world.later(1)
         return found
 
-    world.bucket.get = read_slowly  # type: ignore[method-assign]
+    ann.client.hook = read_slowly
     reading = asyncio.create_task(ann.queue.publish(TOPIC, []))
     await world.later(0.5)
-    world.bucket.get = read  # type: ignore[method-assign]
+    ann.client.hook = None
     await ann.queue.update_topic(TOPIC, max_deliveries=1)
     await reading
     await ann.queue.publish(TOPIC, numbered(1))

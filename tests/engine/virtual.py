@@ -6,14 +6,12 @@ For tests of single behaviours: a schedule is what the test writes down. Nothing
 from __future__ import annotations
 
 import asyncio
-import heapq
 import json
-import random
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -23,22 +21,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from airflow_provider_pawnqueue.engine import MemoryStore, PawnQueue, Settings, layout
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.records import BucketRecord, ClaimRecord, Lease, TopicRecord
-from airflow_provider_pawnqueue.engine.store.port import (
-    Expect,
-    Expectation,
-    ObjectInfo,
-    Outcome,
-    StoredObject,
-    Unknown,
-)
+from airflow_provider_pawnqueue.engine.store.port import ObjectInfo, StoredObject, Unknown
+from tests.support.clock import VirtualClock
+from tools.kit.stores import BULK, Answer, CarryOut, HookedStore, Kind, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Kind: TypeAlias = Literal["GET", "HEAD", "LIST", "PUT", "COPY", "DELETE"]
-
-#: The store's time when a world begins. Machines' dates are three hours off.
-EPOCH = 1_767_225_600.25
 TOPIC = "orders"
 #: What the settings say unless a test says otherwise: a claim's time, and what a taker waits after it.
 TTL = 30.0
@@ -49,66 +38,6 @@ OVERDUE = TTL + MARGIN + 2
 
 class Died(Exception):  # noqa: N818 - no error of anybody's: the process is gone
     """The process ended in the middle of what it did."""
-
-
-class VirtualClock:
-    """Time stands still while anybody has something to do, and then goes on at once to the next who sleeps."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._random = random.Random(7)  # noqa: S311 - repeatable on purpose
-        self._order = 0
-        self._ticking = False
-
-    def elapsed(self) -> float:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
-        return 1000.0 + self._now
-
-    def wall(self) -> float:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
-        return self.server() + 3 * 3600
-
-    def server(self) -> float:
-        """The store's time, which the engine can only estimate."""
-        return EPOCH + self._now
-
-    async def sleep(self, seconds: float) -> None:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
-        loop = asyncio.get_running_loop()
-        waker = loop.create_future()
-        self._order += 1
-        heapq.heappush(self._sleepers, (self._now + max(seconds, 0.0), self._order, waker))
-        self._tick_later(loop)
-        await waker
-
-    def uniform(self, low: float, high: float) -> float:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
-        return self._random.uniform(low, high)
-
-    def nonce(self) -> str:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
-        return f"{self._random.getrandbits(256):064x}"
-
-    def uuid(self) -> str:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
-        digits = f"{self._random.getrandbits(128):032x}"
-        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
-
-    def _tick_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._ticking and self._sleepers:
-            self._ticking = True
-            loop.call_soon(self._tick, loop)
-
-    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._ticking = False
-        while self._sleepers and self._sleepers[0][2].done():  # cancelled
-            heapq.heappop(self._sleepers)
-        if self._sleepers and not loop._ready:  # type: ignore[attr-defined]
-            at, _, waker = heapq.heappop(self._sleepers)
-            self._now = max(self._now, at)
-            waker.set_result(None)
-        self._tick_later(loop)
 
 
 class Bucket(MemoryStore):
@@ -154,20 +83,15 @@ class Bucket(MemoryStore):
             del self._objects[key]
             self._keys.remove(key)
 
-    async def page(self, folder: str, start_after: str) -> tuple[list[ObjectInfo], bool]:
-        """One page of a listing, and whether there is another."""
-        await asyncio.sleep(0)
-        first = bisect_right(self._keys, max(start_after, folder[:-1]))
-        found = []
-        for key in self._keys[first:]:
-            if not key.startswith(folder):
-                if key > folder:
-                    break
-                continue
-            if len(found) == 1000:
-                return found, True
-            found.append(self._objects[key].info)
-        return found, False
+    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`. It sorts nothing."""
+        more = True
+        while more:
+            await asyncio.sleep(0)
+            page, more = self._page(folder, start_after)
+            if page:
+                yield page
+                start_after = page[-1].key
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
@@ -176,6 +100,20 @@ class Bucket(MemoryStore):
         if there:
             self._keys = [key for key in self._keys if key not in there or key in self._objects]
         return failed
+
+    def _page(self, folder: str, start_after: str) -> tuple[list[ObjectInfo], bool]:
+        """One page of a listing, and whether there is another."""
+        first = bisect_right(self._keys, max(start_after, folder[:-1]))
+        found = []
+        for key in self._keys[first:]:
+            if not key.startswith(folder):
+                if key > folder:
+                    break
+                continue
+            if len(found) == BULK:
+                return found, True
+            found.append(self._objects[key].info)
+        return found, False
 
     def _write(self, key: str, body: bytes) -> str:
         if key not in self._objects:
@@ -215,19 +153,19 @@ class Fault:
         return True
 
 
-@dataclass(slots=True)
-class Client:
+class Client(HookedStore):
     """One process's way to the bucket: it counts requests by kind, and they meet the faults they are given."""
 
-    bucket: Bucket
-    requests: list[tuple[Kind, str]] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    #: Called before a request is carried out, with its kind and its first key: somebody else does something meanwhile.
-    meanwhile: Callable[[Kind, str], Any] | None = None
-    #: How long a request takes, of virtual time.
-    latency: float = 0.0
-    dead: bool = False
-    closed: bool = False
+    def __init__(self, bucket: Bucket, *, latency: float = 0.0) -> None:
+        super().__init__(bucket)
+        self.bucket = bucket
+        self.requests: list[tuple[Kind, str]] = []
+        self.faults: list[Fault] = []
+        #: Called before a request is carried out, with its kind and first key: somebody else does something meanwhile.
+        self.meanwhile: Callable[[Kind, str], Any] | None = None
+        #: How long a request takes, of virtual time.
+        self.latency = latency
+        self.dead = False
 
     def inject(
         self, effect: Effect, kind: Kind | None = None, key: str = "*", *, times: float = float("inf"), passed: int = 0
@@ -250,94 +188,53 @@ class Client:
         yield counted
         counted.update(kind for kind, _ in self.requests[before:])
 
-    async def get(self, key: str) -> StoredObject | None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
-        fault = await self._send("GET", key)
-        found = await self.bucket.get(key)
-        self._answer_read(fault, "GET", key)
-        return found
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """Count it, and let it meet a fault; where it is carried out, the hook has its turn."""
+        if request.surplus:  # the page before it was the last
+            return await carry_out()
+        fault = await self._send(request)
+        if request.call == "delete":
+            return await self._delete_but(request, fault)
+        unanswered = _error(request.kind, request.key)
+        writes = request.call in ("put", "copy")
+        if writes and fault is not None and fault.effect == "lost":
+            return Unknown(unanswered)
+        answer = await super().answer(request, carry_out)
+        self._live_on(fault)
+        if fault is None:
+            return answer
+        if writes:
+            return Unknown(unanswered)
+        raise unanswered
 
-    async def head(self, key: str) -> ObjectInfo | None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
-        fault = await self._send("HEAD", key)
-        found = await self.bucket.head(key)
-        self._answer_read(fault, "HEAD", key)
-        return found
+    async def _delete_but(self, request: Request, fault: Fault | None) -> Mapping[str, StoreError]:
+        """A fault befalls the keys that it names."""
+        met = [key for key in request.keys if fault is not None and fnmatchcase(key, fault.key)]
+        spared = fault is not None and fault.effect in ("lost", "denied")
+        keys = [key for key in request.keys if not (spared and key in met)]
+        await super().answer(replace(request, keys=keys), lambda: self.bucket.delete(keys))
+        self._live_on(fault)
+        denied = fault is not None and fault.effect == "denied"
+        return {key: _error("DELETE", key, transient=not denied) for key in met}
 
-    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
-        more = True
-        while more:
-            fault = await self._send("LIST", folder)
-            page, more = await self.bucket.page(folder, start_after)
-            self._answer_read(fault, "LIST", folder)
-            if page:
-                yield page
-                start_after = page[-1].key
-
-    async def folders(self, folder: str = "") -> list[str]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
-        fault = await self._send("LIST", folder)
-        found = await self.bucket.folders(folder)
-        self._answer_read(fault, "LIST", folder)
-        return found
-
-    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
-        return await self._write("PUT", key, lambda: self.bucket.put(key, body, expect=expect))
-
-    async def copy(self, source: str, target: str) -> Outcome:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
-        return await self._write("COPY", target, lambda: self.bucket.copy(source, target))
-
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`. A fault befalls the keys that it names."""
-        failed: dict[str, StoreError] = {}
-        for start in range(0, len(keys), 1000):
-            some = keys[start : start + 1000]
-            fault = await self._send("DELETE", *some)
-            met = [key for key in some if fault is not None and fnmatchcase(key, fault.key)]
-            spared = fault is not None and fault.effect in ("lost", "denied")
-            await self.bucket.delete([key for key in some if not (spared and key in met)])
-            self._live_on(fault)
-            denied = fault is not None and fault.effect == "denied"
-            failed.update({key: _error("DELETE", key, transient=not denied) for key in met})
-        return failed
-
-    async def aclose(self) -> None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
-        self.closed = True
-
-    async def _send(self, kind: Kind, *keys: str) -> Fault | None:
+    async def _send(self, request: Request) -> Fault | None:
         if self.dead:
             raise Died
-        self.requests.append((kind, keys[0] if keys else ""))
+        kind, key = request.kind, request.key
+        self.requests.append((kind, key))
         if self.latency:
             await self.bucket.clock.sleep(self.latency)
         if self.meanwhile is not None:
-            told = self.meanwhile(kind, keys[0] if keys else "")
+            told = self.meanwhile(kind, key)
             if asyncio.iscoroutine(told):
                 await told
-        fault = next((one for one in self.faults if one.meets(kind, keys)), None)
+        fault = next((one for one in self.faults if one.meets(kind, request.keys)), None)
         if fault is not None and fault.effect == "dies":
             self.dead = True
             raise Died
         if fault is not None and fault.effect == "denied" and kind != "DELETE":
-            raise _error(kind, keys[0], transient=False)
+            raise _error(kind, key, transient=False)
         return fault
-
-    def _answer_read(self, fault: Fault | None, kind: Kind, key: str) -> None:
-        self._live_on(fault)
-        if fault is not None:
-            raise _error(kind, key)
-
-    async def _write(self, kind: Kind, key: str, write: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        fault = await self._send(kind, key)
-        if fault is not None and fault.effect == "lost":
-            return Unknown(_error(kind, key))
-        outcome = await write()
-        self._live_on(fault)
-        return outcome if fault is None else Unknown(_error(kind, key))
 
     def _live_on(self, fault: Fault | None) -> None:
         if fault is not None and fault.effect == "dies after":

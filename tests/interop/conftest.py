@@ -16,7 +16,7 @@ from tests.interop.driver import Peer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 
 @dataclass(frozen=True)

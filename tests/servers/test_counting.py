@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import PawnQueue, Settings
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from tests.support.faults import FaultServer
-from tools.demo.counting import Counting
+from tools.kit.stores import CountingStore
 
 BUCKET = "queues"
 
@@ -27,7 +27,7 @@ async def test_every_request_is_counted(client: str) -> None:
                 "client": client,
             }
         )
-        store = Counting(connect(settings.s3))
+        store = CountingStore(connect(settings.s3))
         async with PawnQueue.open(settings, store=store) as queue:
             await queue.create_topic("orders")
             await queue.publish("orders", [{"order": number} for number in range(1_100)])
@@ -41,4 +41,4 @@ async def test_every_request_is_counted(client: str) -> None:
             await queue.sweep("orders")
             await queue.list_topics()
         await store.aclose()
-        assert store.requests == len(server.requests)
+        assert store.total == len(server.requests)

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import PawnQueue, QueueClosedError
 
 if TYPE_CHECKING:
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 pytestmark = pytest.mark.servers
 

@@ -1,6 +1,6 @@
 """The promises of docs/protocol.md, section 5, kept by real processes on a real store: one killed, one frozen.
 
-The processes are those of the demo (``tools/demo``); what each believed is judged by the same rules as the simulation.
+The processes are those of the demo (``tools/crew``); what each believed is judged by the same rules as the simulation.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.history import History
-from tools.demo.crew import Crew, Plan, crew
+from tools.crew.crew import Crew, Plan, crew
+from tools.kit.history import History
 
 if TYPE_CHECKING:
-    from tests.support.servers import S3Server
-    from tools.demo.crew import Blow
+    from tools.crew.crew import Blow
+    from tools.kit.servers import S3Server
 
 pytestmark = pytest.mark.servers
 

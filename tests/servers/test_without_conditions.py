@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_pawnqueue.engine import Settings
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 TOPIC = "orders"
 

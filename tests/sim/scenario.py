@@ -1,6 +1,6 @@
 """One large schedule: everyone against each other in bad weather, then calm, then judgement.
 
-Everyone uses the engine's own front door. What they believe is written into a :class:`~tests.support.history.History`,
+Everyone uses the engine's own front door. What they believe is written into a :class:`~tools.kit.history.History`,
 and what the bucket holds in the end is looked at directly.
 """
 

@@ -10,7 +10,7 @@ from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings
 from tests.sim.prepared import TOPIC
 from tests.sim.truth import Truth
 from tests.support.claims import trusted_until, uuids_of
-from tests.support.history import History, Holder
+from tools.kit.history import History, Holder
 
 if TYPE_CHECKING:
     import random

@@ -16,7 +16,7 @@ from tests.sim.stage import Stage
 from tests.sim.truth import Bounds
 from tests.sim.weather import CALM
 from tests.sim.world import World
-from tests.support.history import History, Holder
+from tools.kit.history import History, Holder
 
 if TYPE_CHECKING:
     from tests.sim.processes import Process

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tests.sim.world import World
-    from tests.support.history import History, Hold
+    from tools.kit.history import History, Hold
 
 #: ``claims.margin_seconds``: a taker waits so long after a claim's time. It is in the moment from which one waits.
 MARGIN = 2.0

@@ -9,7 +9,7 @@ from obstore.store import S3Store
 if TYPE_CHECKING:
     from obstore.store import ClientConfig
 
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 
 def obstore_at(server: S3Server, bucket: str, *, timeout: str = "30s") -> S3Store:

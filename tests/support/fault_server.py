@@ -17,10 +17,10 @@ from tests.support.behaviour import Behaviour
 from tests.support.fault_rules import Effect, Fault, Injection, PartialDelete, RuleBook
 from tests.support.journal import Journal, RecordedRequest
 from tests.support.memory_s3 import MemoryS3
-from tests.support.ports import HOST
 from tests.support.proxy import Proxy, UpstreamGoneError
 from tests.support.s3_protocol import Answer, Call, error, read_call
-from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+from tools.kit.ports import HOST
+from tools.kit.servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable

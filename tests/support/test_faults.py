@@ -28,7 +28,7 @@ from tests.support.faults import (
     PartialDelete,
     Status,
 )
-from tests.support.servers import S3Server, seaweedfs
+from tools.kit.servers import S3Server, seaweedfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

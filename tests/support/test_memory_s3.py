@@ -15,7 +15,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, Prec
 
 from tests.support.clients import obstore_at
 from tests.support.faults import Behaviour, Discipline, FaultServer
-from tests.support.servers import S3Server
+from tools.kit.servers import S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

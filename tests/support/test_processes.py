@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import servers
-from tests.support.ports import free_ports
-from tests.support.processes import ServerNotReadyError, ServerProcess
-from tests.support.servers import S3Server, ServerNotInstalledError
+from tools.kit import servers
+from tools.kit.ports import free_ports
+from tools.kit.processes import ServerNotReadyError, ServerProcess
+from tools.kit.servers import S3Server, ServerNotInstalledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +115,7 @@ def test_nothing_is_left_of_a_run(end: str) -> None:
     """Server and directory go with the test run, whether it is killed, exits or is interrupted."""
     script = (
         "import os, signal, sys\n"
-        "from tests.support.processes import ServerProcess\n"
+        "from tools.kit.processes import ServerProcess\n"
         "process = ServerProcess(['sleep', '1000'], ready=lambda: True)\n"
         "process.__enter__()\n"
         "print(process.pid, process._keeper.pid, process.directory, flush=True)\n"

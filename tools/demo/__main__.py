@@ -8,13 +8,13 @@ import signal
 import sys
 from typing import get_args
 
-from tests.support.processes import ServerNotReadyError
-from tests.support.servers import ServerNotInstalledError
-from tools.demo.crew import Plan
-from tools.demo.jobs import Sabotage
+from tools.crew.crew import Plan
+from tools.crew.jobs import Sabotage
+from tools.crew.worker import WorkerError
 from tools.demo.screen import Ink, Screen
 from tools.demo.story import tell
-from tools.demo.worker import WorkerError
+from tools.kit.processes import ServerNotReadyError
+from tools.kit.servers import ServerNotInstalledError
 
 #: A batch is this part of the orders, so that each consumer has several; up to a hundred.
 BATCHES = 20

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.support.processes import ServerProcess
+from tools.kit.processes import ServerProcess
 
 # It does nothing but be there, and go last: whoever kills the demo has its folder removed only when the other
 # processes, which are told to end at the same moment, write no more.

@@ -9,12 +9,12 @@ from contextlib import suppress
 from importlib.metadata import version
 from textwrap import wrap
 
-from tests.support import servers
-from tools.demo.crew import Blow, Crew, Plan, crew
+from tools.crew.crew import Blow, Crew, Plan, crew
+from tools.crew.worker import Worker
 from tools.demo.folder import temporary_folder
 from tools.demo.screen import WIDTH, Ink, Screen, bar
 from tools.demo.verdict import Verdict, judge
-from tools.demo.worker import Worker
+from tools.kit import servers
 
 #: One consumer is struck when this part of the orders is settled: then all of them are at work.
 FIRST_PART = 1 / 8

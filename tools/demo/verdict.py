@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.support.history import History
-    from tools.demo.crew import Blow, Plan, Remains
-    from tools.demo.worker import Worker
+    from tools.crew.crew import Blow, Plan, Remains
+    from tools.crew.worker import Worker
+    from tools.kit.history import History
 
 #: Requests a message that claim and ack may cost: those of each message, those of each batch spread over its messages,
 #: and room for what is delivered twice and for looking in vain.

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.looking import FEW, MORE
-from tests.engine.virtual import EPOCH, MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
+from tests.engine.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
+from tests.support.clock import EPOCH
 from tests.support.settlements import late
 
 if TYPE_CHECKING:

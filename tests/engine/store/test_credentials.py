@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_pawnqueue.engine.store.port import Store
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 BUCKET = "queues"
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import random
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,25 +10,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import MemoryStore, Settings
-from airflow_provider_pawnqueue.engine.clock import SystemClock
 from airflow_provider_pawnqueue.engine.errors import RetryBudgetExceededError, StoreError
 from airflow_provider_pawnqueue.engine.settings import RetrySettings
 from airflow_provider_pawnqueue.engine.store.connect import connect
-from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Expect, Refusal, Refused, Unknown
+from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Expect, ObjectInfo, Refusal, Refused, Unknown
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+from tests.support.clock import VirtualClock
 from tests.support.faults import Dropped, Effect, Fault, FaultServer, MalformedBody, PartialDelete, Status
 from tests.support.listing import resume
+from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-    from airflow_provider_pawnqueue.engine.store.port import (
-        Expectation,
-        ObjectInfo,
-        Outcome,
-        Store,
-        StoredObject,
-    )
+    from airflow_provider_pawnqueue.engine.store.port import Store
     from tests.support.faults import RecordedRequest
 
 BUCKET = "queues"
@@ -38,100 +31,46 @@ BUSY = StoreError("The store is too busy.", transient=True, operation="GetObject
 DENIED = StoreError("The store denied it.", operation="GetObject")
 
 
-class VirtualClock(SystemClock):
-    """Time that passes by sleeping only, and chance that is seeded."""
+class KeyByKey(MemoryStore):
+    """A bucket whose listings have a key on each page."""
 
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__()
-        self.now = 1000.0
-        self.slept: list[float] = []
-        self.asked: list[tuple[float, float]] = []
-        self._chance = random.Random(seed)  # noqa: S311
-
-    def elapsed(self) -> float:
-        """See Clock."""
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        """See Clock."""
-        self.slept.append(seconds)
-        await asyncio.sleep(0)
-        self.now += seconds
-
-    def uniform(self, low: float, high: float) -> float:
-        """See Clock."""
-        self.asked.append((low, high))
-        return self._chance.uniform(low, high)
+    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """See the port."""
+        async for page in super().pages(folder, start_after=start_after):
+            for info in page:
+                yield [info]
 
 
-class Failing(MemoryStore):
-    """A bucket whose next calls fail, once for each fault that is left in the list; puts and copies end unknown."""
+class Failing(HookedStore):
+    """A bucket whose next calls fail, once for each fault that is left in the list; puts and copies end unknown.
+
+    A page is a call, and that there is no other is found out by one. A fault of a DELETE spares the last key.
+    """
 
     def __init__(self, *faults: StoreError) -> None:
-        super().__init__()
+        super().__init__(KeyByKey())
         self.faults = list(faults)
         self.calls: list[str] = []
         self.deleted: list[list[str]] = []
-        self.closed = False
 
-    def _call(self, name: str) -> None:
-        fault = self._fault(name)
-        if fault:
-            raise fault
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """Fail if it is time to."""
+        self.calls.append(request.call)
+        if request.call == "delete":
+            self.deleted.append(list(request.keys))
+        fault = self.fault()
+        if fault is None:
+            return await carry_out()
+        if request.call == "delete":
+            await self.below.delete(request.keys[:-1])
+            return {request.keys[-1]: fault}
+        if request.call in ("put", "copy") and fault.transient:
+            return Unknown(fault)
+        raise fault
 
-    def _fault(self, name: str) -> StoreError | None:
-        self.calls.append(name)
+    def fault(self) -> StoreError | None:
+        """Return what the next call meets."""
         return self.faults.pop(0) if self.faults else None
-
-    async def get(self, key: str) -> StoredObject | None:
-        """See Store."""
-        self._call("get")
-        return await super().get(key)
-
-    async def head(self, key: str) -> ObjectInfo | None:
-        """See Store."""
-        self._call("head")
-        return await super().head(key)
-
-    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """See Store. A page is a key, and each is a call."""
-        async for page in super().pages(folder, start_after=start_after):
-            for info in page:
-                self._call("pages")
-                yield [info]
-        self._call("pages")
-
-    async def folders(self, folder: str = "") -> list[str]:
-        """See Store."""
-        self._call("folders")
-        return await super().folders(folder)
-
-    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
-        """See Store."""
-        fault = self._fault("put")
-        if fault and not fault.transient:
-            raise fault
-        return Unknown(fault) if fault else await super().put(key, body, expect=expect)
-
-    async def copy(self, source: str, target: str) -> Outcome:
-        """See Store."""
-        fault = self._fault("copy")
-        if fault and not fault.transient:
-            raise fault
-        return Unknown(fault) if fault else await super().copy(source, target)
-
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See Store. A fault spares the last key."""
-        self.deleted.append(list(keys))
-        fault = self._fault("delete")
-        if not fault:
-            return await super().delete(keys)
-        await super().delete(keys[:-1])
-        return {keys[-1]: fault}
-
-    async def aclose(self) -> None:
-        """See Store."""
-        self.closed = True
 
 
 def resilient(store: Store, clock: VirtualClock | None = None, **retry: Any) -> ResilientStore:
@@ -157,7 +96,7 @@ every_read = pytest.mark.parametrize("name", READS)
 async def test_reads_are_repeated(name: str) -> None:
     """A read that failed for the moment is made again, until it says the same as an undisturbed one."""
     store = Failing(*[BUSY] * 5)
-    await MemoryStore.put(store, "a/x", b"1")
+    await store.below.put("a/x", b"1")
     answer = await READS[name](resilient(store))
     assert store.faults == []
     assert answer == await READS[name](store)
@@ -201,22 +140,17 @@ async def test_a_budget_ends(name: str) -> None:
     assert error.__suppress_context__
 
 
-class Torn(MemoryStore):
-    """Shows every object without a version, and reads none: rclone's, after two writers at once."""
-
-    async def get(self, key: str) -> StoredObject | None:
-        """See the port."""
+async def torn(request: Request, carry_out: CarryOut) -> Answer:
+    """Show every object without a version, and read none: rclone's, after two writers at once."""
+    if request.call == "get":
         raise BUSY
-
-    async def head(self, key: str) -> ObjectInfo | None:
-        """See the port."""
-        info = await super().head(key)
-        return replace(info, version=NO_VERSION) if info else None
+    answer = await carry_out()
+    return replace(answer, version=NO_VERSION) if isinstance(answer, ObjectInfo) else answer
 
 
 async def test_the_body_of_a_torn_object_is_nothing() -> None:
     """What no GET will ever read, and has no version, is read as nothing long before the budget ends."""
-    store, clock = Torn(), VirtualClock()
+    store, clock = HookedStore(hook=torn), VirtualClock()
     await store.put("x", b"1")
     found = await resilient(store, clock, budget_seconds=1000).get("x")
     assert found is not None
@@ -250,7 +184,7 @@ async def test_an_overwrite_is_repeated_until_it_is_done() -> None:
 async def test_a_copy_is_repeated_while_it_is_unknown() -> None:
     """A copy ends done, refused for want of a source, or unknown after the budget; it never counts as done unseen."""
     store = Failing(BUSY, BUSY)
-    await MemoryStore.put(store, "from", b"1")
+    await store.below.put("from", b"1")
     assert isinstance(await resilient(store).copy("from", "to"), Done)
     assert store.calls == ["copy"] * 3
     assert await resilient(Failing(BUSY)).copy("none", "to") == Refused(Refusal.MISSING)
@@ -266,7 +200,7 @@ async def test_a_delete_repeats_what_failed() -> None:
     """Only keys that were not confirmed are sent again; what is not there at the end is gone."""
     store = Failing(BUSY, BUSY)
     for key in "abc":
-        await MemoryStore.put(store, key, b"")
+        await store.below.put(key, b"")
     assert await resilient(store).delete(["a", "b", "c"]) == {}
     assert store.deleted == [["a", "b", "c"], ["c"], ["c"]]
     assert await keys_of(store) == []
@@ -284,16 +218,15 @@ async def test_a_delete_reports_what_failed_to_the_end() -> None:
 
 async def test_a_key_that_is_denied_for_good_is_not_sent_again_beside_others() -> None:
     """What no repetition mends is out of the way of what one does."""
-    store = Failing()
     answers = iter([{"b": DENIED, "c": BUSY}, {"c": BUSY}, {}])
+    sent: list[list[str]] = []
 
-    async def delete(keys: Sequence[str]) -> Mapping[str, StoreError]:
-        store.deleted.append(list(keys))
+    async def delete(request: Request, _: CarryOut) -> Answer:
+        sent.append(list(request.keys))
         return next(answers)
 
-    store.delete = delete  # type: ignore[method-assign]
-    assert await resilient(store).delete(["a", "b", "c"]) == {"b": DENIED}
-    assert store.deleted == [["a", "b", "c"], ["c"], ["c"]]
+    assert await resilient(HookedStore(hook=delete)).delete(["a", "b", "c"]) == {"b": DENIED}
+    assert sent == [["a", "b", "c"], ["c"], ["c"]]
 
 
 async def test_pauses_are_random_and_grow_to_a_limit() -> None:
@@ -371,9 +304,9 @@ async def test_a_listing_goes_on_where_it_broke_off() -> None:
     for failing_calls in itertools.product((False, True), repeat=6):
         store = Failing()
         for number in range(5):
-            await MemoryStore.put(store, f"k/{number}", b"")
+            await store.below.put(f"k/{number}", b"")
         pattern = iter(failing_calls)
-        store._fault = lambda _, pattern=pattern: BUSY if next(pattern, False) else None  # type: ignore[method-assign]
+        store.fault = lambda pattern=pattern: BUSY if next(pattern, False) else None  # type: ignore[method-assign]
         assert await keys_of(resilient(store), "k/") == [f"k/{number}" for number in range(5)]
 
 
@@ -381,7 +314,7 @@ async def test_a_slow_reader_of_a_listing_keeps_its_budget() -> None:
     """What the caller does between two pages is not counted: a page that fails after that is asked for again."""
     store, clock = Failing(), VirtualClock()
     for key in "abc":
-        await MemoryStore.put(store, key, b"")
+        await store.below.put(key, b"")
     found = []
     async for page in resilient(store, clock, budget_seconds=10).pages(""):
         found += [info.key for info in page]
@@ -394,9 +327,9 @@ async def test_each_page_has_a_budget_of_its_own() -> None:
     """A long listing through a bad hour ends well, as the budget is for standing still."""
     store, clock = Failing(), VirtualClock()
     for number in range(50):
-        await MemoryStore.put(store, f"{number:02d}", b"")
+        await store.below.put(f"{number:02d}", b"")
     pattern = itertools.cycle([BUSY, BUSY, None])
-    store._fault = lambda _: next(pattern)  # type: ignore[method-assign]
+    store.fault = lambda: next(pattern)  # type: ignore[method-assign]
     patient = resilient(store, clock, budget_seconds=5, initial_delay_seconds=1, max_delay_seconds=1)
     assert len(await keys_of(patient)) == 50
     assert clock.now > 1005

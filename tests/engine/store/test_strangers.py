@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from airflow_provider_pawnqueue.engine.store.port import Store
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 BUCKET = "queues"
 LONGEST = "long/" + "/".join(["ß" * 100] * 5) + "/" + "x" * 14
@@ -230,17 +230,18 @@ async def test_strangers_in_a_real_bucket(
             return False
         return True
 
-    keys = [*PLAIN, *STRANGE]
-    with ThreadPoolExecutor() as threads:  # a refusal may take a second
-        taken = [key for key, accepted in zip(keys, threads.map(plant, keys), strict=True) if accepted]
+    # One after the other: rclone fails, now and then, to put several objects at once into a new folder.
+    taken = {key for key in PLAIN if plant(key)}
+    with ThreadPoolExecutor() as threads:  # a refusal may take a second; which of these are taken does not matter
+        list(threads.map(plant, STRANGE))
     store = connect(chosen.s3)
     await store.put("ours/x", b"2")
     assert await keys_of(store, "ours/") == ["ours/x"]
     assert "ours/x" in await keys_of(store)
     assert "ours/" in await store.folders()
-    assert {"percent/%41", "plus/a+b c", "uml/ä"} <= set(taken)
+    assert {*PLAIN} - {LONGEST} <= taken
     listed = set(await keys_of(store))
-    for key in set(taken) & set(PLAIN):
+    for key in taken:
         assert key in listed
         found = await store.get(key)
         assert found is not None

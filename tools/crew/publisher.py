@@ -1,4 +1,4 @@
-"""A publisher: ``python -m tools.demo.publisher``, in a folder with its job."""
+"""A publisher: ``python -m tools.crew.publisher``, in a folder with its job."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from airflow_provider_pawnqueue.engine import PawnQueue
 from airflow_provider_pawnqueue.engine.clock import SystemClock
-from tests.support.history import Diary
-from tools.demo.jobs import DIARY, Publishing
-from tools.demo.orders import order
-from tools.demo.stopping import told_to_stop
+from tools.crew.jobs import DIARY, Publishing
+from tools.crew.orders import order
+from tools.crew.stopping import told_to_stop
+from tools.kit.history import Diary
 
 #: How many orders one call publishes.
 CHUNK = 100

@@ -1,4 +1,4 @@
-"""A janitor: ``python -m tools.demo.janitor``, in a folder with its job."""
+"""A janitor: ``python -m tools.crew.janitor``, in a folder with its job."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from airflow_provider_pawnqueue.engine import PawnQueue, StoreError
 from airflow_provider_pawnqueue.engine.clock import SystemClock
-from tests.support.history import Diary
-from tools.demo.jobs import DIARY, Sweeping
-from tools.demo.stopping import told_to_stop
+from tools.crew.jobs import DIARY, Sweeping
+from tools.crew.stopping import told_to_stop
+from tools.kit.history import Diary
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Runs one server in a process group of its own, and ends the whole group when its owner asks or is no more.
 
-Started by :mod:`tests.support.processes` as a process between the test run and the server. It watches the owner by
+Started by :mod:`tools.kit.processes` as a process between the test run and the server. It watches the owner by
 pidfd: PR_SET_PDEATHSIG on the server itself would fire when the *thread* that started it ends, and the threads of a
 test run come and go.
 

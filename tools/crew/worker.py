@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.processes import ServerProcess
-from tools.demo.jobs import DIARY, Consuming, Job, Publishing, Sweeping
+from tools.crew.jobs import DIARY, Consuming, Job, Publishing, Sweeping
+from tools.kit.processes import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {Consuming: "consumer", Publishing: "publisher", Sweeping: "janitor"}
@@ -53,7 +53,7 @@ class Worker:
 
         self.ended = False
         self.process = ServerProcess(
-            [sys.executable, "-m", f"tools.demo.{PROGRAMS[type(job)]}"],
+            [sys.executable, "-m", f"tools.crew.{PROGRAMS[type(job)]}"],
             ready=lambda: True,
             env={"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))},
             grace=0.5,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from botocore.config import Config
 
-from tests.support.ports import HOST, free_port, free_ports
-from tests.support.processes import ServerProcess, answers
+from tools.kit.ports import HOST, free_port, free_ports
+from tools.kit.processes import ServerProcess, answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

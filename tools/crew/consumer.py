@@ -1,4 +1,4 @@
-"""A consumer: ``python -m tools.demo.consumer``, in a folder with its job. It writes down whatever it believes."""
+"""A consumer: ``python -m tools.crew.consumer``, in a folder with its job. It writes down whatever it believes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from airflow_provider_pawnqueue.engine import Claim, LeaseLostError, Message, Pa
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.clock import SystemClock
 from airflow_provider_pawnqueue.engine.store.connect import connect
-from tests.support.history import Diary
-from tools.demo.counting import Counting
-from tools.demo.jobs import DIARY, Consuming
-from tools.demo.orders import can_be_fulfilled
-from tools.demo.stopping import told_to_stop
+from tools.crew.jobs import DIARY, Consuming
+from tools.crew.orders import can_be_fulfilled
+from tools.crew.stopping import told_to_stop
+from tools.kit.history import Diary
+from tools.kit.stores import CountingStore
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ OVERSTAY = 3600.0
 class Consumer:
     """Claims, works, acks and buries, and keeps a diary of it, by the clock that claims are timed with."""
 
-    def __init__(self, job: Consuming, queue: PawnQueue, store: Counting, diary: Diary) -> None:
+    def __init__(self, job: Consuming, queue: PawnQueue, store: CountingStore, diary: Diary) -> None:
         self._job = job
         self._queue = queue
         self._store = store
@@ -53,10 +53,10 @@ class Consumer:
 
     async def _take_a_batch(self) -> None:
         job = self._job
-        begun, before = self._clock.elapsed(), self._store.requests
+        begun, before = self._clock.elapsed(), self._store.total
         claim = await self._queue.claim(job.topic, job.name, max_messages=job.batch, ttl=job.ttl, wait=LOOK)
         if not claim:
-            self._in_vain += self._store.requests - before
+            self._in_vain += self._store.total - before
             return
         with self._holding(claim, begun):
             async with self._queue.keep_alive(claim, ttl=job.ttl):
@@ -121,16 +121,14 @@ class Consumer:
     def _note(self, event: str, claim: Claim | None = None, **details: Any) -> None:
         if claim is not None:
             details |= {"claim": claim.claim_id, "session": claim.session}
-        self._diary.write(
-            event, at=self._clock.elapsed(), requests=self._store.requests, in_vain=self._in_vain, **details
-        )
+        self._diary.write(event, at=self._clock.elapsed(), requests=self._store.total, in_vain=self._in_vain, **details)
 
 
 async def consume(job: Consuming) -> None:
     """Open the queue by a store that counts, and consume."""
     settings = job.settings
     stop = told_to_stop()
-    store = Counting(await asyncio.to_thread(connect, settings.s3))
+    store = CountingStore(await asyncio.to_thread(connect, settings.s3))
     diary = Diary(Path(DIARY), job.name)
     async with PawnQueue.open(settings, store=store) as queue:
         await Consumer(job, queue, store, diary).run(stop)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import Settings, SyncPawnQueue
 from airflow_provider_pawnqueue.engine.clock import SystemClock
-from tests.support.history import History, read_diaries
-from tools.demo.jobs import Consuming, Job, Publishing, Sabotage, Sweeping
-from tools.demo.orders import poison_among
-from tools.demo.worker import Worker, WorkerError, wait_until
+from tools.crew.jobs import Consuming, Job, Publishing, Sabotage, Sweeping
+from tools.crew.orders import poison_among
+from tools.crew.worker import Worker, WorkerError, wait_until
+from tools.kit.history import History, read_diaries
 
 if TYPE_CHECKING:
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 TOPIC = "orders"
 #: How much later than it must be, everything may be before it counts as hung: somebody else may want the processor.

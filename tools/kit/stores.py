@@ -1,0 +1,185 @@
+"""A store with a hook in it: who wants to count requests, hold them up or spoil them writes that and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar, cast
+
+from airflow_provider_pawnqueue.engine import MemoryStore
+from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.store.port import (
+    Done,
+    Expect,
+    Expectation,
+    ObjectInfo,
+    Outcome,
+    Store,
+    StoredObject,
+)
+
+T = TypeVar("T")
+#: The port's calls that make requests.
+Call: TypeAlias = Literal["get", "head", "pages", "folders", "put", "copy", "delete"]
+#: What a store is asked for by them.
+Kind: TypeAlias = Literal["GET", "HEAD", "LIST", "PUT", "COPY", "DELETE"]
+#: What the call returns; of ``pages``, the next page, or None where there is none.
+Answer: TypeAlias = object
+CarryOut: TypeAlias = Callable[[], Awaitable[Answer]]
+Hook: TypeAlias = Callable[["Request", CarryOut], Awaitable[Answer]]
+
+_KINDS: Mapping[Call, Kind] = {
+    "get": "GET",
+    "head": "HEAD",
+    "pages": "LIST",
+    "folders": "LIST",
+    "put": "PUT",
+    "copy": "COPY",
+    "delete": "DELETE",
+}
+#: The most keys that S3 lists, or deletes, in one request.
+BULK = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call of the port, or one page of a listing."""
+
+    call: Call
+    #: What it is about: of a listing the folder, of a copy the target.
+    keys: Sequence[str]
+    body: bytes = b""
+    expect: Expectation = Expect.ANYTHING
+    source: str = ""
+    #: Of a listing: which page it is, from 0.
+    page: int = 0
+    #: It looks behind a page that was not full: there is nothing, and most stores know that without being asked.
+    surplus: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What the store is asked for."""
+        return _KINDS[self.call]
+
+    @property
+    def key(self) -> str:
+        """The first key."""
+        return self.keys[0] if self.keys else ""
+
+
+class HookedStore:
+    """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`: the one below, whose requests meet the hook.
+
+    :param below: where requests are carried out; without one, in memory.
+    :param hook: is given each request, and what carries it out, and returns the answer. It may wait, raise, carry the
+        request out or not, and answer something else. A subclass overrides :meth:`answer` instead.
+    """
+
+    def __init__(self, below: Store | None = None, hook: Hook | None = None) -> None:
+        self.below: Store = below or MemoryStore()
+        self.hook = hook
+        #: How often it was closed.
+        self.closed = 0
+
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """Answer a request."""
+        return await (self.hook(request, carry_out) if self.hook else carry_out())
+
+    async def get(self, key: str) -> StoredObject | None:
+        """See the port."""
+        return await self._ask(Request("get", (key,)), lambda: self.below.get(key))
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """See the port."""
+        return await self._ask(Request("head", (key,)), lambda: self.below.head(key))
+
+    async def pages(self, folder: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo]]:
+        """See the port. Each page is a request."""
+        pages = cast("AsyncGenerator[Sequence[ObjectInfo]]", self.below.pages(folder, start_after=start_after))
+        number, surplus = 0, False
+
+        async def following() -> Sequence[ObjectInfo] | None:
+            return await anext(pages, None)
+
+        async with aclosing(pages):
+            while (
+                page := await self._ask(Request("pages", (folder,), page=number, surplus=surplus), following)
+            ) is not None:
+                yield page
+                number, surplus = number + 1, len(page) < BULK
+
+    async def folders(self, folder: str = "") -> list[str]:
+        """See the port."""
+        return await self._ask(Request("folders", (folder,)), lambda: self.below.folders(folder))
+
+    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
+        """See the port."""
+        request = Request("put", (key,), body, expect)
+        return await self._ask(request, lambda: self.below.put(key, body, expect=expect))
+
+    async def copy(self, source: str, target: str) -> Outcome:
+        """See the port."""
+        return await self._ask(Request("copy", (target,), source=source), lambda: self.below.copy(source, target))
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        """See the port. Each thousand keys are a request."""
+        failed: dict[str, StoreError] = {}
+        for start in range(0, len(keys), BULK):
+            failed.update(await self._delete(keys[start : start + BULK]))
+        return failed
+
+    async def aclose(self) -> None:
+        """See the port."""
+        self.closed += 1
+        await self.below.aclose()
+
+    async def _delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        return await self._ask(Request("delete", keys), lambda: self.below.delete(keys))
+
+    async def _ask(self, request: Request, carry_out: Callable[[], Awaitable[T]]) -> T:
+        return cast("T", await self.answer(request, carry_out))
+
+
+class CountingStore(HookedStore):
+    """Counts, where retries are already done: how many requests, of which kind, and what they came to."""
+
+    def __init__(self, below: Store) -> None:
+        super().__init__(below)
+        #: By kind; of listings with the last part of the folder's name.
+        self.requests: Counter[str] = Counter()
+        #: PUTs that were not carried out, as the key had been written by somebody else.
+        self.refused = 0
+
+    @property
+    def total(self) -> int:
+        """How many requests were made."""
+        return self.requests.total()
+
+    def told(self) -> str:
+        """Say what was requested, by kind."""
+        return ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.requests.items())) or "none"
+
+    def forget(self) -> None:
+        """Begin to count anew."""
+        self.requests.clear()
+        self.refused = 0
+
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """Count it. The first page of a listing is a request also where it is empty."""
+        if not request.page:
+            self.requests[_told(request)] += 1
+        answer = await carry_out()
+        if request.page and answer is not None:
+            self.requests[_told(request)] += 1
+        if request.call == "put":
+            self.refused += not isinstance(answer, Done)
+        return answer
+
+
+def _told(request: Request) -> str:
+    if request.kind != "LIST":
+        return request.kind
+    folder = "folders" if request.call == "folders" else request.key.rstrip("/").rpartition("/")[2]
+    return f"LIST {folder}"
