@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, InvalidTopicError
+from airflow_provider_pawnqueue.engine.names import ClaimStem, Unit
 
 Role: TypeAlias = Literal["producers", "consumers"]
 
@@ -70,7 +71,7 @@ class MessageKey:
     """What the key of a message tells."""
 
     name: str  # the last part of the key, with its lane
-    uuid: str  # under which its lease and its dead letter are kept
+    uuid: Unit  # under which its lease and its dead letter are kept
 
 
 def parse_message(key: str) -> MessageKey | None:
@@ -83,7 +84,7 @@ def parse_message(key: str) -> MessageKey | None:
     uuid_ = "-".join(groups[-5:])
     if not name.endswith(".json") or len(groups) <= _UUID_GROUPS or not _UUID.fullmatch(uuid_):
         return None
-    return MessageKey(name, uuid_)
+    return MessageKey(name, Unit(uuid_))
 
 
 def message_name(seconds: float, identifier: str) -> str:
@@ -112,16 +113,16 @@ def message(topic: str, name: str) -> str:
     return f"{topic}/messages/{name}"
 
 
-def lease(topic: str, uuid_: str) -> str:
+def lease(topic: str, unit: str) -> str:
     """Return the key of the lease on the message with this uuid in its key."""
-    return f"{topic}/leases/{uuid_}.lease"
+    return f"{topic}/leases/{unit}.lease"
 
 
-def parse_lease(key: str) -> str | None:
+def parse_lease(key: str) -> Unit | None:
     """Read the uuid out of a key below ``leases/``, or return None for a stranger's."""
     name = _last_part(key)
     uuid_ = name.removesuffix(".lease")
-    return uuid_ if name.endswith(".lease") and _UUID.fullmatch(uuid_) else None
+    return Unit(uuid_) if name.endswith(".lease") and _UUID.fullmatch(uuid_) else None
 
 
 def claim(topic: str, stem: str) -> str:
@@ -129,9 +130,9 @@ def claim(topic: str, stem: str) -> str:
     return f"{topic}/claims/{stem}.json"
 
 
-def claim_stem(claim_id: str, generation: int) -> str:
+def claim_stem(claim_id: str, generation: int) -> ClaimStem:
     """Name one generation of a claim, in keys and leases."""
-    return f"{claim_id}.{generation}"
+    return ClaimStem(f"{claim_id}.{generation}")
 
 
 def parse_claim(key: str) -> tuple[str, int] | None:
@@ -176,22 +177,22 @@ def checked_holder(name: object, what: str) -> str:
     )
 
 
-def dead_letter(topic: str, uuid_: str) -> str:
+def dead_letter(topic: str, unit: str) -> str:
     """Return the key of a message that was given up on."""
-    return f"{topic}/dead-letter/{uuid_}.json"
+    return f"{topic}/dead-letter/{unit}.json"
 
 
-def dead_reason(topic: str, uuid_: str) -> str:
+def dead_reason(topic: str, unit: str) -> str:
     """Return the key of the record that says why it was given up on."""
-    return f"{topic}/dead-letter/{uuid_}.reason.json"
+    return f"{topic}/dead-letter/{unit}.reason.json"
 
 
-def parse_dead_letter(key: str) -> tuple[str, bool] | None:
+def parse_dead_letter(key: str) -> tuple[Unit, bool] | None:
     """Read uuid, and whether it is the reason, out of a key below ``dead-letter/``; None for a stranger's."""
     name = _last_part(key)
     is_reason = name.endswith(".reason.json")
     uuid_ = name.removesuffix(".reason.json" if is_reason else ".json")
-    return (uuid_, is_reason) if name.endswith(".json") and _UUID.fullmatch(uuid_) else None
+    return (Unit(uuid_), is_reason) if name.endswith(".json") and _UUID.fullmatch(uuid_) else None
 
 
 def redriven_name(old_uuid: str, version: str, seconds: float) -> str:

@@ -122,9 +122,13 @@ class Publisher:
         )
         if not there:
             await in_full(lambda: self._withdraw(topic, envelopes, results))
-        ids = [envelope.id for _, envelope in envelopes]
-        failed = {one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is False}
-        unknown = {one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is None}
+        ids: list[str] = [envelope.id for _, envelope in envelopes]
+        failed: dict[str, StoreError] = {
+            one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is False
+        }
+        unknown: dict[str, StoreError] = {
+            one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is None
+        }
         if failed or unknown:
             raise _error(topic, ids, failed, unknown)
         self._context.events.tell(Published(topic=topic, ids=tuple(ids)))

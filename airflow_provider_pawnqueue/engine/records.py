@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airflow_provider_pawnqueue.engine import hint
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError
+from airflow_provider_pawnqueue.engine.names import ClaimStem, MessageId
 
 #: The newest format of a body that this version reads, and the one that it writes. 0 stands for a body of pawn-queue's.
 FORMAT = 1
@@ -133,7 +134,7 @@ class Envelope(Record):
 
     what: ClassVar[str] = "message"
 
-    id: str
+    id: MessageId
     topic: str = ""
     producer_id: str = ""
     created_at: str = ""
@@ -198,9 +199,9 @@ class ClaimRecord(Record):
     settled: dict[str, Decision] = {}
 
     @property
-    def stem(self) -> str:
+    def stem(self) -> ClaimStem:
         """The record's name, as leases have it."""
-        return f"{self.claim_id}.{self.generation}"
+        return ClaimStem(f"{self.claim_id}.{self.generation}")
 
     @property
     def session_end(self) -> float:

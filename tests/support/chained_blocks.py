@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases.cas import Abilities, Registers, Step, Strategy
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import Record, nonce_of
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
@@ -138,7 +139,7 @@ class ChainedBlocks:
         """See Registers."""
         return await each(self._take_or_tell, steps, at_once=self._at_once)
 
-    async def overwrite(self, key: str, record: Record) -> str:
+    async def overwrite(self, key: str, record: Record) -> Version:
         """See Registers: a block behind whatever is the last one."""
         backoff = self._store.backoff()
         while True:
@@ -223,7 +224,7 @@ def _block_key(key: str, place: int, chain: str) -> str:
     return f"{key}/{place:010d}.{chain}" if place else f"{key}/{place:010d}"
 
 
-def _version(place: int, chain: str) -> str:
+def _version(place: int, chain: str) -> Version:
     return version_of(f"{place:010d}.{chain}")
 
 

@@ -107,7 +107,7 @@ class _Judging:
                 judged.free.update(_not_handed_out(leases))
             return
         record = standing.record
-        decided = {uuid: found.version for uuid, found in leases.items() if uuid in record.settled}
+        decided: dict[str, str] = {uuid: found.version for uuid, found in leases.items() if uuid in record.settled}
         if decided:
             # ⚑ §5.3: they were settled, only not carried out. Doing it is all that is left; they are not delivered
             # again.

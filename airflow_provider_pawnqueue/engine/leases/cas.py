@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import Record
 from airflow_provider_pawnqueue.engine.store.port import Expect, ObjectInfo, Outcome, StoredObject
 
@@ -79,7 +80,7 @@ class Registers(Protocol):
         record brings is replaced.
         """
 
-    async def overwrite(self, key: str, record: Record) -> str:
+    async def overwrite(self, key: str, record: Record) -> Version:
         """Write a record until it is known to be done, whatever stands there, and return its version.
 
         Only where all who write it at one time mean the same, as with the time when somebody was last seen.

@@ -40,6 +40,7 @@ from airflow_provider_pawnqueue.engine.errors import ConfigError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.leases.cas import Step, Strategy
 from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import nonce_of
 from airflow_provider_pawnqueue.engine.server_time import DRIFT
 from airflow_provider_pawnqueue.engine.store.port import (
@@ -86,7 +87,7 @@ class _Write:
     nonce: str
     body: bytes
     looked: float = 0.0
-    version: str = ""
+    version: Version = NO_VERSION
     outcome: Outcome | None = None  # None: still in the race
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import instant, iso
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import Lease, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class FoundLease:
     """A lease as it stands in the bucket."""
 
     lease: Lease
-    version: str
+    version: Version
 
 
 def held(  # noqa: PLR0913 - the fields of one lease

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import Record
 from airflow_provider_pawnqueue.engine.store.port import ObjectInfo, StoredObject
 
@@ -31,7 +32,7 @@ class OneObjectEach:
         """See :class:`~.cas.Registers`."""
         return self._store.pages(folder, start_after=start_after)
 
-    async def overwrite(self, key: str, record: Record) -> str:
+    async def overwrite(self, key: str, record: Record) -> Version:
         """See :class:`~.cas.Registers`: one PUT, which asks nothing."""
         return await self._store.overwrite(key, record.encode())
 

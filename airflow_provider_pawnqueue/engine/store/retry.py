@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_pawnqueue.engine.errors import RetryBudgetExceededError, StoreError
 from airflow_provider_pawnqueue.engine.events import RequestRepeated
 from airflow_provider_pawnqueue.engine.gather import first_of
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.store.port import (
     NO_VERSION,
     Done,
@@ -177,7 +178,7 @@ class ResilientStore:
         """See :class:`~.port.Store`. One attempt, always."""
         return await self._store.put(key, body, expect=expect)
 
-    async def overwrite(self, key: str, body: bytes) -> str:
+    async def overwrite(self, key: str, body: bytes) -> Version:
         """PUT until it is known to be done, and return the version: for objects of which the last write may win."""
         backoff = self.backoff()
         while True:
