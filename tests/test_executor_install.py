@@ -35,10 +35,10 @@ for absent in ("airflow", "pyspark"):
 async def use(opening):
     async with opening as queue:
         assert queue.strategy == "conditional_write"
-        assert (await queue.create_topic("orders", max_deliveries=3)).max_deliveries == 3
+        assert (await queue.create_topic("orders", max_deliveries=3)).settings.max_deliveries == 3
         producer = await queue.register_producer("billing")
         assert await queue.list_topics() == ["orders"]
-        assert [one.entity_id for one in await queue.list_producers()] == [producer.entity_id]
+        assert [one.id for one in await queue.list_producers()] == [producer.id]
         await queue.delete_topic("orders")
 
 

@@ -91,6 +91,7 @@ async def administer(queue: PawnQueue, topic: str) -> None:
     assert not (await queue.sweep(topic)).failures
     await queue.create_topic(f"{topic}-scratch")
     await queue.publish(f"{topic}-scratch", [{"n": 1}])
+    assert (await queue.purge(f"{topic}-scratch", dead_letters=True)).messages == 1
     await queue.delete_topic(f"{topic}-scratch", force=True)
     await queue.list_producers()
 
