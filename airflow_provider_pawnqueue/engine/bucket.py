@@ -7,12 +7,12 @@ it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ConfigError, StoreError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.leases import strategies
 from airflow_provider_pawnqueue.engine.leases.cas import Registers, Step, Strategy
 from airflow_provider_pawnqueue.engine.probe import Finding, probe
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.settings import Settings
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of("queue")
 
 #: How long the first request may take with all its retries: a wrong setting should be told soon.
 FIRST_CONTACT = 8.0

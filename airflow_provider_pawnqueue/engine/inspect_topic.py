@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import as_message
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
-logger = logging.getLogger(__name__)
+logger = logger_of("queue")
 
 T = TypeVar("T")
 #: What may be made of a message that is in the topic.

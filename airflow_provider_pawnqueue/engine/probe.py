@@ -8,13 +8,13 @@ again.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.leases import strategies
 from airflow_provider_pawnqueue.engine.leases.cas import Abilities
 from airflow_provider_pawnqueue.engine.server_time import version_body
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.store.retry import Backoff, ResilientStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of("queue")
 
 T = TypeVar("T")
 

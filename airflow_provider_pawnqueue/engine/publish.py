@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,7 +14,7 @@ from airflow_provider_pawnqueue.engine.errors import (
     StoreError,
     TopicNotFoundError,
 )
-from airflow_provider_pawnqueue.engine.events import Published
+from airflow_provider_pawnqueue.engine.events import Published, logger_of
 from airflow_provider_pawnqueue.engine.gather import each, in_full, together
 from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
 from airflow_provider_pawnqueue.engine.records import Envelope
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.settings import LimitsSettings
 
-logger = logging.getLogger(__name__)
+logger = logger_of("publish")
 
 #: Two messages of one publisher are at least one of these apart in their keys: LIST is publish order. They are counted
 #: in whole numbers, as seconds since 1970 in a float have only four steps to the microsecond.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
@@ -261,6 +262,7 @@ class PawnQueue:
         consumer: str,
         *,
         max_messages: int | None = None,
+        max_bytes: int | None = None,
         ttl: float | None = None,
         claim_id: str | None = None,
         owner: str | None = None,
@@ -271,6 +273,7 @@ class PawnQueue:
 
         :param consumer: who claims, by name.
         :param max_messages: how many at most; without it, ``polling.max_messages_per_poll``.
+        :param max_bytes: how large they may be together, as they are stored. One that is larger by itself comes alone.
         :param ttl: for how many seconds; without it, ``polling.visibility_timeout_seconds``. Renew it in time.
         :param claim_id: with it, claiming is idempotent: the same id and owner give the same messages, as far as they
             are still theirs, and never a second batch.
@@ -292,14 +295,24 @@ class PawnQueue:
         most = settings.polling.max_messages_per_poll
         if max_messages is not None:
             most = checked_count(max_messages, "max_messages", "claim")
+        most_bytes = math.inf if max_bytes is None else checked_count(max_bytes, "max_bytes", "claim")
         time = checked_ttl(settings, ttl)
         session = checked_session_ttl(settings, session_ttl, time)
         patience = checked_seconds(wait, "wait", topic, "claim")
         record = await self._topic(topic, "claim")
+        if settings.registry.register_consumers:
+            self._heartbeat.enlist("consumers", consumer)
 
         async def attempt() -> Claim:
             return await self._claims.claim(
-                record, claim_id=claim_id, owner=behalf, consumer=consumer, most=most, ttl=time, session_ttl=session
+                record,
+                claim_id=claim_id,
+                owner=behalf,
+                consumer=consumer,
+                most=most,
+                most_bytes=most_bytes,
+                ttl=time,
+                session_ttl=session,
             )
 
         return self._handed_out(

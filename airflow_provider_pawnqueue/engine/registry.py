@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import instant, iso
+from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, PawnQueueError, StoreError
-from airflow_provider_pawnqueue.engine.gather import Shared, each
+from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.gather import Shared, each, first_of
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import RegistrationRecord, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Unknown
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.leases.cas import Registers
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of("registry")
 
 LONGEST_NAME = 256
 #: For so long one registration of somebody else's is tried to be read.
@@ -78,6 +79,10 @@ class Registry:
         if known is not None:
             return known
         return await self._attempts.do((role, name), lambda: self._register(role, name))
+
+    def knows(self, role: Role, name: str) -> bool:
+        """Say whether this process has registered the name."""
+        return (role, name) in self._mine
 
     async def everyone(self, role: Role) -> list[RegistrationRecord]:
         """Return everyone who ever registered in the role, by name. What cannot be read is left out."""
@@ -257,6 +262,26 @@ class Heartbeat:
         self._clock = clock
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
+        self._enlisting: dict[tuple[Role, str], asyncio.Task[None]] = {}
+        self._refused: set[tuple[Role, str]] = set()
+
+    def enlist(self, role: Role, name: str) -> None:
+        """Register somebody beside what is done at this moment, which does not wait for it, nor fail with it."""
+        if self._registry.knows(role, name) or (role, name) in self._enlisting:
+            return
+        task = asyncio.create_task(self._enlist(role, name), name=f"pawnqueue-register-{name}")
+        self._enlisting[role, name] = task
+        task.add_done_callback(lambda _: self._enlisting.pop((role, name), None))
+
+    async def _enlist(self, role: Role, name: str) -> None:
+        try:
+            await self._registry.register(role, name)
+        except PawnQueueError as error:
+            if (role, name) not in self._refused:
+                self._refused.add((role, name))
+                logger.warning("%s %r could not be registered, and works all the same: %s", role[:-1], name, error)
+            return
+        self.start()
 
     def start(self) -> None:
         """Begin, if it has not begun."""
@@ -269,6 +294,10 @@ class Heartbeat:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        # ⚑ §4, Interrupted: what was sent may land, so its answer is waited for, though not for ever.
+        enlisting = list(self._enlisting.values())
+        if enlisting:
+            await first_of(asyncio.gather(*enlisting, return_exceptions=True), self._clock, PARTING)
 
     async def _run(self) -> None:
         # Who was registered before is seen at once, so that a process that is gone within the minute was seen too.

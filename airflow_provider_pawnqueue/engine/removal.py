@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError, TopicNotEmptyError
-from airflow_provider_pawnqueue.engine.events import TopicChanged
+from airflow_provider_pawnqueue.engine.events import TopicChanged, logger_of
 from airflow_provider_pawnqueue.engine.gather import each, in_full
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.lease import is_over
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
     from airflow_provider_pawnqueue.engine.topics import Topics
 
-logger = logging.getLogger(__name__)
+logger = logger_of("topics")
 
 #: How many pages of a folder are counted for a topic that is not deleted: its error says roughly what is there.
 COUNTED = 10

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import (
+    ConfigError,
     InvalidArgumentError,
     InvalidTopicError,
     PawnQueue,
@@ -212,11 +213,11 @@ async def test_a_refused_signature_is_told(server: FaultServer, client: str, cod
 async def test_settings_that_are_wrong_make_no_request(nobody: None) -> None:
     """A setting that cannot be is told before anything is asked of the store."""
     store = Watched()
-    with pytest.raises(InvalidArgumentError, match=r"retry\.budget_seconds"):
+    with pytest.raises(ConfigError, match=r"retry\.budget_seconds"):
         await PawnQueue.open({"retry": {"budget_seconds": "soon"}}, store=store)
-    with pytest.raises(InvalidArgumentError, match=r"s3\.bucket_name"):
+    with pytest.raises(ConfigError, match=r"s3\.bucket_name"):
         await PawnQueue.open({"s3": {}})
-    with pytest.raises(InvalidArgumentError, match=r"s3\.profile_name"):
+    with pytest.raises(ConfigError, match=r"s3\.profile_name"):
         await PawnQueue.open({"s3": {"bucket_name": BUCKET, "profile_name": "nobody"}})
     assert store.calls == 0
 

@@ -195,7 +195,7 @@ async def test_creates_and_updates_are_told_apart(name: str) -> None:
 
 async def test_a_memory_store_carries_conditional_writes(caplog: pytest.LogCaptureFixture) -> None:
     """The finding is logged at INFO with its reason, and nothing else is at that level or above."""
-    caplog.set_level(logging.INFO, logger="airflow_provider_pawnqueue")
+    caplog.set_level(logging.INFO, logger="pawnqueue")
     store = MemoryStore()
     finding = await probe(patient(store), SystemClock())
     assert finding == Finding("conditional_write", "If-None-Match and If-Match held in sequence and in a race")

@@ -62,7 +62,7 @@ def store() -> MemoryStore:
 @pytest.fixture
 def queue(store: MemoryStore) -> Iterator[SyncPawnQueue]:
     """A queue with a topic; no thread is left when it is closed."""
-    with SyncPawnQueue.open(store=store) as queue:
+    with SyncPawnQueue.open(store=store, registry={"register_consumers": False}) as queue:
         queue.create_topic(TOPIC)
         yield queue
     assert threads() == []

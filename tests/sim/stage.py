@@ -46,6 +46,7 @@ def settings_for(patience: float, retention: float, *, oldest: float = 240.0, la
     """Return settings of a process: how long it tries again, and what it forgets when."""
     return Settings(
         s3={"bucket_name": "simulated"},
+        registry={"register_consumers": False},
         claims={"margin_seconds": 2.0, "max_claim_age_seconds": oldest, "record_retention_seconds": retention},
         polling={"visibility_timeout_seconds": 20.0, "lease_refresh_interval_seconds": 5.0},
         retry={"budget_seconds": patience, "initial_delay_seconds": 0.1},

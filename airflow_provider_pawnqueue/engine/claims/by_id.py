@@ -13,7 +13,6 @@ over, otherwise                       its next generation begins
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -37,6 +36,7 @@ from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.context import HASTE, PARTING
 from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.gather import each, uncut
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 #: How often a claim is looked at again because somebody changed it between the look and the write.
 LOOKS = 200

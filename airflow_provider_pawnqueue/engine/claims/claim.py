@@ -151,8 +151,12 @@ class Claim(ABC):
 
         The other process need not wait, as it knows by the reference that nobody works on the messages.
         """
-        self._given_away = True
+        self.give_away()
         return ClaimReference(self.topic, self.claim_id, self.generation, self.session)
+
+    @abstractmethod
+    def give_away(self) -> None:
+        """Leave it to whoever comes next; :meth:`hand_over` says to whom."""
 
     @overload
     def __getitem__(self, position: int) -> Message: ...

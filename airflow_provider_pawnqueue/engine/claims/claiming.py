@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -18,6 +18,7 @@ from airflow_provider_pawnqueue.engine.claims.spread import Picks, Spread
 from airflow_provider_pawnqueue.engine.claims.takeover import named_by_others
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, LeaseLostError, StoreError
+from airflow_provider_pawnqueue.engine.events import GivenBack, logger_of
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import TopicRecord
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 #: Candidates that others were faster at are replaced so many times after one look, and so many looks are taken.
 ROUNDS = 5
@@ -62,6 +63,7 @@ class Order:
     most: int
     ttl: float
     session_ttl: float
+    most_bytes: float = math.inf
     named: bool = True  # its id was given, and may be given again
 
     @property
@@ -202,8 +204,11 @@ class Attempt:
         self._won = won = Won(
             now + order.ttl, now + order.session_ttl, context.trusted(started, min(order.ttl, order.session_ttl))
         )
+        sizes: dict[str, int] = {}
         for _ in range(ROUNDS):
-            batch = picks.take(order.most - len(won.members))
+            used = sum(sizes[uuid] for uuid in won.members)
+            batch = picks.take(order.most - len(won.members), order.most_bytes - used, is_first=not won.members)
+            sizes.update({one.uuid: one.size for one in batch})
             if not batch or context.clock.elapsed() - started > order.session_ttl * SHARE:
                 break
             refused = 0
@@ -354,6 +359,11 @@ class Attempt:
                 self._standing = FoundRecord(record, outcome.version)
             claim = as_claim(context, order, self._standing, Bodies(), versions=won.versions, deadline=0.0)
             await settling.settle(context, claim, given_back)
+            context.events.tell(
+                GivenBack(
+                    topic=claim.topic, claim=claim.stem, messages=len(won.members), why="nobody was given them in time"
+                )
+            )
         except StoreError as error:
             logger.warning("What claim %s had won could not be given back: %s", order.stem, error)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from airflow_provider_pawnqueue.engine.claims.looking import Lookout
 from airflow_provider_pawnqueue.engine.claims.spread import Spread
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import QueueClosedError
+from airflow_provider_pawnqueue.engine.events import GivenBack, QueueClosed, logger_of
 from airflow_provider_pawnqueue.engine.gather import each, uncut
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.settlement import Settlement
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import TopicRecord
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 
 class Claims:
@@ -45,6 +45,7 @@ class Claims:
         owner: str,
         consumer: str,
         most: int,
+        most_bytes: float,
         ttl: float,
         session_ttl: float,
     ) -> HeldClaim:
@@ -57,6 +58,7 @@ class Claims:
             consumer=consumer,
             session=self._context.clock.uuid(),
             most=most,
+            most_bytes=most_bytes,
             ttl=ttl,
             session_ttl=min(session_ttl, ttl),
             named=claim_id is not None,
@@ -139,15 +141,9 @@ class Claims:
         await each(self._finish, unfinished, at_once=self._context.at_once)
         for room in self._rooms.values():
             await room.lookout.errands.close(PARTING)
-        if ours:
-            what = "left to whoever comes by their ids" if keep else "given back"
-            logger.info(
-                "Closed with %d open claims: their %d messages were %s%s.",
-                len(ours),
-                sum(back),
-                what,
-                "" if sum(back) == left or keep else ", the others wait for their time to end",
-            )
+        self._context.events.tell(
+            QueueClosed(claims=len(ours), messages=sum(back), kept=keep, complete=sum(back) == left or keep)
+        )
 
     async def _leave(self, claim: HeldClaim) -> int:
         left = len(claim.left)
@@ -171,6 +167,11 @@ class Claims:
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("Claim %s could not be given back: %r", claim.claim_id, error)
             return 0
+        self._context.events.tell(
+            GivenBack(
+                topic=claim.topic, claim=claim.stem, messages=len(result.decided), why="its process works on it no more"
+            )
+        )
         return len(result.decided)
 
     def look_anew(self, topic: str) -> None:

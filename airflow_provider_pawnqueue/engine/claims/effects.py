@@ -12,11 +12,12 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine.events import MessageBuried
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import DeadReason
-from airflow_provider_pawnqueue.engine.store.port import Refused, Unknown
+from airflow_provider_pawnqueue.engine.store.port import Done, Refused, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
@@ -96,6 +97,12 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
             await context.store.delete([layout.dead_reason(topic, uuid)])
     except StoreError as error:
         return error
+    if isinstance(outcome, Done):
+        context.events.tell(
+            MessageBuried(
+                topic=topic, message=uuid, reason=reason.reason, deliveries=reason.deliveries, claim=record.stem
+            )
+        )
     return outcome.fault if isinstance(outcome, Unknown) else None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.claim import Claim, Message
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
+from airflow_provider_pawnqueue.engine.events import ClaimLost, HandedOver
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
@@ -165,12 +166,18 @@ class HeldClaim(Claim):
 
     def lose(self, why: str) -> None:
         """Remember that it is lost, unless it was left to others."""
-        if not self._given_away:
-            self._lost = why
+        if self._given_away:
+            return
+        if self._lost is None and self._messages:
+            self._context.events.tell(
+                ClaimLost(topic=self.topic, claim=self.stem, messages=len(self._messages), why=why)
+            )
+        self._lost = why
 
     def give_away(self) -> None:
         """Leave it to whoever comes next: this process works on it no more."""
         self._given_away = True
+        self._context.events.tell(HandedOver(topic=self.topic, claim=self.stem))
 
     def keep_record(self) -> None:
         """Have its record closed in the end, and not deleted, although nobody can ask for it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -12,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_pawnqueue.engine.claims import keeping
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.engine.events import logger_of
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
     from airflow_provider_pawnqueue.engine.context import Context
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 #: When the block is left, a renewal under way is waited for so long, and so is ``on_lost``; then they are cut.
 GRACE = 5.0
@@ -165,7 +165,8 @@ class KeepAlive:
             return
         self.error = error
         self.lost.set()
-        logger.warning("%s", error)
+        if self._claim.lost is None:  # else it was told of when it was lost
+            logger.warning("%s", error)
         if self._on_lost is None:
             return
         try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError, StoreError
+from airflow_provider_pawnqueue.engine.events import Renewed
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
@@ -46,6 +47,7 @@ async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, se
                 claim.trust(context.trusted(started, changed.session_end - now), trusted)
                 if context.clock.elapsed() >= claim.trusted_until(in_doubt=False):
                     raise lost_error(claim, "its renewal took longer than its time")
+                context.events.tell(Renewed(topic=claim.topic, claim=claim.stem, seconds=lasts))
                 return
             await claim.refresh(context)
             if claim.state != "open":
@@ -128,7 +130,7 @@ def lost_error(claim: HeldClaim, why: str) -> LeaseLostError:
     claim.lose(why)
     return LeaseLostError(
         f"Claim {claim.claim_id} of topic {claim.topic!r} is lost: {why}. Stop working on its {len(claim)} messages: "
-        "others may have them. To keep a claim over long work, renew it more often or use keep_alive.",
+        "others may have them. A longer ttl, or earlier renewals, keep a claim over long work.",
         topic=claim.topic,
         operation="renew",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -17,6 +16,7 @@ from airflow_provider_pawnqueue.engine.claims.aside import Aside
 from airflow_provider_pawnqueue.engine.claims.errands import Errands
 from airflow_provider_pawnqueue.engine.claims.known import Known
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.gather import first_of, together
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 #: What an envelope may have around its payload.
 AROUND = 64 * 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import effects, records
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.settlement import Settlement
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
     from airflow_provider_pawnqueue.engine.context import Context
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import effects, records
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.events import TakenOver
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
@@ -65,7 +66,12 @@ async def fence(context: Context, topic: str, standing: FoundRecord) -> FoundRec
     outcome = await records.change(context, topic, expired, standing.version)
     if isinstance(outcome, Unknown) and not outcome.fault.transient:
         raise outcome.fault
-    return records.FoundRecord(expired, outcome.version) if isinstance(outcome, Done) else None
+    if not isinstance(outcome, Done):
+        return None
+    context.events.tell(
+        TakenOver(topic=topic, claim=expired.stem, consumer=expired.consumer, messages=len(expired.unsettled))
+    )
+    return records.FoundRecord(expired, outcome.version)
 
 
 class _Judging:

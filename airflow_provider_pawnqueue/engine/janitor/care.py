@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.events import logger_of
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.janitor.report import Report
 
-logger = logging.getLogger(__name__)
+logger = logger_of("janitor")
 
 T = TypeVar("T")
 

@@ -28,7 +28,6 @@ it. That can deliver a message twice, and lose none.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
@@ -37,6 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.engine.clock import Clock
 from airflow_provider_pawnqueue.engine.errors import ConfigError, StoreError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.leases.cas import Step, Strategy
 from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = logger_of("store")
 
 #: A folder is listed for at least so many keys; for fewer, each is asked for.
 WORTH_A_LIST = 8

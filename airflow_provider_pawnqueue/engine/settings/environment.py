@@ -1,12 +1,13 @@
 """Settings from ``PAWNQUEUE_*`` environment variables: which variable sets what, and which one is likely a typo."""
 
-import logging
 from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final
 
-log = logging.getLogger(__name__)
+from airflow_provider_pawnqueue.engine.events import logger_of
+
+log = logger_of("queue")
 
 #: The published pawn-queue library names these otherwise than by their path; its names are kept.
 _NAMED_BY_PAWN_QUEUE: Final = MappingProxyType(

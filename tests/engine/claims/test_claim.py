@@ -18,7 +18,8 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotFoundError,
     layout,
 )
-from tests.engine.virtual import EPOCH, MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
+from tests.engine.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
+from tests.support.clock import EPOCH
 
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
