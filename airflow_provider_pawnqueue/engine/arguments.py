@@ -76,6 +76,14 @@ def checked_flag(value: object, name: str, operation: str) -> bool:
     raise InvalidArgumentError(f"{name} is True or False, not {shown(value)}.", operation=operation)
 
 
+def checked_callback(value: object, name: str, what: str, operation: str) -> None:
+    """Refuse what cannot be called, where nothing at all would do."""
+    if value is not None and not callable(value):
+        raise InvalidArgumentError(
+            f"{name} is a function of one argument, {what}, not {shown(value)}.", operation=operation
+        )
+
+
 def chosen_ids(claim: Claim, messages: object, operation: str) -> list[str]:
     """Return the ids of the messages of a claim that somebody means: all of them, one, or some."""
     if messages is None:

@@ -84,7 +84,8 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
     sections: dict[str, Any] = dict(explicit)
     if store is not None:
         _check_store(store)
-        sections = {"s3": {"bucket_name": "own-store"}, **sections}  # where the bucket is, only it knows
+        if _has_no_bucket(settings) and "s3" not in sections:
+            sections["s3"] = {"bucket_name": "own-store"}  # where the bucket is, only it knows
     loaded = Settings.load(settings, **sections)
     own_clock = clock or SystemClock()
     # Importing boto3, reading profiles and making clients take a while, and other work of this loop goes on.
@@ -110,6 +111,13 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
     resilient.watch(time.seen)
     events.tell(QueueOpened(bucket=loaded.s3.bucket_name, strategy=agreed.strategy))
     return Context(resilient, registers, own_clock, time, loaded, events), agreed
+
+
+def _has_no_bucket(settings: Settings | Mapping[str, Any] | str | PathLike[str] | None) -> bool:
+    if isinstance(settings, Mapping):
+        s3 = settings.get("s3")
+        return not isinstance(s3, Mapping) or "bucket_name" not in s3
+    return settings is None
 
 
 def _check_store(store: object) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from airflow_provider_pawnqueue.engine import layout, removal
 from airflow_provider_pawnqueue.engine.arguments import (
     Chosen,
+    checked_callback,
     checked_count,
     checked_flag,
     checked_ids,
@@ -21,7 +22,6 @@ from airflow_provider_pawnqueue.engine.arguments import (
     checked_ttl,
     chosen_ids,
     is_number,
-    shown,
 )
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
@@ -389,12 +389,7 @@ class PawnQueue:
         """
         self._check_open()
         held = HeldClaim.of(claim, "keep_alive")
-        if on_lost is not None and not callable(on_lost):
-            raise InvalidArgumentError(
-                f"on_lost is a function of one argument, the error, not {shown(on_lost)}.",
-                topic=claim.topic,
-                operation="keep_alive",
-            )
+        checked_callback(on_lost, "on_lost", "the error", "keep_alive")
         settings = self._context.settings
         margin = self._context.margin
         own = claim.ttl if claim.ttl > margin else None  # one that found nothing has none, and needs none
@@ -527,10 +522,7 @@ class PawnQueue:
         """
         self._check_open()
         checked_flag(dry_run, "dry_run", "sweep")
-        if ask is not None and not callable(ask):
-            raise InvalidArgumentError(
-                f"ask is a function of one argument, an open claim, not {shown(ask)}.", topic=topic, operation="sweep"
-            )
+        checked_callback(ask, "ask", "an open claim", "sweep")
         await self._topic(topic, "sweep")
         report = await sweep(self._context, topic, dry_run=dry_run, ask=None if ask is None else asking(topic, ask))
         self._claims.look_anew(topic)

@@ -17,6 +17,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from airflow_provider_pawnqueue.engine.arguments import checked_callback
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
 from airflow_provider_pawnqueue.engine.queue import NACK, PawnQueue
 
@@ -291,6 +292,7 @@ class SyncPawnQueue:
         interval: float | None = None,
     ) -> Iterator[SyncKeepAlive]:
         """Renew the claim in the background; ``on_lost`` is called in the thread of the queue's loop."""
+        checked_callback(on_lost, "on_lost", "the error", "keep_alive")
         told = SyncKeepAlive(on_lost)
 
         async def make(queue: PawnQueue) -> KeepAlive:

@@ -196,3 +196,43 @@ async def test_a_list_of_a_store_that_gives_nothing_is_an_error(world: World, an
     ann.client.inject("lost", "GET")
     with pytest.raises(StoreError):
         await ann.queue.list_producers()
+
+
+async def test_who_claims_is_registered_beside_its_claim(world: World) -> None:
+    """Once a process and name; no claim waits for it, and it is off where the settings say so."""
+    world.topic()
+    process = await world.process(registry={"register_consumers": True})
+    await process.queue.publish(TOPIC, numbered(3))
+    process.client.latency = 0.02
+    for name in ("billing", "billing", "shipping"):
+        assert await process.queue.claim(TOPIC, name, max_messages=1)
+    await world.later(5)
+    entries = await process.queue.list_consumers()
+    assert [(one.role, one.name) for one in entries] == [("consumer", "billing"), ("consumer", "shipping")]
+    quiet = await world.process()
+    await quiet.queue.claim(TOPIC, "unheard", max_messages=1)
+    await world.later(5)
+    assert [one.name for one in await process.queue.list_consumers()] == ["billing", "shipping"]
+
+
+async def test_a_consumer_that_cannot_be_registered_works_all_the_same(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the store denies the registry, its claims go on, and one warning says so."""
+    process = await world.process(registry={"register_consumers": True})
+    process.client.inject("denied", "PUT", "_registry/consumers/*")
+    await process.queue.publish(TOPIC, numbered(2))
+    for _ in range(2):
+        assert await process.queue.claim(TOPIC, "billing", max_messages=1)
+        await world.later(5)
+    assert caplog.text.count("consumer 'billing' could not be registered, and works all the same") == 1
+
+
+async def test_a_queue_that_is_closed_at_once_has_registered_its_consumer(world: World) -> None:
+    """Closing waits for the registration that is under way: its write may land all the same."""
+    process = await world.process(registry={"register_consumers": True})
+    process.client.latency = 0.5
+    await process.queue.claim(TOPIC, "brief")
+    await process.queue.aclose()
+    other = await world.process()
+    assert [one.name for one in await other.queue.list_consumers()] == ["brief"]

@@ -488,3 +488,13 @@ async def test_what_others_were_faster_at_is_replaced_by_the_next_ones(world: Wo
     assert len(claim) == 10
     assert not {layout.lease(TOPIC, one) for one in claim.ids} & set(taken)
     assert set(claim.ids) <= set(ids)
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(10_000, [2, 2, 1]), (100_000, [5]), (1, [1] * 5)])
+async def test_a_claim_has_at_most_so_many_bytes(ann: Process, most: int, sizes: list[int]) -> None:
+    """As the messages are stored; one that is larger by itself comes alone, so that somebody has it."""
+    ids = await ann.queue.publish(TOPIC, [{"text": "x" * 4000}] * 5)
+    claims = [await ann.queue.claim(TOPIC, "c", max_messages=10, max_bytes=most) for _ in sizes]
+    assert [len(claim) for claim in claims] == sizes
+    assert [one for claim in claims for one in claim.ids] == ids
+    assert not await ann.queue.claim(TOPIC, "c", max_bytes=most)
