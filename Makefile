@@ -26,7 +26,7 @@ PEER_STAMP := $(PEER)/.installed
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo venv peer lint test test-fast test-servers test-store sim bench constraints clean
+.PHONY: help demo venv peer lint test test-fast test-servers test-store sim bench dist constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,10 @@ sim: $(STAMP)  ## 100,000 schedules of the simulation, always new ones (COUNT=10
 
 bench: $(STAMP)  ## the benchmarks, on servers that they start themselves
 	@echo "== benchmarks"; $(BIN)/python -m benchmarks
+
+dist: $(STAMP)  ## dist/: the wheels of the provider, and of the engine by itself
+	@echo "== wheels"; rm -rf dist; $(BIN)/python -m pip wheel --disable-pip-version-check --progress-bar off --quiet --no-deps --wheel-dir dist . ./tools/engine
+	@ls -l dist
 
 constraints:  ## constraints.txt anew: the newest versions that go together, from a fresh environment
 	@PYTHON="$(PYTHON)" tools/constraints.sh

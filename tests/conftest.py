@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from airflow_provider_pawnqueue.engine import Settings
+from tests.support.wheels import Wheels, build
 from tools.kit import servers
 
 if TYPE_CHECKING:
@@ -50,6 +52,12 @@ def ceph() -> Iterator[S3Server]:
     """A Ceph RGW from Debian's packages."""
     with servers.ceph() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
+    """The wheels of both distributions, built from this tree."""
+    return build(Path(__file__).parent.parent, tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture(scope="session")

@@ -1,23 +1,27 @@
 """The engine on a machine that has neither Airflow nor Spark's driver: a Spark executor, or a plain script."""
 
+from __future__ import annotations
+
 import os
 import subprocess
-import sys
 import venv
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.faults import FaultServer
+from tests.support.wheels import pip
+
+if TYPE_CHECKING:
+    from tests.support.wheels import Wheels
 
 TOP = Path(__file__).parent.parent
-
-# All that the engine needs.
-NEEDED = ["boto3", "obstore", "pydantic", "pyyaml"]
 
 # Runs in the new environment.
 PROGRAM = """
 import asyncio
+import importlib.metadata
 import importlib.util
 import sys
 
@@ -31,10 +35,10 @@ for absent in ("airflow", "pyspark"):
 async def use(opening):
     async with opening as queue:
         assert queue.strategy == "conditional_write"
-        assert (await queue.create_topic("orders", max_deliveries=3)).max_deliveries == 3
+        assert (await queue.create_topic("orders", max_deliveries=3)).settings.max_deliveries == 3
         producer = await queue.register_producer("billing")
         assert await queue.list_topics() == ["orders"]
-        assert [one.entity_id for one in await queue.list_producers()] == [producer.entity_id]
+        assert [one.id for one in await queue.list_producers()] == [producer.id]
         await queue.delete_topic("orders")
 
 
@@ -43,30 +47,22 @@ for client in ("obstore", "boto3"):
     asyncio.run(use(PawnQueue.open(Settings.from_env(s3={"client": client, "key_prefix": f"{client}/"}))))
 
 assert not {"airflow", "pyspark"} & set(sys.modules)
+assert importlib.metadata.version("pawnqueue-engine") == airflow_provider_pawnqueue.__version__
 print(airflow_provider_pawnqueue.__file__)
 """
 
 BUCKET = "queues"
 
 
-def _pip(python: Path, *arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_engine_runs_without_airflow_and_spark(tmp_path: Path) -> None:
-    """The wheel, beside four libraries and nothing else, opens a queue in memory and on S3, by both clients."""
+def test_engine_runs_without_airflow_and_spark(tmp_path: Path, wheels: Wheels) -> None:
+    """The engine's wheel, with what it asks for and no more, opens a queue in memory and on S3, by both clients."""
     environment = tmp_path / "venv"
     venv.create(environment, with_pip=False, symlinks=True)
     python = environment / "bin" / "python"
 
-    _pip(python, "install", "--constraint", str(TOP / "constraints.txt"), *NEEDED)
-    _pip(python, "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(TOP))
-    (wheel,) = tmp_path.glob("*.whl")
-    _pip(python, "install", "--no-deps", str(wheel))
+    pip("--python", python, "install", "--constraint", TOP / "constraints.txt", wheels.engine)
 
     with FaultServer(buckets=(BUCKET,)) as server:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PAWNQUEUE_"))}

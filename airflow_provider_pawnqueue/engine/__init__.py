@@ -1,10 +1,18 @@
-"""The queue. It runs in Airflow, on a Spark executor and in a plain script, and imports neither Airflow nor Spark."""
+"""The queue. It runs in Airflow, on a Spark executor and in a plain script, and imports neither Airflow nor Spark.
 
-from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Message, Settlement
+What is named here is what users import. A ``§`` with a number, in comments and docstrings of this package, is a section
+of ``docs/protocol.md``; ``⚑`` marks a rule that keeps a promise of the protocol, and which a mutant in
+``tests/sim/mutants`` leaves out to show that its absence is noticed.
+"""
+
+from airflow_provider_pawnqueue.engine import events
+from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
+from airflow_provider_pawnqueue.engine.dead_letters import DeadLetter, DeadLetterPage
 from airflow_provider_pawnqueue.engine.errors import (
     ClaimBusyError,
     CompatibilityError,
     ConfigError,
+    InvalidArgumentError,
     InvalidPayloadError,
     InvalidTopicError,
     LeaseLostError,
@@ -18,10 +26,19 @@ from airflow_provider_pawnqueue.engine.errors import (
     TopicNotEmptyError,
     TopicNotFoundError,
 )
+from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
+from airflow_provider_pawnqueue.engine.janitor import OpenClaim, Report
+from airflow_provider_pawnqueue.engine.probe import Finding
+from airflow_provider_pawnqueue.engine.publish import NewMessage
 from airflow_provider_pawnqueue.engine.queue import PawnQueue
+from airflow_provider_pawnqueue.engine.records import TopicSettings
+from airflow_provider_pawnqueue.engine.redrive import Redriven
+from airflow_provider_pawnqueue.engine.registry import Registration
+from airflow_provider_pawnqueue.engine.removal import Removed
 from airflow_provider_pawnqueue.engine.settings import Settings
 from airflow_provider_pawnqueue.engine.store.memory import MemoryStore
-from airflow_provider_pawnqueue.engine.sync import SyncPawnQueue
+from airflow_provider_pawnqueue.engine.sync import SyncKeepAlive, SyncPawnQueue
+from airflow_provider_pawnqueue.engine.topics import Topic
 
 __all__ = [
     "Claim",
@@ -29,22 +46,39 @@ __all__ = [
     "ClaimReference",
     "CompatibilityError",
     "ConfigError",
+    "DeadLetter",
+    "DeadLetterPage",
+    "Finding",
+    "Found",
+    "InvalidArgumentError",
     "InvalidPayloadError",
     "InvalidTopicError",
+    "KeepAlive",
     "LeaseLostError",
     "MemoryStore",
     "Message",
+    "NewMessage",
+    "OpenClaim",
     "PawnQueue",
     "PawnQueueError",
     "PublishError",
     "QueueClosedError",
     "QueueFullError",
+    "Redriven",
+    "Registration",
+    "Removed",
+    "Report",
     "RetryBudgetExceededError",
     "Settings",
     "Settlement",
+    "Stats",
     "StoreError",
+    "SyncKeepAlive",
     "SyncPawnQueue",
+    "Topic",
     "TopicExistsError",
     "TopicNotEmptyError",
     "TopicNotFoundError",
+    "TopicSettings",
+    "events",
 ]

@@ -7,15 +7,14 @@ it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ConfigError, StoreError
-from airflow_provider_pawnqueue.engine.leases.cas import Registers, Step
-from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
-from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify, advice, shortest_verification
+from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.leases import strategies
+from airflow_provider_pawnqueue.engine.leases.cas import Registers, Step, Strategy
 from airflow_provider_pawnqueue.engine.probe import Finding, probe
 from airflow_provider_pawnqueue.engine.records import BucketRecord, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.settings import Settings
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of("queue")
 
 #: How long the first request may take with all its retries: a wrong setting should be told soon.
 FIRST_CONTACT = 8.0
@@ -35,15 +34,16 @@ FIRST_PATIENCE = 4.0
 
 async def agree(store: ResilientStore, clock: Clock, settings: Settings) -> BucketRecord:
     """Return the bucket's record; write it, after a probe, where there is none."""
+    wanted = strategies.wanted(settings)
     record = await _first_contact(store, settings.s3.endpoint_url or f"AWS S3 ({settings.s3.region_name})")
     if record is None:
-        record = await _establish(store, clock, settings)
-    wanted = settings.concurrency.strategy
-    if wanted not in ("auto", record.strategy):
+        record = await _establish(store, clock, settings, wanted)
+    agreed = strategies.agreed(record)
+    if wanted not in (None, agreed):
         raise ConfigError(
-            f"concurrency.strategy is {wanted}, but the bucket's processes agreed on {record.strategy} "
-            f"({layout.BUCKET_RECORD}): set it to auto or {record.strategy}; to change the bucket, stop every process "
-            "that uses it, delete that object, and start them with the new setting.",
+            f"concurrency.strategy is {settings.concurrency.strategy}, but the bucket's processes agreed on "
+            f"{agreed.name} ({layout.BUCKET_RECORD}): set it to auto or {agreed.name}; to change the bucket, stop "
+            "every process that uses it, delete that object, and start them with the new setting.",
             operation="open",
         )
     return record
@@ -51,16 +51,9 @@ async def agree(store: ResilientStore, clock: Clock, settings: Settings) -> Buck
 
 def registers_for(record: BucketRecord, store: ResilientStore, clock: Clock, settings: Settings) -> Registers:
     """Return the way to carry registers that the bucket's processes agreed on."""
-    at_once = settings.concurrency.max_in_flight
-    if record.strategy == "csprng_verify":
-        if not shortest_verification(settings.concurrency.csprng_verify):
-            raise ConfigError(
-                "concurrency.csprng_verify.jitter_min_ms and verify_retry_delay_ms are both 0: without pauses nothing "
-                "is verified; use 100 and 150.",
-                operation="open",
-            )
-        return CsprngVerify(store, clock, settings.concurrency.csprng_verify, at_once=at_once)
-    return ConditionalWrite(store, clock, unquoted=record.unquoted_if_match, at_once=at_once)
+    strategy = strategies.agreed(record)
+    strategy.check(settings)
+    return strategy.build(record, store, clock, settings)
 
 
 async def _first_contact(store: ResilientStore, endpoint: str) -> BucketRecord | None:
@@ -84,25 +77,29 @@ async def _read(store: ResilientStore) -> BucketRecord | None:
     except UnreadableRecordError as problem:
         raise CompatibilityError(
             f"{layout.BUCKET_RECORD} was not written by this library ({problem}): use another bucket or s3.key_prefix, "
-            "or, if nothing uses this one, delete the object.",
+            "or, if nothing uses this one, delete the object; and see whether it is an S3 server that answers at "
+            "s3.endpoint_url.",
             operation="open",
             cause=problem,
         ) from None
 
 
-async def _establish(store: ResilientStore, clock: Clock, settings: Settings) -> BucketRecord:
+async def _establish(store: ResilientStore, clock: Clock, settings: Settings, wanted: Strategy | None) -> BucketRecord:
     finding = await probe(store, clock)
+    chosen = _chosen(finding, wanted)
+    founder = strategies.founder(chosen, finding)
+    founder.check(settings)
     record = BucketRecord(
-        strategy=_chosen(finding, settings),
+        strategy=chosen.name,
         unquoted_if_match=finding.unquoted_if_match,
         created_at=iso(clock.wall()),
     )
-    registers = registers_for(record, store, clock, settings)
+    registers = founder.build(record, store, clock, settings)
     [outcome] = await registers.write([Step(layout.BUCKET_RECORD, record)])
     if isinstance(outcome, Done):
         logger.info("This bucket is now used with %s.", record.strategy)
-        if finding.look_to_answer is not None:
-            logger.info("csprng_verify: %s", advice(finding.look_to_answer, settings.concurrency.csprng_verify))
+        if chosen.advice is not None and finding.look_to_answer is not None:
+            logger.info("%s: %s", chosen.name, chosen.advice(finding.look_to_answer, settings))
         return record
     # Another process was faster, or nobody can tell who was: what stands there is what holds.
     standing = await _read(store)
@@ -117,12 +114,12 @@ async def _establish(store: ResilientStore, clock: Clock, settings: Settings) ->
     )
 
 
-def _chosen(finding: Finding, settings: Settings) -> str:
-    wanted = settings.concurrency.strategy
-    if wanted == "conditional_write" and finding.strategy != wanted:
+def _chosen(finding: Finding, wanted: Strategy | None) -> Strategy:
+    chosen = wanted or strategies.best(finding)[0]
+    refusal = chosen.refusal(finding)
+    if refusal:
         raise CompatibilityError(
-            f"concurrency.strategy is conditional_write, but this store cannot carry it ({finding.reason}): "
-            "set it to auto.",
+            f"concurrency.strategy is {chosen.name}, but this store cannot carry it ({refusal}): set it to auto.",
             operation="open",
         )
-    return finding.strategy if wanted == "auto" else wanted
+    return chosen

@@ -69,3 +69,13 @@ class SystemClock:
 def iso(seconds: float) -> str:
     """Write a point in time as the bucket's records have it: ISO 8601, UTC, with ``+00:00``."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
+
+
+def instant(text: str) -> datetime | None:
+    """Read an ISO 8601 time, whoever wrote it, or return None for what is none. Without a zone it is UTC."""
+    try:
+        # Not whatever zone this machine is in; and what is at an end of the calendar is in no other zone.
+        read = datetime.fromisoformat(text)
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.events import Events
 from airflow_provider_pawnqueue.engine.leases import lease
 from airflow_provider_pawnqueue.engine.server_time import lasting
 
@@ -14,12 +15,15 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.leases.cas import Registers
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
+    from airflow_provider_pawnqueue.engine.records import Lease
     from airflow_provider_pawnqueue.engine.server_time import ServerTime
     from airflow_provider_pawnqueue.engine.settings import Settings
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
 #: How long one object that does not answer well is tried for, where others wait beside it.
 HASTE = 3.0
+#: How long who is cancelled, or closes its queue, waits for what it has sent: it may land.
+PARTING = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Context:
     clock: Clock
     time: ServerTime
     settings: Settings
+    events: Events = field(default_factory=Events)
 
     @property
     def at_once(self) -> int:
@@ -48,6 +53,18 @@ class Context:
         ⚑ §2: earlier by the margin, and by as much as its clock may run slow meanwhile.
         """
         return started + lasting(seconds) - self.margin
+
+    def is_over(self, until: float, now: float) -> bool:
+        """⚑ §2: say whether a time that somebody else has is over, by the margin that all keep to."""
+        return lease.is_over(until, now, self.margin)
+
+    def due_at(self, one: Lease) -> float:
+        """Return the server time from which on a lease's message may be had, by the lease alone."""
+        return lease.due_at(one, self.margin)
+
+    def is_due(self, one: Lease, now: float) -> bool:
+        """Say whether a lease's time is over."""
+        return lease.is_due(one, now, self.margin)
 
     async def read_lease(self, topic: str, uuid: str) -> FoundLease | None:
         """Return the lease on a message as it stands now, or None."""

@@ -6,7 +6,10 @@ import pickle
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.settlement import Settlement
 
 
 class OriginalError(Exception):
@@ -83,7 +86,11 @@ class RetryBudgetExceededError(StoreError):
     """The object store kept failing for as long as the retry settings allow."""
 
 
-class InvalidTopicError(PawnQueueError):
+class InvalidArgumentError(PawnQueueError, ValueError):
+    """An argument of a call is of the wrong kind or out of its range: its sentence says what to pass instead."""
+
+
+class InvalidTopicError(InvalidArgumentError):
     """A topic name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with a letter or a digit."""
 
 
@@ -99,7 +106,7 @@ class TopicNotEmptyError(PawnQueueError):
     """The topic still holds messages, leases or dead letters, so it was not deleted."""
 
 
-class InvalidPayloadError(PawnQueueError):
+class InvalidPayloadError(InvalidArgumentError):
     """A payload is a JSON object: its sentence names the place in it that is none, and nothing was published."""
 
 
@@ -139,7 +146,14 @@ class LeaseLostError(PawnQueueError):
     """The claim is no longer ours: its time was over, somebody fenced it, or another session works for it.
 
     What was claimed under it may be worked on by others: stop, and claim anew.
+
+    :param settlement: where messages were to be settled: what became of each, those of the others included that were
+        settled all the same.
     """
+
+    def __init__(self, sentence: str | None = None, *, settlement: Settlement | None = None, **attributes: Any) -> None:
+        super().__init__(sentence, **attributes)
+        self.settlement = settlement
 
 
 class ClaimBusyError(PawnQueueError):

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.claim import Message
-from airflow_provider_pawnqueue.engine.claims.takeover import is_over
+from airflow_provider_pawnqueue.engine.claims.bodies import as_message
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.claim import Message
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
-logger = logging.getLogger(__name__)
+logger = logger_of("queue")
 
 T = TypeVar("T")
 #: What may be made of a message that is in the topic.
@@ -72,8 +72,12 @@ async def stats(context: Context, topic: str) -> Stats:
     may have been renewed, or may have settled what could not be carried out; and leases whose delay may be over.
     """
     now = await context.now()
-    keys = (layout.messages(topic), layout.leases(topic), layout.dead_letters(topic))
-    messages, leases, dead = await each(lambda folder: _all(context, folder), keys, at_once=len(keys))
+    store = context.store
+    messages, leases, dead = await together(
+        _all(store.pages(layout.messages(topic))),
+        _all(context.registers.pages(layout.leases(topic))),
+        _all(store.pages(layout.dead_letters(topic))),
+    )
     by_uuid = {uuid: info for info in leases if (uuid := layout.parse_lease(info.key))}
     strangers = len(leases) - len(by_uuid)
     leased: dict[str, ObjectInfo] = {}
@@ -129,7 +133,7 @@ async def peek(context: Context, topic: str, most: int) -> list[Message]:
             break
     if faults and not found:
         # ⚑ §5.6: a store that gives nothing at all is an error, not an empty topic.
-        await patient.store.get(layout.topic_marker(topic))
+        await patient.registers.look(layout.topic_marker(topic))
     return found
 
 
@@ -161,11 +165,9 @@ async def find(context: Context, topic: str, message_id: str) -> Found | None:
 async def _judge(context: Context, topic: str, uuid: str, found: FoundLease) -> tuple[State, float | None]:
     """Say exactly what may be made of a message that has a lease, and until when: None where nobody can tell."""
     lease, now = found.lease, await context.now()
-    if lease.state == "released":
-        return ("delayed" if lease.until > now else "pending"), lease.until
-    if not is_over(context, lease.until, now):
-        return "in_flight", lease.until
-    if lease.state == "held" and layout.parse_claim(f"{lease.claim}.json") is not None:
+    if not context.is_due(lease, now):
+        return ("delayed" if lease.state == "released" else "in_flight"), lease.until
+    if lease.state == "held" and layout.parse_stem(lease.claim) is not None:
         standing = await records.read(context, topic, lease.claim)
         if standing is not None and uuid in _done_with(standing.record):
             return "in_flight", None
@@ -182,7 +184,7 @@ async def _states(context: Context, topic: str, leases: Mapping[str, ObjectInfo]
     """
     glances = {uuid: _glance(context, info) for uuid, info in leases.items()}
     states = {uuid: _at_first_sight(context, glance, now) for uuid, glance in glances.items()}
-    overdue = {uuid for uuid, one in glances.items() if one.state != "released" and is_over(context, one.earliest, now)}
+    overdue = {uuid for uuid, one in glances.items() if one.state != "released" and context.is_over(one.earliest, now)}
     members = await _members(context, topic, now) if overdue else _Members()
     states.update(dict.fromkeys(overdue & members.ended, "pending"))
     states.update(dict.fromkeys(overdue & members.live, "in_flight"))
@@ -220,7 +222,7 @@ def _is_doubtful(glance: hint.Glance, now: float, *, is_told: bool) -> bool:
 def _at_first_sight(context: Context, glance: hint.Glance, now: float) -> State:
     if glance.state == "released":
         return "delayed" if glance.latest > glance.earliest and glance.latest > now else "pending"
-    return "pending" if is_over(context, glance.latest, now) else "in_flight"
+    return "pending" if context.is_over(glance.latest, now) else "in_flight"
 
 
 @dataclass(slots=True)
@@ -238,12 +240,13 @@ async def _members(context: Context, topic: str, now: float) -> _Members:
     """Read the records of claims that may live; and then of those that are over, which may have left something."""
     unsure: list[str] = []
     over: list[str] = []
-    for info in sorted(await _all(context, layout.claims(topic)), key=lambda info: info.last_modified, reverse=True):
+    claims = await _all(context.registers.pages(layout.claims(topic)))
+    for info in sorted(claims, key=lambda info: info.last_modified, reverse=True):
         parsed = layout.parse_claim(info.key)
         glance = hint.glance_at_record(info.size, info.last_modified)
         if parsed is None or (glance is not None and glance.state == "closed"):
             continue
-        is_told = glance is not None and is_over(context, glance.latest, now)
+        is_told = glance is not None and context.is_over(glance.latest, now)
         (over if is_told else unsure).append(layout.claim_stem(*parsed))
     patient = context.patient(PATIENCE)
     read = await _read_each(patient, [*unsure, *over], lambda stem: records.read(patient, topic, stem))
@@ -270,7 +273,7 @@ def _done_with(record: ClaimRecord) -> list[str]:
 
 def _lives(context: Context, record: ClaimRecord, now: float) -> bool:
     """Say whether a claim has its messages: one that was fenced has them until its session's time is over."""
-    return record.state != "closed" and not is_over(context, record.free_at, now)
+    return record.state != "closed" and not context.is_over(record.free_at, now)
 
 
 async def _read_each(context: Context, names: Sequence[str], read: Callable[[str], Awaitable[T]]) -> dict[str, T]:
@@ -287,18 +290,16 @@ async def _read_each(context: Context, names: Sequence[str], read: Callable[[str
     return found
 
 
-async def _all(context: Context, folder: str) -> list[ObjectInfo]:
-    return [info async for page in context.store.pages(folder) for info in page]
+async def _all(pages: AsyncIterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
+    return [info async for page in pages for info in page]
 
 
 async def _read(context: Context, topic: str, info: ObjectInfo) -> Message | None:
-    found = await context.store.get(info.key)
-    if found is None:
+    found, parsed = await context.store.get(info.key), layout.parse_message(info.key)
+    if found is None or parsed is None:
         return None
     try:
         envelope = Envelope.decode(found.body, info.key)
     except (UnreadableRecordError, CompatibilityError):
         return None
-    return Message(
-        envelope.id, topic, envelope.producer_id, envelope.created_at, envelope.payload, envelope.headers, deliveries=0
-    )
+    return as_message(envelope, topic, parsed.name, deliveries=0)

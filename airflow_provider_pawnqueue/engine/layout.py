@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-from airflow_provider_pawnqueue.engine.errors import ConfigError, InvalidTopicError
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, InvalidTopicError
+from airflow_provider_pawnqueue.engine.names import ClaimStem, Unit
 
 Role: TypeAlias = Literal["producers", "consumers"]
 
@@ -70,7 +71,7 @@ class MessageKey:
     """What the key of a message tells."""
 
     name: str  # the last part of the key, with its lane
-    uuid: str  # under which its lease and its dead letter are kept
+    uuid: Unit  # under which its lease and its dead letter are kept
 
 
 def parse_message(key: str) -> MessageKey | None:
@@ -83,7 +84,7 @@ def parse_message(key: str) -> MessageKey | None:
     uuid_ = "-".join(groups[-5:])
     if not name.endswith(".json") or len(groups) <= _UUID_GROUPS or not _UUID.fullmatch(uuid_):
         return None
-    return MessageKey(name, uuid_)
+    return MessageKey(name, Unit(uuid_))
 
 
 def message_name(seconds: float, identifier: str) -> str:
@@ -112,16 +113,16 @@ def message(topic: str, name: str) -> str:
     return f"{topic}/messages/{name}"
 
 
-def lease(topic: str, uuid_: str) -> str:
+def lease(topic: str, unit: str) -> str:
     """Return the key of the lease on the message with this uuid in its key."""
-    return f"{topic}/leases/{uuid_}.lease"
+    return f"{topic}/leases/{unit}.lease"
 
 
-def parse_lease(key: str) -> str | None:
+def parse_lease(key: str) -> Unit | None:
     """Read the uuid out of a key below ``leases/``, or return None for a stranger's."""
     name = _last_part(key)
     uuid_ = name.removesuffix(".lease")
-    return uuid_ if name.endswith(".lease") and _UUID.fullmatch(uuid_) else None
+    return Unit(uuid_) if name.endswith(".lease") and _UUID.fullmatch(uuid_) else None
 
 
 def claim(topic: str, stem: str) -> str:
@@ -129,25 +130,39 @@ def claim(topic: str, stem: str) -> str:
     return f"{topic}/claims/{stem}.json"
 
 
-def claim_stem(claim_id: str, generation: int) -> str:
+def claim_stem(claim_id: str, generation: int) -> ClaimStem:
     """Name one generation of a claim, in keys and leases."""
-    return f"{claim_id}.{generation}"
+    return ClaimStem(f"{claim_id}.{generation}")
 
 
 def parse_claim(key: str) -> tuple[str, int] | None:
     """Read claim id and generation out of a key below ``claims/``, or return None for a stranger's."""
     name = _last_part(key)
-    claim_id, dot, generation = name.removesuffix(".json").rpartition(".")
-    if not name.endswith(".json") or not dot or not _GENERATION.fullmatch(generation):
+    return parse_stem(name.removesuffix(".json")) if name.endswith(".json") else None
+
+
+def parse_stem(stem: str) -> tuple[str, int] | None:
+    """Read claim id and generation out of a record's name, as a lease has it, or return None for what is none."""
+    claim_id, _, generation = stem.rpartition(".")
+    if not _CLAIM_ID.fullmatch(claim_id) or not _GENERATION.fullmatch(generation):
         return None
-    return (claim_id, int(generation)) if _CLAIM_ID.fullmatch(claim_id) else None
+    return claim_id, int(generation)
+
+
+def checked_message_id(message_id: object) -> str:
+    """Return the id under which a message is kept, or raise before any request is made with it."""
+    if isinstance(message_id, str) and _UUID.fullmatch(message_id):
+        return message_id
+    raise InvalidArgumentError(
+        f"{repr(message_id)[:_SHOWN]} is no id of a message: it is the UUID that publish() returned.", operation="find"
+    )
 
 
 def checked_claim_id(claim_id: object) -> str:
     """Return the claim's id, or raise before any request is made with it."""
     if isinstance(claim_id, str) and _CLAIM_ID.fullmatch(claim_id):
         return claim_id
-    raise ConfigError(
+    raise InvalidArgumentError(
         f"{str(claim_id)[:_SHOWN]!r} is no claim id: use 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
         operation="claim",
     )
@@ -157,27 +172,27 @@ def checked_holder(name: object, what: str) -> str:
     """Return the name of who claims, or raise before any request is made with it."""
     if isinstance(name, str) and 1 <= len(name) <= _LONGEST_HOLDER and name.encode(errors="replace").decode() == name:
         return name
-    raise ConfigError(
+    raise InvalidArgumentError(
         f"{what} is a text of 1 to {_LONGEST_HOLDER:,} characters, not {repr(name)[:_SHOWN]}.", operation="claim"
     )
 
 
-def dead_letter(topic: str, uuid_: str) -> str:
+def dead_letter(topic: str, unit: str) -> str:
     """Return the key of a message that was given up on."""
-    return f"{topic}/dead-letter/{uuid_}.json"
+    return f"{topic}/dead-letter/{unit}.json"
 
 
-def dead_reason(topic: str, uuid_: str) -> str:
+def dead_reason(topic: str, unit: str) -> str:
     """Return the key of the record that says why it was given up on."""
-    return f"{topic}/dead-letter/{uuid_}.reason.json"
+    return f"{topic}/dead-letter/{unit}.reason.json"
 
 
-def parse_dead_letter(key: str) -> tuple[str, bool] | None:
+def parse_dead_letter(key: str) -> tuple[Unit, bool] | None:
     """Read uuid, and whether it is the reason, out of a key below ``dead-letter/``; None for a stranger's."""
     name = _last_part(key)
     is_reason = name.endswith(".reason.json")
     uuid_ = name.removesuffix(".reason.json" if is_reason else ".json")
-    return (uuid_, is_reason) if name.endswith(".json") and _UUID.fullmatch(uuid_) else None
+    return (Unit(uuid_), is_reason) if name.endswith(".json") and _UUID.fullmatch(uuid_) else None
 
 
 def redriven_name(old_uuid: str, version: str, seconds: float) -> str:

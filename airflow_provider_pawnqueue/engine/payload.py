@@ -43,21 +43,25 @@ def checked_payload(payload: object, limits: LimitsSettings, topic: str, positio
     return own
 
 
-def checked_headers(headers: object, topic: str) -> dict[str, str]:
-    """Return a copy of the headers, or raise naming the one that is wrong."""
+def checked_headers(headers: object, topic: str, position: int | None = None) -> dict[str, str]:
+    """Return a copy of the headers, or raise naming the one that is wrong.
+
+    :param position: of the message whose own they are; without it, they are those of the call.
+    """
+    where = "headers" if position is None else f"payloads[{position}].headers"
     if headers is None:
         return {}
     if not isinstance(headers, dict):
-        raise _invalid(topic, "headers", f"is a {type(headers).__name__}", "headers are a dict of text to text")
+        raise _invalid(topic, where, f"is a {type(headers).__name__}", "headers are a dict of text to text")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise _invalid(topic, f"headers[{name!r}]", f"is a {type(value).__name__}", "headers are text, both sides")
+            raise _invalid(topic, f"{where}[{name!r}]", f"is a {type(value).__name__}", "headers are text, both sides")
         if not _is_unicode(name) or not _is_unicode(value):
-            raise _invalid(topic, f"headers[{name!r}]", *_HALF_A_PAIR)
+            raise _invalid(topic, f"{where}[{name!r}]", *_HALF_A_PAIR)
     size = len(canonical(headers))
     if size > MOST_HEADER_BYTES:
         raise _invalid(
-            topic, "headers", f"has {size:,} bytes of JSON", f"{MOST_HEADER_BYTES:,} are the most: use the payload"
+            topic, where, f"has {size:,} bytes of JSON", f"{MOST_HEADER_BYTES:,} are the most: use the payload"
         )
     return dict(headers)
 

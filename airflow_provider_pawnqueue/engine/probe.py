@@ -8,14 +8,15 @@ again.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
-from airflow_provider_pawnqueue.engine.records import StrategyName
+from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.leases import strategies
+from airflow_provider_pawnqueue.engine.leases.cas import Abilities
 from airflow_provider_pawnqueue.engine.server_time import version_body
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.store.retry import Backoff, ResilientStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of("queue")
 
 T = TypeVar("T")
 
-MEASURED = 8  # writes from look to answer, where the pauses of csprng_verify have to be sized by them
+MEASURED = 8  # writes from look to answer, where a strategy's pauses have to be sized by them
 ROUNDS = 4  # of creates, and as many of updates; each on a key of its own, all at once
 CONTENDERS = 4  # some stores let losers wait for a second each
 _WRONG = '"0123456789abcdef0123456789abcdef"'  # an ETag that no object of the probe has
@@ -50,13 +51,12 @@ class _Race(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Abilities):
     """What the probe found, and why."""
 
-    strategy: StrategyName
+    strategy: str
     reason: str
-    unquoted_if_match: bool = False
-    #: Of csprng_verify: how long the slowest of some writes took, in seconds, from a look to the answer.
+    #: Where its pauses have to fit: how long the slowest of some writes took, in seconds, from a look to the answer.
     look_to_answer: float | None = None
 
 
@@ -77,9 +77,15 @@ class _Probe:
 
     async def run(self) -> Finding:
         try:
-            finding = await self._find()
-            if finding.strategy == "csprng_verify":
-                finding = replace(finding, look_to_answer=await self._measure())
+            await self._read_after_write()
+            found = await self._abilities()
+            strategy, why = strategies.best(found)
+            finding = Finding(
+                strategy.name,
+                why or _all_held(found),
+                look_to_answer=await self._measure() if strategy.advice is not None else None,
+                **asdict(found),
+            )
         finally:
             await self._store.delete(self._keys)
         logger.info("Probe: this bucket carries %s (%s).", finding.strategy, finding.reason)
@@ -95,27 +101,32 @@ class _Probe:
             slowest = max(slowest, self._clock.elapsed() - began)
         return slowest
 
-    async def _find(self) -> Finding:
-        await self._read_after_write()
+    async def _abilities(self) -> Abilities:
+        """Ask in sequence, then race for what was right in sequence. Without creates, nothing else is of use."""
         key = self._new_key()
         created = await self._known(key, Expect.NOTHING)
         if not isinstance(created, Done):
-            return Finding("csprng_verify", f"a PUT with If-None-Match: * of a new object {_treated(created)}")
-        for header, expect in (("If-None-Match: *", Expect.NOTHING), ("a wrong If-Match", _WRONG)):
-            outcome = await self._known(key, expect)
-            if outcome != Refused(Refusal.CONDITION):
-                return Finding("csprng_verify", f"a PUT with {header} {_treated(outcome)}")
-        unquoted = False
-        if not await self._updates(key, created.version):
-            unquoted = True
-            if not await self._updates(key, created.version.strip('"')):
-                return Finding("csprng_verify", "a PUT with the right If-Match was refused")
-        races = (self._race_to_create, self._race_to_update)
-        lost = await _all(self._until_judged(race, unquoted=unquoted) for race in races for _ in range(ROUNDS))
-        if any(lost):
-            return Finding("csprng_verify", next(filter(None, lost)))
-        how = "If-None-Match and If-Match held in sequence and in a race"
-        return Finding("conditional_write", f"{how}; ETags unquoted" if unquoted else how, unquoted)
+            return _without_creates(f"a PUT with If-None-Match: * of a new object {_treated(created)}")
+        again = await self._known(key, Expect.NOTHING)
+        if again != Refused(Refusal.CONDITION):
+            return _without_creates(f"a PUT with If-None-Match: * {_treated(again)}")
+        updates, unquoted = await self._updates_in_sequence(key, created.version)
+        races: tuple[_Race, ...] = (self._race_to_create,) if updates else (self._race_to_create, self._race_to_update)
+        judged = await _all(self._until_judged(race, unquoted=unquoted) for race in races for _ in range(ROUNDS))
+        creates = next(filter(None, judged[:ROUNDS]), "")
+        updates = updates or next(filter(None, judged[ROUNDS:]), "")
+        return Abilities(creates=creates, updates=updates, unquoted_if_match=unquoted and not (creates or updates))
+
+    async def _updates_in_sequence(self, key: str, version: str) -> tuple[str, bool]:
+        """Return how the store breaks ``If-Match``, or "", and whether it wants the ETag without its quotes."""
+        wrong = await self._known(key, _WRONG)
+        if wrong != Refused(Refusal.CONDITION):
+            return f"a PUT with a wrong If-Match {_treated(wrong)}", False
+        if await self._updates(key, version):
+            return "", False
+        if await self._updates(key, version.strip('"')):
+            return "", True
+        return "a PUT with the right If-Match was refused", False
 
     async def _read_after_write(self) -> None:
         backoff = self._store.backoff()
@@ -213,6 +224,15 @@ class _Probe:
             operation="probe",
             cause=fault,
         )
+
+
+def _all_held(found: Abilities) -> str:
+    how = "If-None-Match and If-Match held in sequence and in a race"
+    return f"{how}; ETags unquoted" if found.unquoted_if_match else how
+
+
+def _without_creates(how: str) -> Abilities:
+    return Abilities(creates=how, updates=how)
 
 
 def _treated(outcome: Done | Refused) -> str:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import iso
-from airflow_provider_pawnqueue.engine.errors import PublishError, StoreError, TopicNotFoundError
+from airflow_provider_pawnqueue.engine.errors import (
+    InvalidPayloadError,
+    PublishError,
+    StoreError,
+    TopicNotFoundError,
+)
+from airflow_provider_pawnqueue.engine.events import Published, logger_of
 from airflow_provider_pawnqueue.engine.gather import each, in_full, together
+from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
 from airflow_provider_pawnqueue.engine.records import Envelope
 from airflow_provider_pawnqueue.engine.store.port import Done, Refused
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.settings import LimitsSettings
 
-logger = logging.getLogger(__name__)
+logger = logger_of("publish")
 
 #: Two messages of one publisher are at least one of these apart in their keys: LIST is publish order. They are counted
 #: in whole numbers, as seconds since 1970 in a float have only four steps to the microsecond.
@@ -30,6 +37,49 @@ class _Result:
     fault: StoreError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to publish, where a payload alone does not say all of it."""
+
+    payload: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Text to text. Beside those of the call; where both have a name, this one's holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is to be published, copied and found to be in order."""
+
+    payload: dict[str, Any]
+    headers: dict[str, str]
+
+
+def checked_messages(
+    payloads: object, headers: Mapping[str, str] | None, limits: LimitsSettings, topic: str
+) -> list[Checked]:
+    """Return copies of the payloads, or raise naming the one, and the place in it, that is wrong."""
+    if isinstance(payloads, Mapping | NewMessage | str | bytes) or not isinstance(payloads, Iterable):
+        what = "one of them" if isinstance(payloads, Mapping | NewMessage) else f"a {type(payloads).__name__}"
+        raise InvalidPayloadError(
+            f"publish takes payloads, as a list or any other iterable of dicts, and this is {what}: "
+            f"publish({topic!r}, [payload]). Nothing was published.",
+            topic=topic,
+            operation="publish",
+        )
+    common = checked_headers(headers, topic)
+    checked = []
+    for position, one in enumerate(payloads):
+        given = one if isinstance(one, NewMessage) else NewMessage(one)
+        # Checked together: their size counts together.
+        own = common if not given.headers else checked_headers(_joined(common, given.headers), topic, position)
+        checked.append(Checked(checked_payload(given.payload, limits, topic, position), own))
+    return checked
+
+
+def _joined(common: dict[str, str], own: object) -> object:
+    return {**common, **own} if isinstance(own, Mapping) else own
+
+
 class Publisher:
     """Writes messages into topics of one bucket."""
 
@@ -40,10 +90,9 @@ class Publisher:
     async def publish(
         self,
         topic: str,
-        payloads: Sequence[dict[str, Any]],
+        messages: Sequence[Checked],
         *,
         producer_id: str,
-        headers: dict[str, str],
         is_there: Callable[[str], Awaitable[bool]],
     ) -> list[str]:
         """Publish checked payloads, and return their ids in order.
@@ -54,7 +103,7 @@ class Publisher:
         now = await self._context.time.now()
         # Id and key are fixed before the first attempt: whatever is sent again aims at the same object.
         envelopes = []
-        for payload in payloads:
+        for message in messages:
             self._last = max(round(now * TICKS), self._last + 1)
             stamp = self._last / TICKS
             envelope = Envelope(
@@ -62,8 +111,8 @@ class Publisher:
                 topic=topic,
                 producer_id=producer_id,
                 created_at=iso(stamp),
-                payload=payload,
-                headers=headers,
+                payload=message.payload,
+                headers=message.headers,
             )
             envelopes.append((layout.message_name(stamp, envelope.id), envelope))
         results, there = await together(
@@ -72,11 +121,16 @@ class Publisher:
         )
         if not there:
             await in_full(lambda: self._withdraw(topic, envelopes, results))
-        ids = [envelope.id for _, envelope in envelopes]
-        failed = {one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is False}
-        unknown = {one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is None}
+        ids: list[str] = [envelope.id for _, envelope in envelopes]
+        failed: dict[str, StoreError] = {
+            one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is False
+        }
+        unknown: dict[str, StoreError] = {
+            one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is None
+        }
         if failed or unknown:
             raise _error(topic, ids, failed, unknown)
+        self._context.events.tell(Published(topic=topic, ids=tuple(ids)))
         return ids
 
     async def _is_there(self, topic: str, ask: Callable[[str], Awaitable[bool]]) -> bool:
@@ -134,8 +188,14 @@ class Publisher:
         §7: a message that was claimed and settled meanwhile has left none of them, and is sent again. It is then
         delivered twice, under one id: the one duplicate that a publisher can make.
         """
-        keys = (layout.message(topic, name), layout.lease(topic, uuid), layout.dead_letter(topic, uuid))
-        return any(await together(*map(self._context.store.head, keys)))
+        store, registers = self._context.store, self._context.registers
+        return any(
+            await together(
+                store.head(layout.message(topic, name)),
+                registers.head(layout.lease(topic, uuid)),
+                store.head(layout.dead_letter(topic, uuid)),
+            )
+        )
 
 
 def _error(topic: str, ids: list[str], failed: dict[str, StoreError], unknown: dict[str, StoreError]) -> PublishError:

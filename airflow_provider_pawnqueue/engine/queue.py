@@ -1,70 +1,77 @@
-"""PawnQueue: the front door."""
+"""PawnQueue: the front door. Each method checks what it was given, and hands it to the room that does the work."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from airflow_provider_pawnqueue.engine import bucket, layout, removal
+from airflow_provider_pawnqueue.engine import layout, removal
+from airflow_provider_pawnqueue.engine.arguments import (
+    Chosen,
+    checked_count,
+    checked_flag,
+    checked_ids,
+    checked_seconds,
+    checked_session_ttl,
+    checked_text,
+    checked_ttl,
+    chosen_ids,
+    is_number,
+    shown,
+)
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keeping import renew, session_time
-from airflow_provider_pawnqueue.engine.clock import Clock, SystemClock
-from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, ConfigError, LeaseLostError, QueueClosedError
+from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters, kept_under
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, LeaseLostError, QueueClosedError
+from airflow_provider_pawnqueue.engine.events import Claimed, LettersRedriven, Settled, Swept
 from airflow_provider_pawnqueue.engine.gather import together, uncut
 from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats, find, peek, stats
-from airflow_provider_pawnqueue.engine.janitor import Ask, Report, sweep, sweep_probes
-from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
+from airflow_provider_pawnqueue.engine.janitor import AskOwner, Report, asking, sweep, sweep_probes
+from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
 from airflow_provider_pawnqueue.engine.probe import Finding, probe
-from airflow_provider_pawnqueue.engine.publish import Publisher
+from airflow_provider_pawnqueue.engine.publish import NewMessage, Publisher, checked_messages
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.redrive import Redriven, redrive
-from airflow_provider_pawnqueue.engine.registry import Heartbeat, Registry
-from airflow_provider_pawnqueue.engine.server_time import ServerTime
+from airflow_provider_pawnqueue.engine.registry import Heartbeat, Registration, Registry
+from airflow_provider_pawnqueue.engine.removal import Removed
 from airflow_provider_pawnqueue.engine.settings import Settings
-from airflow_provider_pawnqueue.engine.store.connect import connect
-from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
-from airflow_provider_pawnqueue.engine.topics import KnownTopics, Topics
+from airflow_provider_pawnqueue.engine.topics import KnownTopics, Topic, TopicOptions, Topics
+from airflow_provider_pawnqueue.engine.waiting import until_free, until_there
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.clock import Clock
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.events import Listener
     from airflow_provider_pawnqueue.engine.layout import Role
-    from airflow_provider_pawnqueue.engine.records import BucketRecord, Registration, TopicRecord, TopicSettings
+    from airflow_provider_pawnqueue.engine.records import BucketRecord, RegistrationRecord, TopicRecord
     from airflow_provider_pawnqueue.engine.store.credentials import Session
     from airflow_provider_pawnqueue.engine.store.port import Store
 
-
-#: The first pause of a claim that waits; the following ones double.
-FIRST_PAUSE = 0.25
 #: How long closing goes on for who is cancelled meanwhile.
 LONGEST_CLOSE = 30.0
 #: The reason of who gives none.
 NACK = "nack"
-MOST_DELAY = 10 * 365 * 86_400.0
 
 
 class PawnQueue:
-    """A queue in a bucket. Made by :meth:`open`."""
+    """A queue in a bucket. Made by :meth:`open`, and used in the event loop that opened it."""
 
-    def __init__(self, store: ResilientStore, clock: Clock, settings: Settings, agreed: BucketRecord) -> None:
-        at_once = settings.concurrency.max_in_flight
-        registers = bucket.registers_for(agreed, store, clock, settings)
-        time = ServerTime(store, clock)
-        store.watch(time.seen)
-        self._store = store
-        self._clock = clock
-        self._settings = settings
+    def __init__(self, context: Context, agreed: BucketRecord) -> None:
+        self._context = context
         self._agreed = agreed
-        self._context = Context(store, registers, clock, time, settings)
-        self._topics = Topics(store, registers, time, at_once=at_once)
-        self._known_topics = KnownTopics(self._topics, store, clock)
-        self._publisher = Publisher(self._context)
-        self._claims = Claims(self._context)
-        self._registry = Registry(store, registers, time, at_once=at_once)
-        self._heartbeat = Heartbeat(self._registry, clock, settings.registry.heartbeat_interval_seconds)
+        self._loop = asyncio.get_running_loop()
+        self._topics = Topics(context)
+        self._known_topics = KnownTopics(context, self._topics)
+        self._publisher = Publisher(context)
+        self._claims = Claims(context)
+        self._registry = Registry(context)
+        self._heartbeat = Heartbeat(self._registry, context.clock, context.settings.registry.heartbeat_interval_seconds)
         self._kept: list[KeepAlive] = []
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
@@ -76,8 +83,9 @@ class PawnQueue:
         store: Store | None = None,
         session: Session | None = None,
         clock: Clock | None = None,
-        **explicit: Any,
-    ) -> Opening:
+        on_event: Listener | None = None,
+        **sections: Unpack[Sections],
+    ) -> Opening[PawnQueue]:
         """Open the queue that is in a bucket.
 
         ``async with PawnQueue.open(...) as queue:`` closes it again; so does ``await queue.aclose()`` after
@@ -86,16 +94,25 @@ class PawnQueue:
         The first process that opens a bucket probes what its store can do and writes that down; it takes a few seconds.
 
         :param settings: :class:`Settings`, a dict, the path of a YAML file, or None for the environment alone; dicts
-        and files are overridden by ``PAWNQUEUE_*`` variables, and those by the sections given as keyword arguments
-        (``s3={...}``).
-        :param store: a store of your own instead of the one the settings describe. It is not closed with the queue.
+            and files are overridden by ``PAWNQUEUE_*`` variables, and those by the sections given as keyword arguments
+            (``s3={...}``).
+        :param store: a store of your own instead of the one the settings describe (``MemoryStore()`` in your tests). It
+            is not closed with the queue.
         :param session: a boto3 session whose credentials are used instead of those in the settings.
         :param clock: another source of time, randomness and ids, for simulations.
+        :param on_event: called with each event (:mod:`.events`) as it happens, in the queue's own thread: for metrics
+            and traces. It must return at once; what it raises is logged.
         :raises ConfigError: a setting is wrong or contradicts what the bucket's processes agreed on.
         :raises StoreError: the bucket cannot be reached or used, and why.
         :raises CompatibilityError: the bucket has a newer format, or its store cannot carry a queue.
         """
-        return Opening(settings, store, session, clock, explicit)
+
+        async def opened() -> PawnQueue:
+            return PawnQueue(
+                *await open_bucket(settings, sections, store=store, session=session, clock=clock, on_event=on_event)
+            )
+
+        return Opening(opened)
 
     @property
     def closed(self) -> bool:
@@ -110,75 +127,105 @@ class PawnQueue:
     async def probe(self) -> Finding:
         """Ask the store again what it can do. Changes nothing; :attr:`strategy` stays what was agreed on."""
         self._check_open()
-        return await probe(self._store, self._clock)
+        return await probe(self._context.store, self._context.clock)
 
-    async def create_topic(self, topic: str, **settings: Any) -> TopicSettings:
-        """Create the topic if it does not exist, and return its settings. Creating it again changes nothing.
+    # --- topics ---
 
+    async def create_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
+        """Create the topic if it does not exist, and return it. Creating it again changes nothing.
+
+        :param max_deliveries: after so many deliveries without a settlement a message is buried; None: never.
         :raises InvalidTopicError: it is no topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
         self._check_open()
-        return (await self._topics.create(topic, settings)).settings
+        return Topic.of(await self._topics.create(topic, settings))
 
-    async def update_topic(self, topic: str, **settings: Any) -> TopicSettings:
-        """Change settings of the topic for everyone, and return all of them."""
+    async def update_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
+        """Change settings of the topic for everyone, and return it."""
         self._check_open()
         try:
-            return (await self._topics.update(topic, settings)).settings
+            return Topic.of(await self._topics.update(topic, settings))
         finally:
             self._known_topics.forget(topic)
 
-    async def topic(self, topic: str) -> TopicRecord:
-        """Return what is stored of the topic.
+    async def topic(self, topic: str) -> Topic:
+        """Return a topic, with what is set for it.
 
         :raises TopicNotFoundError: it does not exist.
         """
         self._check_open()
-        return await self._topics.get(topic)
+        return Topic.of(await self._topics.get(topic))
 
     async def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
         self._check_open()
         return await self._topics.names()
 
-    async def delete_topic(self, topic: str, *, force: bool = False) -> None:
+    async def delete_topic(self, topic: str, *, force: bool = False, dry_run: bool = False) -> Removed:
         """Delete the topic, if nothing is left in it; what claims have left that have ended goes with it.
 
         It takes a second, which is how long other processes may go on publishing into it.
 
         :param force: delete all that is in it too: messages, whoever works on them, and dead letters.
+        :param dry_run: change nothing, and count what would be deleted.
         :raises TopicNotEmptyError: there are messages, leases, unfinished claims or dead letters: how many, roughly.
         """
         self._check_open()
+        checked_flag(force, "force", "delete_topic")
+        checked_flag(dry_run, "dry_run", "delete_topic")
         self._claims.forget([topic])
         try:
-            await removal.delete(self._context, self._topics, topic, force=force)
+            return await removal.delete(self._context, self._topics, topic, force=force, dry_run=dry_run)
         finally:
             self._known_topics.forget(topic)
 
+    async def purge(
+        self, topic: str, *, messages: bool = True, dead_letters: bool = False, dry_run: bool = False
+    ) -> Removed:
+        """Remove the messages of a topic, those too that somebody works on, or its dead letters; the topic goes on.
+
+        :param messages: whether messages are removed.
+        :param dead_letters: whether dead letters are.
+        :param dry_run: change nothing, and count what would be removed.
+        """
+        self._check_open()
+        for name, flag in (("messages", messages), ("dead_letters", dead_letters), ("dry_run", dry_run)):
+            checked_flag(flag, name, "purge")
+        await self._topic(topic, "purge")
+        try:
+            return await removal.purge(
+                self._context, topic, messages=messages, dead_letters=dead_letters, dry_run=dry_run
+            )
+        finally:
+            self._claims.look_anew(topic)
+
+    # --- who is here ---
+
     async def register_producer(self, name: str) -> Registration:
         """Return the producer's registration; a name has one id, in all processes and for ever."""
-        return await self._register("producers", name)
+        return Registration.of(await self._register("producers", name))
 
     async def register_consumer(self, name: str) -> Registration:
         """Return the consumer's registration; a name has one id, in all processes and for ever."""
-        return await self._register("consumers", name)
+        return Registration.of(await self._register("consumers", name))
 
     async def list_producers(self) -> list[Registration]:
         """Return every producer that ever registered, and when it was last seen."""
         self._check_open()
-        return await self._registry.everyone("producers")
+        return [Registration.of(one) for one in await self._registry.everyone("producers")]
 
     async def list_consumers(self) -> list[Registration]:
         """Return every consumer that ever registered, and when it was last seen."""
         self._check_open()
-        return await self._registry.everyone("consumers")
+        return [Registration.of(one) for one in await self._registry.everyone("consumers")]
+
+    # --- messages ---
 
     async def publish(
         self,
         topic: str,
-        payloads: Iterable[Mapping[str, Any]],
+        payloads: Iterable[Mapping[str, Any] | NewMessage],
         *,
         producer: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -186,7 +233,8 @@ class PawnQueue:
     ) -> list[str]:
         """Publish messages, and return their ids in order.
 
-        :param payloads: JSON objects, as dicts. Each is taken as it is when it is iterated over.
+        :param payloads: JSON objects, as dicts, or :class:`NewMessage` where one has headers of its own. Each is taken
+            as it is when it is iterated over.
         :param producer: who publishes, by name; its id is in each message.
         :param headers: text to text, the same for all of them.
         :param create: create the topic if it does not exist.
@@ -196,17 +244,16 @@ class PawnQueue:
         """
         self._check_open()
         layout.checked_topic(topic)
-        limits = self._settings.limits
-        own_headers = checked_headers(headers, topic)
-        checked = [checked_payload(one, limits, topic, position) for position, one in enumerate(payloads)]
+        checked_flag(create, "create", "publish")
+        checked = checked_messages(payloads, headers, self._context.settings.limits, topic)
         if create:
             await self._known_topics.create(topic)
         await self._topic(topic, "publish")
         if not checked:
             return []
-        producer_id = (await self._register("producers", producer)).entity_id if producer else ""
+        producer_id = "" if producer is None else (await self._register("producers", producer)).entity_id
         return await self._publisher.publish(
-            topic, checked, producer_id=producer_id, headers=own_headers, is_there=self._known_topics.is_there
+            topic, checked, producer_id=producer_id, is_there=self._known_topics.is_there
         )
 
     async def claim(  # noqa: PLR0913 - all but the first two have a default
@@ -215,6 +262,7 @@ class PawnQueue:
         consumer: str,
         *,
         max_messages: int | None = None,
+        max_bytes: int | None = None,
         ttl: float | None = None,
         claim_id: str | None = None,
         owner: str | None = None,
@@ -225,6 +273,7 @@ class PawnQueue:
 
         :param consumer: who claims, by name.
         :param max_messages: how many at most; without it, ``polling.max_messages_per_poll``.
+        :param max_bytes: how large they may be together, as they are stored. One that is larger by itself comes alone.
         :param ttl: for how many seconds; without it, ``polling.visibility_timeout_seconds``. Renew it in time.
         :param claim_id: with it, claiming is idempotent: the same id and owner give the same messages, as far as they
             are still theirs, and never a second batch.
@@ -239,41 +288,42 @@ class PawnQueue:
         self._check_open()
         layout.checked_topic(topic)
         layout.checked_holder(consumer, "consumer")
-        layout.checked_holder(owner or consumer, "owner")
+        behalf = consumer if owner is None else layout.checked_holder(owner, "owner")
         if claim_id is not None:
             layout.checked_claim_id(claim_id)
-        most = self._settings.polling.max_messages_per_poll if max_messages is None else _checked_count(max_messages)
-        time = self._checked_ttl(ttl)
-        session = time if session_ttl is None else self._checked_ttl(session_ttl)
-        give_up = self._clock.elapsed() + _checked_wait(wait, topic)
+        settings = self._context.settings
+        most = settings.polling.max_messages_per_poll
+        if max_messages is not None:
+            most = checked_count(max_messages, "max_messages", "claim")
+        most_bytes = math.inf if max_bytes is None else checked_count(max_bytes, "max_bytes", "claim")
+        time = checked_ttl(settings, ttl)
+        session = checked_session_ttl(settings, session_ttl, time)
+        patience = checked_seconds(wait, "wait", topic, "claim")
         record = await self._topic(topic, "claim")
-        pause = FIRST_PAUSE
-        while True:
-            busy: ClaimBusyError | None = None
-            claim: Claim | None = None
-            try:
-                claim = await self._claims.claim(
-                    record,
-                    claim_id=claim_id,
-                    owner=owner or consumer,
-                    consumer=consumer,
-                    most=most,
-                    ttl=time,
-                    session_ttl=session,
-                )
-            except ClaimBusyError as error:
-                busy = error
-            left = give_up - self._clock.elapsed()
-            if busy is not None and left <= 0:
-                raise busy
-            if claim is not None and (claim or left <= 0 or (claim_id is not None and claim.was_handed_out)):
-                return claim
-            self._check_open()
-            # An idle consumer costs one LIST a look, and looks less often the longer there is nothing.
-            jitter = self._clock.uniform(0, self._settings.polling.jitter_max_ms / 1000)
-            await self._clock.sleep(min(pause + jitter, left))
-            pause = min(pause * 2, max(self._settings.polling.interval_seconds, FIRST_PAUSE))
-            self._check_open()
+        if settings.registry.register_consumers:
+            self._heartbeat.enlist("consumers", consumer)
+
+        async def attempt() -> Claim:
+            return await self._claims.claim(
+                record,
+                claim_id=claim_id,
+                owner=behalf,
+                consumer=consumer,
+                most=most,
+                most_bytes=most_bytes,
+                ttl=time,
+                session_ttl=session,
+            )
+
+        return self._handed_out(
+            await until_there(
+                self._context,
+                attempt,
+                wait=patience,
+                is_settled=lambda claim: claim_id is not None and claim.was_handed_out,
+                check_open=self._check_open,
+            )
+        )
 
     async def attach(
         self,
@@ -294,20 +344,15 @@ class PawnQueue:
         self._check_open()
         given = reference if isinstance(reference, ClaimReference) else ClaimReference.from_dict(reference)
         layout.checked_claim_id(given.claim_id)
-        time = self._checked_ttl(ttl)
-        session = time if session_ttl is None else self._checked_ttl(session_ttl)
-        give_up = self._clock.elapsed() + _checked_wait(wait, given.topic)
+        time = checked_ttl(self._context.settings, ttl)
+        session = checked_session_ttl(self._context.settings, session_ttl, time)
+        patience = checked_seconds(wait, "wait", given.topic, "attach")
         record = await self._topic(given.topic, "attach")
-        while True:
-            try:
-                return await self._claims.attach(record, given, ttl=time, session_ttl=session)
-            except ClaimBusyError as busy:
-                left = give_up - self._clock.elapsed()
-                if left <= 0:
-                    raise
-                pause = min(busy.retry_after + FIRST_PAUSE, self._settings.polling.interval_seconds)
-                await self._clock.sleep(min(pause, left))
-                self._check_open()
+
+        async def attempt() -> Claim:
+            return await self._claims.attach(record, given, ttl=time, session_ttl=session)
+
+        return self._handed_out(await until_free(self._context, attempt, wait=patience, check_open=self._check_open))
 
     async def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim for as long as it was claimed for, from now on: one request, whatever its size.
@@ -317,8 +362,11 @@ class PawnQueue:
         :raises LeaseLostError: it is no longer ours; stop working on its messages.
         """
         self._check_open()
-        time = None if ttl is None else self._checked_ttl(ttl)
-        await renew(self._context, claim, time, None if session_ttl is None else self._checked_ttl(session_ttl))
+        held = HeldClaim.of(claim, "renew")
+        settings = self._context.settings
+        time = None if ttl is None else checked_ttl(settings, ttl)
+        session = None if session_ttl is None else checked_session_ttl(settings, session_ttl, time or claim.ttl)
+        await renew(self._context, held, time, session)
 
     def keep_alive(
         self,
@@ -340,31 +388,47 @@ class PawnQueue:
             third of that time.
         """
         self._check_open()
+        held = HeldClaim.of(claim, "keep_alive")
+        if on_lost is not None and not callable(on_lost):
+            raise InvalidArgumentError(
+                f"on_lost is a function of one argument, the error, not {shown(on_lost)}.",
+                topic=claim.topic,
+                operation="keep_alive",
+            )
+        settings = self._context.settings
         margin = self._context.margin
         own = claim.ttl if claim.ttl > margin else None  # one that found nothing has none, and needs none
-        time = self._checked_ttl(own if ttl is None else ttl)
+        time = checked_ttl(settings, own if ttl is None else ttl)
         trusted = min(time, session_time(claim, time)) - margin
         if interval is None:
-            pause = min(self._settings.polling.lease_refresh_interval_seconds, trusted / 3)
-        elif _is_number(interval) and 0 < interval < trusted:
+            pause = min(settings.polling.lease_refresh_interval_seconds, trusted / 3)
+        elif is_number(interval) and 0 < interval < trusted:
             pause = float(interval)
         else:
-            raise ConfigError(
+            raise InvalidArgumentError(
                 f"interval={interval!r}: pass a number of seconds between 0 and {trusted:g}, for which the claim is "
                 "trusted after a renewal; or none, to have it renewed three times in that time.",
                 topic=claim.topic,
                 operation="keep_alive",
             )
-        return KeepAlive(self._context, claim, ttl=time, interval=pause, on_lost=on_lost, kept=self._kept)
+        return KeepAlive(self._context, held, ttl=time, interval=pause, on_lost=on_lost, kept=self._kept)
 
-    async def ack(self, claim: Claim, ids: Iterable[str] | None = None) -> Settlement:
-        """Settle messages as done, all of the claim's or those with these ids. They are not delivered again."""
-        return await self._settle(claim, ids, Decision(how="acked"))
+    async def ack(self, claim: Claim, messages: Chosen | None = None) -> Settlement:
+        """Settle messages as done. They are not delivered again.
+
+        :param messages: one or many of the claim's messages, or their ids; without it, all of them.
+        :returns: what became of each. ``.complete`` says whether all of it was decided and carried out.
+        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each;
+            those that were still the claim's are acked all the same.
+        """
+        self._check_open()
+        held = HeldClaim.of(claim, "ack")
+        return await self._settle(held, chosen_ids(claim, messages, "ack"), Decision(how="acked"), "ack")
 
     async def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
         claim: Claim,
-        ids: Iterable[str] | None = None,
+        messages: Chosen | None = None,
         *,
         requeue: bool = False,
         delay: float = 0.0,
@@ -373,73 +437,121 @@ class PawnQueue:
     ) -> Settlement:
         """Settle messages as not done: buried in the dead-letter prefix, or with ``requeue`` given back to the queue.
 
+        :param messages: one or many of the claim's messages, or their ids; without it, all of them.
+        :param requeue: give them back: they are delivered again, until they have been delivered too often.
         :param delay: requeue: not to be delivered for so many seconds.
         :param reason: why, for whoever looks at the dead letter, now or when the message has been given back once too
             often; ``error`` has room for details, 2,000 characters of them.
+        :returns: what became of each.
+        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
         """
         self._check_open()
-        if not all(_is_text(given) for given in (reason, error)):
-            raise ConfigError(
-                f"reason and error are texts, not {reason!r} and {error!r}: use str(error).",
-                topic=claim.topic,
-                operation="nack",
-            )
-        if delay and not requeue:
-            raise ConfigError(
+        held = HeldClaim.of(claim, "nack")
+        ids = chosen_ids(claim, messages, "nack")
+        checked_flag(requeue, "requeue", "nack")
+        told = {
+            "reason": checked_text(reason, "reason", claim.topic, "nack")[:LONGEST_ERROR],
+            "error": checked_text(error, "error", claim.topic, "nack")[:LONGEST_ERROR],
+        }
+        later = checked_seconds(delay, "delay", claim.topic, "nack")
+        if later and not requeue:
+            raise InvalidArgumentError(
                 "delay is for messages that are given back: pass requeue=True with it.",
                 topic=claim.topic,
                 operation="nack",
             )
         if not requeue:
-            at = await self._context.now() if claim else 0.0
-            return await self._settle(
-                claim, ids, Decision(how="dead", reason=reason[:LONGEST_ERROR], error=error[:LONGEST_ERROR], until=at)
-            )
-        if not _is_number(delay) or not 0 <= delay < MOST_DELAY:
-            raise ConfigError(
-                f"delay is a number of seconds from 0, not {delay!r}.", topic=claim.topic, operation="nack"
-            )
-        until = await self._context.now() + delay
-        told = {"reason": reason[:LONGEST_ERROR] if reason != NACK else "", "error": error[:LONGEST_ERROR]}
-        return await self._settle(claim, ids, Decision(how="released", until=until if delay else 0.0, **told))
+            at = await self._context.now() if ids else 0.0
+            return await self._settle(held, ids, Decision(how="dead", until=at, **told), "nack")
+        until = await self._context.now() + later
+        told["reason"] = told["reason"] if reason != NACK else ""
+        return await self._settle(held, ids, Decision(how="released", until=until if later else 0.0, **told), "nack")
+
+    # --- dead letters ---
+
+    async def dead_letters(
+        self,
+        topic: str,
+        *,
+        max_messages: int = 50,
+        newest_first: bool = True,
+        after: str | None = None,
+        payloads: bool = True,
+    ) -> DeadLetterPage:
+        """List dead letters by the time at which they were buried, each with why, and the message itself.
+
+        :param max_messages: how many a page has.
+        :param newest_first: begin with those that were buried last; False: with the eldest.
+        :param after: go on behind the page whose ``.next`` this is.
+        :param payloads: read the messages too, one more request for each.
+        """
+        self._check_open()
+        most = checked_count(max_messages, "max_messages", "dead_letters")
+        await self._topic(topic, "dead_letters")
+        return await dead_letters(
+            self._context, topic, most=most, newest_first=newest_first, after=after, payloads=payloads
+        )
 
     async def redrive(
-        self, topic: str, ids: Iterable[str] | None = None, *, max_messages: int | None = None
+        self, topic: str, ids: Iterable[str] | str | None = None, *, max_messages: int | None = None
     ) -> Redriven:
-        """Give dead letters back to the queue, all or those with these ids, with their count of deliveries at zero."""
+        """Give dead letters back to the queue, with their count of deliveries at zero.
+
+        :param ids: which, by the ids of dead letters or of their messages; without it, all of them.
+        :param max_messages: how many at most.
+        :raises InvalidArgumentError: there is no dead letter of one of these ids; none was given back.
+        """
         self._check_open()
-        only = None if ids is None else {ids} if isinstance(ids, str) else set(ids)
-        most = None if max_messages is None else _checked_count(max_messages)
+        only = checked_ids(ids, topic, "redrive")
+        most = None if max_messages is None else checked_count(max_messages, "max_messages", "redrive")
         await self._topic(topic, "redrive")
+        if only is not None:
+            only = await kept_under(self._context, topic, only)
         try:
-            return await redrive(self._context, topic, only=only, most=most)
+            done = await redrive(self._context, topic, only=only, most=most)
         finally:
             self._claims.look_anew(topic)
+        counts = {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
+        self._context.events.tell(LettersRedriven(topic=topic, **counts))
+        return done
 
-    async def sweep(self, topic: str, *, dry_run: bool = False, ask: Ask | None = None) -> Report:
+    # --- looking after a topic ---
+
+    async def sweep(self, topic: str, *, dry_run: bool = False, ask: AskOwner | None = None) -> Report:
         """Let the janitor sweep the topic once: finish what crashed processes left, remove what nobody needs.
 
         :param dry_run: change nothing; the report says what would be done.
-        :param ask: asked about each open claim, by its record, whether its owner goes on ("going": it is renewed), has
-            "ended" (it is fenced), or is not known (None: it is left alone).
+        :param ask: asked about each open claim whether its owner goes on ("going": it is renewed), has "ended" (it is
+            fenced), or is not known (None: it is left alone). Awaited, if it is a coroutine function; else called in a
+            thread of its own.
         """
         self._check_open()
+        checked_flag(dry_run, "dry_run", "sweep")
+        if ask is not None and not callable(ask):
+            raise InvalidArgumentError(
+                f"ask is a function of one argument, an open claim, not {shown(ask)}.", topic=topic, operation="sweep"
+            )
         await self._topic(topic, "sweep")
-        report = await sweep(self._context, topic, dry_run=dry_run, ask=ask)
+        report = await sweep(self._context, topic, dry_run=dry_run, ask=None if ask is None else asking(topic, ask))
         self._claims.look_anew(topic)
         report.removed_leftovers += await sweep_probes(self._context, dry_run=dry_run)
+        self._context.events.tell(
+            Swept(topic=topic, counts=report.counts(), failures=len(report.failures), dry_run=dry_run)
+        )
         return report
 
     async def peek(self, topic: str, max_messages: int = 10) -> list[Message]:
         """Read messages from the head without claiming them, whether or not others have them."""
         self._check_open()
-        most = _checked_count(max_messages)
+        most = checked_count(max_messages, "max_messages", "peek")
         await self._topic(topic, "peek")
         return await peek(self._context, topic, most)
 
     async def find(self, topic: str, message_id: str) -> Found | None:
         """Say where a message is, by the id under which it is kept, or None if it is nowhere (any more)."""
         self._check_open()
+        layout.checked_topic(topic)
+        layout.checked_message_id(message_id)
         await self._topic(topic, "find")
         return await find(self._context, topic, message_id)
 
@@ -449,6 +561,8 @@ class PawnQueue:
         await self._topic(topic, "stats")
         return await stats(self._context, topic)
 
+    # --- its end ---
+
     async def aclose(self, *, keep_claims: bool | None = None) -> None:
         """Close the queue: give back its open claims, end its background work, give back its connections.
 
@@ -457,14 +571,15 @@ class PawnQueue:
         :param keep_claims: leave the messages of open claims to whoever comes by their claim ids next, who need not
             wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
         """
+        self._check_loop()
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.ensure_future(self._close(keep_claims))
         # Whoever is cancelled leaves nothing half closed, and a second call waits for the same end.
-        await uncut(self._closing, self._clock, LONGEST_CLOSE)
+        await uncut(self._closing, self._context.clock, LONGEST_CLOSE)
 
     async def _close(self, keep_claims: bool | None) -> None:  # noqa: FBT001 - as it was given
-        keep = self._settings.claims.keep_when_closed if keep_claims is None else keep_claims
+        keep = self._context.settings.claims.keep_when_closed if keep_claims is None else keep_claims
         try:
             # Those first who work on what is given back then: they are told.
             await together(*(one.end("its queue was closed") for one in self._kept))
@@ -472,35 +587,69 @@ class PawnQueue:
         finally:
             await self._heartbeat.stop()
             await self._context.time.aclose()
-            await self._store.aclose()
+            await self._context.store.aclose()
 
-    async def _settle(self, claim: Claim, ids: Iterable[str] | None, decision: Decision) -> Settlement:
-        self._check_open()
-        chosen = claim.ids if ids is None else [ids] if isinstance(ids, str) else ids
-        return await self._claims.settle(claim, dict.fromkeys(chosen, decision))
+    def _handed_out(self, claim: Claim) -> Claim:
+        if claim:
+            self._context.events.tell(
+                Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
+            )
+        return claim
+
+    async def _settle(self, claim: HeldClaim, ids: Iterable[str], decision: Decision, operation: str) -> Settlement:
+        done = await self._claims.settle(claim, dict.fromkeys(ids, decision))
+        self._context.events.tell(
+            Settled(
+                topic=claim.topic,
+                claim=claim.stem,
+                acked=tuple(done.acked),
+                buried=tuple(done.buried),
+                released=tuple(done.released),
+                lost=tuple(done.lost),
+            )
+        )
+        if done.lost:
+            raise LeaseLostError(
+                f"Claim {claim.claim_id} of topic {claim.topic!r} had lost {len(done.lost)} of the "
+                f"{len(list(done))} messages that were to be settled ({done.lost[0]}, say): others have them, or may "
+                "have, and deliver them again. The error's .settlement tells what became of each; to keep a claim over "
+                "long work, use keep_alive or a longer ttl.",
+                topic=claim.topic,
+                message=done.lost[0],
+                operation=operation,
+                settlement=done,
+            )
+        return done
 
     async def _topic(self, topic: str, operation: str) -> TopicRecord:
         return await self._known_topics.get(topic, operation)
 
-    def _checked_ttl(self, ttl: float | None) -> float:
-        time = self._settings.polling.visibility_timeout_seconds if ttl is None else ttl
-        margin = self._context.margin
-        if not _is_number(time) or not margin < time < MOST_DELAY:
-            raise ConfigError(
-                f"ttl={time!r}: pass a number of seconds above claims.margin_seconds={margin:g}, which is taken off at "
-                "its end, and below ten years."
-            )
-        return float(time)
-
-    async def _register(self, role: Role, name: str) -> Registration:
+    async def _register(self, role: Role, name: str) -> RegistrationRecord:
         self._check_open()
         registration = await self._registry.register(role, name)
         self._heartbeat.start()
         return registration
 
     def _check_open(self) -> None:
+        self._check_loop()
         if self._closed:
             raise QueueClosedError
+
+    def _check_loop(self) -> None:
+        try:
+            is_ours = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_ours = False
+        if not is_ours:
+            raise InvalidArgumentError(
+                "This queue was opened in another event loop, which alone can use and close it: open one in each "
+                "loop, or use SyncPawnQueue, which may be called from anywhere."
+            )
+
+    def __repr__(self) -> str:
+        """Show which queue it is: no secret is in it."""
+        state = "closed" if self._closed else self._agreed.strategy
+        return f"<{type(self).__name__} {self._context.settings.s3.bucket_name!r}: {state}>"
 
     async def __aenter__(self) -> Self:
         """Use an open queue as a context manager, once more."""
@@ -512,74 +661,3 @@ class PawnQueue:
     ) -> None:
         """Close the queue."""
         await self.aclose()
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _checked_wait(wait: object, topic: str) -> float:
-    if isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0:
-        return float(wait)
-    raise ConfigError(f"wait is a number of seconds from 0, not {wait!r}.", topic=topic, operation="claim")
-
-
-def _checked_count(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    raise ConfigError(f"max_messages is a whole number from 1, not {value!r}.")
-
-
-class Opening:
-    """A queue that is about to be opened: await it, or enter it."""
-
-    def __init__(
-        self,
-        settings: Settings | Mapping[str, Any] | str | PathLike[str] | None,
-        store: Store | None,
-        session: Session | None,
-        clock: Clock | None,
-        explicit: dict[str, Any],
-    ) -> None:
-        self._settings = settings
-        self._given = store
-        self._session = session
-        self._clock = clock or SystemClock()
-        self._explicit = explicit
-        self._queue: PawnQueue | None = None
-
-    async def _open(self) -> PawnQueue:
-        if self._given is not None:
-            self._explicit = {
-                "s3": {"bucket_name": "own-store"},
-                **self._explicit,
-            }  # where the bucket is, only it knows
-        settings = Settings.load(self._settings, **self._explicit)
-        # Importing boto3, reading profiles and making clients take a while, and other work of this loop goes on.
-        made = self._given if self._given is not None else await asyncio.to_thread(connect, settings.s3, self._session)
-        store = ResilientStore(made, settings.retry, self._clock, owned=self._given is None)
-        try:
-            return PawnQueue(store, self._clock, settings, await bucket.agree(store, self._clock, settings))
-        except BaseException:
-            await store.aclose()
-            raise
-
-    def __await__(self) -> Generator[Any, None, PawnQueue]:
-        """Open the queue; its user closes it."""
-        return self._open().__await__()
-
-    async def __aenter__(self) -> PawnQueue:
-        """Open the queue for the length of a block."""
-        self._queue = await self._open()
-        return self._queue
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the queue."""
-        if self._queue is not None:
-            await self._queue.aclose()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airflow_provider_pawnqueue.engine import hint
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError
+from airflow_provider_pawnqueue.engine.names import ClaimStem, MessageId
 
 #: The newest format of a body that this version reads, and the one that it writes. 0 stands for a body of pawn-queue's.
 FORMAT = 1
-
-StrategyName: TypeAlias = Literal["conditional_write", "csprng_verify"]
 
 
 class UnreadableRecordError(ValueError):
@@ -85,7 +84,8 @@ class BucketRecord(Record):
 
     what: ClassVar[str] = "bucket record"
 
-    strategy: StrategyName
+    #: The name of one of those that ``leases/strategies.py`` lists, or, to an old process, of a newer one.
+    strategy: str = Field(min_length=1)
     #: The store wants the ETag of ``If-Match`` without its quotes.
     unquoted_if_match: bool = False
     created_at: str = ""
@@ -108,12 +108,16 @@ class TopicRecord(Record):
 
     what: ClassVar[str] = "topic"
 
-    topic: str
+    #: What is stored as ``topic``. (A stored ``name``, of somebody else's, is an unknown field like any other.)
+    name: str = Field(alias="topic")
     created_at: str = ""
     settings: TopicSettings = TopicSettings()
 
+    def _as_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
 
-class Registration(Record):
+
+class RegistrationRecord(Record):
     """``_registry/{role}/{id}.json``: a producer or a consumer, and when it was last here."""
 
     what: ClassVar[str] = "registration"
@@ -130,7 +134,7 @@ class Envelope(Record):
 
     what: ClassVar[str] = "message"
 
-    id: str
+    id: MessageId
     topic: str = ""
     producer_id: str = ""
     created_at: str = ""
@@ -195,9 +199,9 @@ class ClaimRecord(Record):
     settled: dict[str, Decision] = {}
 
     @property
-    def stem(self) -> str:
+    def stem(self) -> ClaimStem:
         """The record's name, as leases have it."""
-        return f"{self.claim_id}.{self.generation}"
+        return ClaimStem(f"{self.claim_id}.{self.generation}")
 
     @property
     def session_end(self) -> float:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims.moves import PATIENCE, finish_move
-from airflow_provider_pawnqueue.engine.claims.takeover import is_over
+from airflow_provider_pawnqueue.engine.claims import moves
+from airflow_provider_pawnqueue.engine.claims.moves import PATIENCE
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
@@ -89,10 +89,10 @@ async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bo
     if isinstance(outcome, Unknown):
         raise outcome.fault
     if isinstance(outcome, Done):
-        return await finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
+        return await moves.finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
     # Somebody else has the lock. ⚑ §5: whoever meets it overdue finishes the move.
     standing = await context.read_lease(topic, parsed.uuid)
     if standing is None or standing.lease.state != "moving":
         return False
-    over = is_over(context, standing.lease.until, await context.now())
-    return over and await finish_move(context, topic, parsed.uuid, standing)
+    due = context.is_due(standing.lease, await context.now())
+    return due and await moves.finish_move(context, topic, parsed.uuid, standing)

@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, get_args
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.clock import iso
-from airflow_provider_pawnqueue.engine.errors import ConfigError, PawnQueueError, StoreError
-from airflow_provider_pawnqueue.engine.gather import Shared, each
+from airflow_provider_pawnqueue.engine.clock import instant, iso
+from airflow_provider_pawnqueue.engine.context import PARTING
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.gather import Shared, each, first_of
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.records import Registration, UnreadableRecordError
+from airflow_provider_pawnqueue.engine.records import RegistrationRecord, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
+    from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.layout import Role
     from airflow_provider_pawnqueue.engine.leases.cas import Registers
-    from airflow_provider_pawnqueue.engine.server_time import ServerTime
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of("registry")
 
 LONGEST_NAME = 256
 #: For so long one registration of somebody else's is tried to be read.
 PATIENCE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A producer or a consumer: its name has one id, in all processes and for ever."""
+
+    role: Literal["producer", "consumer"]
+    name: str
+    id: str
+    registered_at: datetime | None
+    """None where its registration, another library's say, does not tell."""
+    last_seen: datetime | None
+
+    @classmethod
+    def of(cls, entry: RegistrationRecord) -> Self:
+        """Show a stored registration."""
+        role: Literal["producer", "consumer"] = "producer" if entry.role.startswith("producer") else "consumer"
+        return cls(role, entry.name, entry.entity_id, instant(entry.registered_at), instant(entry.last_seen))
 
 
 class Registry:
@@ -36,16 +56,19 @@ class Registry:
     Whatever many ask for at once is done once: starting together costs as much as starting alone.
     """
 
-    def __init__(self, store: ResilientStore, registers: Registers, time: ServerTime, *, at_once: int) -> None:
+    def __init__(self, context: Context) -> None:
+        store, at_once = context.store, context.at_once
         self._store = store
-        self._registers = registers
-        self._time = time
+        self._registers = context.registers
+        self._time = context.time
         self._at_once = at_once
-        self._mine: dict[tuple[Role, str], Registration] = {}
-        self._attempts: Shared[tuple[Role, str], Registration] = Shared()
-        self._rolls: dict[Role, _Roll] = {role: _Roll(store, role, at_once=at_once) for role in get_args(layout.Role)}
+        self._mine: dict[tuple[Role, str], RegistrationRecord] = {}
+        self._attempts: Shared[tuple[Role, str], RegistrationRecord] = Shared()
+        self._rolls: dict[Role, _Roll] = {
+            role: _Roll(store, self._registers, role, at_once=at_once) for role in get_args(layout.Role)
+        }
 
-    async def register(self, role: Role, name: str) -> Registration:
+    async def register(self, role: Role, name: str) -> RegistrationRecord:
         """Return the registration of the name; make it if there is none.
 
         The key is derived from the name, so whoever registers it at the same instant meets us there, and the id that
@@ -57,9 +80,13 @@ class Registry:
             return known
         return await self._attempts.do((role, name), lambda: self._register(role, name))
 
-    async def everyone(self, role: Role) -> list[Registration]:
+    def knows(self, role: Role, name: str) -> bool:
+        """Say whether this process has registered the name."""
+        return (role, name) in self._mine
+
+    async def everyone(self, role: Role) -> list[RegistrationRecord]:
         """Return everyone who ever registered in the role, by name. What cannot be read is left out."""
-        by_name: dict[str, Registration] = {}
+        by_name: dict[str, RegistrationRecord] = {}
         found = await self._rolls[role].all_of_them()
         # What stands at the name's own key holds, as in register(); then the eldest.
         for key in sorted(found, key=lambda key: (key != _key(role, found[key].name), _seniority(found[key]))):
@@ -89,13 +116,13 @@ class Registry:
         fresh = entry.model_copy(update={"last_seen": now}).stamped(entry.nonce)
         key = _key(role, name)
         try:
-            version = await self._store.overwrite(key, fresh.encode())
+            version = await self._registers.overwrite(key, fresh)
         except PawnQueueError as error:
             return error
         self._rolls[role].enter(key, version, fresh)
         return None
 
-    async def _register(self, role: Role, name: str) -> Registration:
+    async def _register(self, role: Role, name: str) -> RegistrationRecord:
         key = _key(role, name)
         standing = await self._rolls[role].read(key)
         if standing is None:
@@ -103,7 +130,7 @@ class Registry:
         self._mine[role, name] = standing
         return standing
 
-    async def _create(self, role: Role, name: str, key: str) -> Registration:
+    async def _create(self, role: Role, name: str, key: str) -> RegistrationRecord:
         now = await self._time.now_iso()
         earlier = await self._rolls[role].all_by(name)
         if earlier:
@@ -111,7 +138,7 @@ class Registry:
             record = entry.model_copy(update={"last_seen": now})
         else:
             entity_id = layout.id_of_name(role, name)
-            record = Registration(role=role, name=name, entity_id=entity_id, registered_at=now, last_seen=now)
+            record = RegistrationRecord(role=role, name=name, entity_id=entity_id, registered_at=now, last_seen=now)
         [outcome] = await self._registers.write([Step(key, record)])
         if isinstance(outcome, Done):
             self._rolls[role].enter(key, outcome.version, record)
@@ -136,35 +163,36 @@ class Registry:
 class _Roll:
     """All registrations of one role. What was read is remembered by its version, and forgotten with it."""
 
-    def __init__(self, store: ResilientStore, role: Role, *, at_once: int) -> None:
+    def __init__(self, store: ResilientStore, registers: Registers, role: Role, *, at_once: int) -> None:
         self._store = store
+        self._registers = registers
         self._role = role
         self._at_once = at_once
-        self._known: dict[str, tuple[str, Registration | None]] = {}
+        self._known: dict[str, tuple[str, RegistrationRecord | None]] = {}
         self._looks: Shared[bool, set[str]] = Shared()
         self._looking = asyncio.Lock()
 
-    def enter(self, key: str, version: str, entry: Registration | None) -> None:
+    def enter(self, key: str, version: str, entry: RegistrationRecord | None) -> None:
         """Remember what stands there."""
         self._known[key] = (version, entry)
 
-    async def read(self, key: str) -> Registration | None:
+    async def read(self, key: str) -> RegistrationRecord | None:
         """Return the registration that has this key, or None where there is none."""
-        return await self._read(self._store, key)
+        return await self._read(self._registers, key)
 
-    async def _read(self, store: ResilientStore, key: str) -> Registration | None:
-        found = await store.get(key)
+    async def _read(self, registers: Registers, key: str) -> RegistrationRecord | None:
+        found = await registers.look(key)
         if found is None:
             return None
         entry = None
         try:
-            entry = Registration.decode(found.body, key)
+            entry = RegistrationRecord.decode(found.body, key)
         except UnreadableRecordError:
             logger.warning("%s is no registration and is left alone.", key)
         self.enter(key, found.info.version, entry)
         return entry
 
-    async def all_of_them(self) -> dict[str, Registration]:
+    async def all_of_them(self) -> dict[str, RegistrationRecord]:
         """Return all that can be read, by key, as they are now."""
         unread = await self._look(names_only=False)
         found = {key: entry for key, (_, entry) in self._known.items() if entry is not None and key not in unread}
@@ -173,7 +201,7 @@ class _Roll:
             await self._store.get(layout.BUCKET_RECORD)
         return found
 
-    async def all_by(self, name: str) -> list[Registration]:
+    async def all_by(self, name: str) -> list[RegistrationRecord]:
         """Return those by this name; of when they were last seen they may say too little.
 
         ⚑ §5.6: one that cannot be read, for good or for as long as it is tried, is taken for another name's. This risks
@@ -200,12 +228,12 @@ class _Roll:
 
     async def _look_now(self, *, names_only: bool) -> set[str]:
         before = set(self._known)
-        pages = self._store.pages(layout.registrations(self._role))
+        pages = self._registers.pages(layout.registrations(self._role))
         listed = {info.key: info.version async for page in pages for info in page}
         for key in before.difference(listed):
             self._known.pop(key, None)
         unreadable: set[str] = set()
-        patient = self._store.with_budget(PATIENCE)
+        patient = self._registers.through(self._store.with_budget(PATIENCE))
 
         async def read(key: str) -> None:
             try:
@@ -234,6 +262,26 @@ class Heartbeat:
         self._clock = clock
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
+        self._enlisting: dict[tuple[Role, str], asyncio.Task[None]] = {}
+        self._refused: set[tuple[Role, str]] = set()
+
+    def enlist(self, role: Role, name: str) -> None:
+        """Register somebody beside what is done at this moment, which does not wait for it, nor fail with it."""
+        if self._registry.knows(role, name) or (role, name) in self._enlisting:
+            return
+        task = asyncio.create_task(self._enlist(role, name), name=f"pawnqueue-register-{name}")
+        self._enlisting[role, name] = task
+        task.add_done_callback(lambda _: self._enlisting.pop((role, name), None))
+
+    async def _enlist(self, role: Role, name: str) -> None:
+        try:
+            await self._registry.register(role, name)
+        except PawnQueueError as error:
+            if (role, name) not in self._refused:
+                self._refused.add((role, name))
+                logger.warning("%s %r could not be registered, and works all the same: %s", role[:-1], name, error)
+            return
+        self.start()
 
     def start(self) -> None:
         """Begin, if it has not begun."""
@@ -246,6 +294,10 @@ class Heartbeat:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        # ⚑ §4, Interrupted: what was sent may land, so its answer is waited for, though not for ever.
+        enlisting = list(self._enlisting.values())
+        if enlisting:
+            await first_of(asyncio.gather(*enlisting, return_exceptions=True), self._clock, PARTING)
 
     async def _run(self) -> None:
         # Who was registered before is seen at once, so that a process that is gone within the minute was seen too.
@@ -263,7 +315,7 @@ class Heartbeat:
 
 def _check(name: object) -> None:
     if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not _has_utf8(name):
-        raise ConfigError(
+        raise InvalidArgumentError(
             f"The name of a producer or consumer is a text of 1 to {LONGEST_NAME} characters, not {str(name)[:40]!r}: "
             "it stays the same over restarts, as its id belongs to it.",
             operation="register",
@@ -278,13 +330,10 @@ def _key(role: Role, name: str) -> str:
     return layout.registration(role, layout.id_of_name(role, name))
 
 
-def _age(entry: Registration, now: float) -> float:
-    try:
-        seen = datetime.fromisoformat(entry.last_seen)
-    except ValueError:
-        return math.inf
-    return now - seen.replace(tzinfo=seen.tzinfo or UTC).timestamp()
+def _age(entry: RegistrationRecord, now: float) -> float:
+    seen = instant(entry.last_seen)
+    return math.inf if seen is None else now - seen.timestamp()
 
 
-def _seniority(entry: Registration) -> tuple[str, str]:
+def _seniority(entry: RegistrationRecord) -> tuple[str, str]:
     return entry.registered_at, entry.entity_id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -12,8 +11,10 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import hint, layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError, TopicNotEmptyError
+from airflow_provider_pawnqueue.engine.events import TopicChanged, logger_of
 from airflow_provider_pawnqueue.engine.gather import each, in_full
 from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.leases.lease import is_over
 from airflow_provider_pawnqueue.engine.store.port import Unknown
 from airflow_provider_pawnqueue.engine.topics import SEEN, missing
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
     from airflow_provider_pawnqueue.engine.topics import Topics
 
-logger = logging.getLogger(__name__)
+logger = logger_of("topics")
 
 #: How many pages of a folder are counted for a topic that is not deleted: its error says roughly what is there.
 COUNTED = 10
@@ -32,13 +33,41 @@ COUNTED = 10
 ROUNDS = 10
 
 
-async def delete(context: Context, topics: Topics, topic: str, *, force: bool) -> None:
+@dataclass(slots=True)
+class Removed:
+    """How many objects of which kind a purge or a deletion has removed, or, in a dry run, would remove."""
+
+    messages: int = 0
+    dead_letters: int = 0
+    claims: int = 0
+    """Records of claims, those that had ended included."""
+
+
+async def purge(context: Context, topic: str, *, messages: bool, dead_letters: bool, dry_run: bool) -> Removed:
+    """Remove messages, or dead letters, or both, of a topic that goes on.
+
+    What comes in behind the listing stays. Leases of messages that are gone are the janitor's; whoever works on such a
+    message settles it as ever, and finds nothing left to do.
+    """
+    removal = _Removal(context, topic)
+    parts = [layout.messages] * messages + [layout.packs] * messages + [layout.dead_letters] * dead_letters
+    for part in parts:
+        async for page in context.store.pages(part(topic)):
+            # A stranger's object is left alone.
+            await removal.remove([info.key for info in page if removal.count(info.key)], dry_run=dry_run)
+    if not dry_run:
+        context.events.tell(TopicChanged(topic=topic, what="purged"))
+    return removal.removed
+
+
+async def delete(context: Context, topics: Topics, topic: str, *, force: bool, dry_run: bool) -> Removed:
     """Delete the topic and what is left below it, if it holds no message, lease, unfinished claim or dead letter.
 
     A message that a publisher sends at the same instant is not lost: it is there again when the topic is created
     again.
 
     :param force: delete those too.
+    :param dry_run: change nothing, and count what would be deleted.
     """
     layout.checked_topic(topic)
     if await topics.find(topic) is None:
@@ -46,6 +75,10 @@ async def delete(context: Context, topics: Topics, topic: str, *, force: bool) -
     removal = _Removal(context, topic)
     if not force:
         await removal.refuse_if_used()
+    if dry_run:
+        async for page in context.registers.pages(layout.topic_folder(topic)):
+            await removal.remove([info.key for info in page if removal.count(info.key)], dry_run=True)
+        return removal.removed
     found = await topics.find(topic)
     try:
         # The marker goes first, so that publishers stop; what came in before that is seen by the second look.
@@ -58,6 +91,8 @@ async def delete(context: Context, topics: Topics, topic: str, *, force: bool) -
             record = found[0]
             await in_full(lambda: removal.restore(record))
         raise
+    context.events.tell(TopicChanged(topic=topic, what="deleted"))
+    return removal.removed
 
 
 class _Removal:
@@ -65,9 +100,38 @@ class _Removal:
 
     def __init__(self, context: Context, topic: str) -> None:
         self._context = context
-        self._store = context.store
+        # A topic is listed and cleared by what it is made of: a register as one, and what is none as the object it is.
+        # Leases, records and the marker lie between messages and strangers' objects there, and each is to be named and
+        # deleted once, in one request with the others of its page.
+        self._registers = context.registers
         self._topic = topic
         self._marker = layout.topic_marker(topic)
+        self.removed = Removed()
+
+    def count(self, key: str) -> bool:
+        """Count an object that is about to be removed; return whether it is one of the queue's."""
+        if key.startswith(layout.messages(self._topic)):
+            is_ours = layout.parse_message(key) is not None
+            self.removed.messages += is_ours
+            return is_ours
+        if key.startswith(layout.dead_letters(self._topic)):
+            letter = layout.parse_dead_letter(key)
+            self.removed.dead_letters += letter is not None and not letter[1]
+            return letter is not None
+        self.removed.claims += key.startswith(layout.claims(self._topic))
+        return True
+
+    async def remove(self, keys: Sequence[str], *, dry_run: bool) -> None:
+        """Delete objects, unless only their number is asked for."""
+        failed = {} if dry_run or not keys else await self._context.store.delete(keys)
+        for key, error in failed.items():
+            raise StoreError(
+                f"Topic {self._topic!r} was purged in part only: {key} is still there ({error}). Purge it again.",
+                topic=self._topic,
+                operation="purge",
+                cause=error,
+                transient=error.transient,
+            )
 
     async def refuse_if_used(self) -> list[str]:
         """Raise if anything is there that stands for a message; return the keys of the claims that have ended."""
@@ -97,7 +161,7 @@ class _Removal:
         parts = (layout.messages, layout.packs, layout.leases, layout.claims, layout.dead_letters)
         # What came in meanwhile is somebody's; a marker that is there now is of who created the topic anew.
         kept = (*(part(self._topic) for part in parts), self._marker)
-        async for page in self._store.pages(layout.topic_folder(self._topic)):
+        async for page in self._registers.pages(layout.topic_folder(self._topic)):
             await self._gone([info.key for info in page if not info.key.startswith(kept)])
 
     async def remove_all(self) -> None:
@@ -119,19 +183,21 @@ class _Removal:
     async def _clear(self, folder: str) -> bool:
         """Remove what is there; return whether to look again."""
         some = False
-        async for page in self._store.pages(folder):
+        async for page in self._registers.pages(folder):
             keys = [info.key for info in page]
             if self._marker in keys:
                 return False
             some = True
             await self._gone(keys)
+            for key in keys:
+                self.count(key)
         return some
 
     async def _ended_claims(self) -> list[str]:
         """Return the records of claims that nobody works for; raise if there is another one, or a stranger."""
         ended: list[str] = []
         unsure: dict[str, str] = {}
-        async for page in self._store.pages(layout.claims(self._topic)):
+        async for page in self._registers.pages(layout.claims(self._topic)):
             for info in page:
                 parsed = layout.parse_claim(info.key)
                 glance = hint.glance_at_record(info.size, info.last_modified)
@@ -157,7 +223,7 @@ class _Removal:
 
     async def _first_pages(self, folder: str) -> _Folder:
         found = _Folder()
-        async with aclosing(self._store.pages(folder)) as pages:
+        async with aclosing(self._registers.pages(folder)) as pages:
             async for page in pages:
                 if found.pages == COUNTED:
                     found.more = True
@@ -167,7 +233,7 @@ class _Removal:
         return found
 
     async def _gone(self, keys: Sequence[str]) -> None:
-        failed = await self._store.delete(keys) if keys else {}
+        failed = await self._registers.delete(keys) if keys else {}
         for key, error in failed.items():
             raise StoreError(
                 f"Topic {self._topic!r} was deleted in part only: {key} is still there ({error}). Delete it again.",
@@ -251,7 +317,7 @@ def _state(lease: ObjectInfo | None, now: float, margin: float) -> str:
         return "pending" if lease is None else "in flight"
     if glance.state == "released":
         return "delayed" if glance.latest > max(now, lease.last_modified.timestamp()) else "pending"
-    return "in flight" if glance.latest + margin > now else "pending"
+    return "pending" if is_over(glance.latest, now, margin) else "in flight"
 
 
 def _counted(counts: Mapping[str, int], example: str = "") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.events import logger_of
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
-logger = logging.getLogger(__name__)
+logger = logger_of("store")
 
 #: A sample, a PUT and a HEAD, that took longer says little: it is followed by another one.
 LONGEST_ROUND_TRIP = 1.0

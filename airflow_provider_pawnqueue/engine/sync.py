@@ -8,28 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
-from airflow_provider_pawnqueue.engine.queue import PawnQueue
+from airflow_provider_pawnqueue.engine.queue import NACK, PawnQueue
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.arguments import Chosen
     from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
+    from airflow_provider_pawnqueue.engine.clock import Clock
+    from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage
     from airflow_provider_pawnqueue.engine.errors import LeaseLostError
+    from airflow_provider_pawnqueue.engine.events import Listener
     from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
-    from airflow_provider_pawnqueue.engine.janitor import Ask, Report
+    from airflow_provider_pawnqueue.engine.janitor import AskOwner, Report
+    from airflow_provider_pawnqueue.engine.opening import Sections
     from airflow_provider_pawnqueue.engine.probe import Finding
-    from airflow_provider_pawnqueue.engine.records import Registration, TopicRecord, TopicSettings
+    from airflow_provider_pawnqueue.engine.publish import NewMessage
     from airflow_provider_pawnqueue.engine.redrive import Redriven
+    from airflow_provider_pawnqueue.engine.registry import Registration
+    from airflow_provider_pawnqueue.engine.removal import Removed
     from airflow_provider_pawnqueue.engine.settings import Settings
     from airflow_provider_pawnqueue.engine.store.credentials import Session
     from airflow_provider_pawnqueue.engine.store.port import Store
+    from airflow_provider_pawnqueue.engine.topics import Topic, TopicOptions
 
 T = TypeVar("T")
 
@@ -92,7 +101,7 @@ class SyncKeepAlive:
         self.lost = threading.Event()
         self.error: LeaseLostError | None = None
 
-    def _tell(self, error: LeaseLostError) -> Awaitable[None] | None:
+    def tell(self, error: LeaseLostError) -> Awaitable[None] | None:
         """Tell of the loss, in the thread of the loop: what is raised here is logged there."""
         self.error = error
         self.lost.set()
@@ -111,7 +120,7 @@ _NO_EXIT = (
 class SyncPawnQueue:
     """:class:`~.queue.PawnQueue` without ``await``: ``with SyncPawnQueue.open(...) as queue:``.
 
-    Its methods are those of PawnQueue, by the same names and arguments, and are documented there.
+    For plain scripts and services, Airflow's hook and Spark drivers, from any thread.
     """
 
     def __init__(self, reopen: Callable[[], Awaitable[PawnQueue]]) -> None:
@@ -126,12 +135,16 @@ class SyncPawnQueue:
         *,
         store: Store | None = None,
         session: Session | None = None,
-        **explicit: Any,
+        clock: Clock | None = None,
+        on_event: Listener | None = None,
+        **sections: Unpack[Sections],
     ) -> Self:
-        """See :meth:`.queue.PawnQueue.open`."""
+        """Open the queue that is in a bucket."""
 
         async def reopen() -> PawnQueue:
-            return await PawnQueue.open(settings, store=store, session=session, **explicit)
+            return await PawnQueue.open(
+                settings, store=store, session=session, clock=clock, on_event=on_event, **sections
+            )
 
         return cls(reopen)
 
@@ -157,61 +170,101 @@ class SyncPawnQueue:
 
     @property
     def closed(self) -> bool:
-        """See :attr:`.queue.PawnQueue.closed`."""
+        """Whether it was closed."""
         return self._closed
 
     @property
     def strategy(self) -> str:
-        """See :attr:`.queue.PawnQueue.strategy`."""
+        """The lease strategy that all processes of this bucket follow."""
         return self._queue.strategy
 
     def probe(self) -> Finding:
-        """See :meth:`.queue.PawnQueue.probe`."""
+        """Ask the store again what it can do."""
         return self._run(lambda queue: queue.probe())
 
-    def create_topic(self, topic: str, **settings: Any) -> TopicSettings:
-        """See :meth:`.queue.PawnQueue.create_topic`."""
+    def create_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
+        """Create the topic if it does not exist, and return it."""
         return self._run(lambda queue: queue.create_topic(topic, **settings))
 
-    def update_topic(self, topic: str, **settings: Any) -> TopicSettings:
-        """See :meth:`.queue.PawnQueue.update_topic`."""
+    def update_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
+        """Change settings of the topic for everyone, and return it."""
         return self._run(lambda queue: queue.update_topic(topic, **settings))
 
-    def topic(self, topic: str) -> TopicRecord:
-        """See :meth:`.queue.PawnQueue.topic`."""
+    def topic(self, topic: str) -> Topic:
+        """Return a topic, with what is set for it."""
         return self._run(lambda queue: queue.topic(topic))
 
     def list_topics(self) -> list[str]:
-        """See :meth:`.queue.PawnQueue.list_topics`."""
+        """Return the names of all topics, sorted."""
         return self._run(lambda queue: queue.list_topics())
 
-    def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """See :meth:`.queue.PawnQueue.delete_topic`."""
-        self._run(lambda queue: queue.delete_topic(topic, force=force))
+    def delete_topic(self, topic: str, *, force: bool = False, dry_run: bool = False) -> Removed:
+        """Delete the topic, if nothing is left in it, or with all that is in it."""
+        return self._run(lambda queue: queue.delete_topic(topic, force=force, dry_run=dry_run))
+
+    def purge(self, topic: str, *, messages: bool = True, dead_letters: bool = False, dry_run: bool = False) -> Removed:
+        """Remove the messages of a topic, or its dead letters; the topic goes on."""
+        return self._run(
+            lambda queue: queue.purge(topic, messages=messages, dead_letters=dead_letters, dry_run=dry_run)
+        )
 
     def register_producer(self, name: str) -> Registration:
-        """See :meth:`.queue.PawnQueue.register_producer`."""
+        """Return the producer's registration."""
         return self._run(lambda queue: queue.register_producer(name))
 
     def register_consumer(self, name: str) -> Registration:
-        """See :meth:`.queue.PawnQueue.register_consumer`."""
+        """Return the consumer's registration."""
         return self._run(lambda queue: queue.register_consumer(name))
 
     def list_producers(self) -> list[Registration]:
-        """See :meth:`.queue.PawnQueue.list_producers`."""
+        """Return every producer that ever registered."""
         return self._run(lambda queue: queue.list_producers())
 
     def list_consumers(self) -> list[Registration]:
-        """See :meth:`.queue.PawnQueue.list_consumers`."""
+        """Return every consumer that ever registered."""
         return self._run(lambda queue: queue.list_consumers())
 
-    def publish(self, topic: str, payloads: Iterable[Mapping[str, Any]], **options: Any) -> list[str]:
-        """See :meth:`.queue.PawnQueue.publish`."""
-        return self._run(lambda queue: queue.publish(topic, payloads, **options))
+    def publish(
+        self,
+        topic: str,
+        payloads: Iterable[Mapping[str, Any] | NewMessage],
+        *,
+        producer: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        create: bool = False,
+    ) -> list[str]:
+        """Publish messages, and return their ids in order."""
+        return self._run(
+            lambda queue: queue.publish(topic, payloads, producer=producer, headers=headers, create=create)
+        )
 
-    def claim(self, topic: str, consumer: str, **options: Any) -> Claim:
-        """See :meth:`.queue.PawnQueue.claim`."""
-        return self._run(lambda queue: queue.claim(topic, consumer, **options))
+    def claim(  # noqa: PLR0913 - all but the first two have a default
+        self,
+        topic: str,
+        consumer: str,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        ttl: float | None = None,
+        claim_id: str | None = None,
+        owner: str | None = None,
+        wait: float = 0.0,
+        session_ttl: float | None = None,
+    ) -> Claim:
+        """Claim messages: nobody else is given them until they are settled, or the claim's time is over."""
+        return self._run(
+            lambda queue: queue.claim(
+                topic,
+                consumer,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                ttl=ttl,
+                claim_id=claim_id,
+                owner=owner,
+                wait=wait,
+                session_ttl=session_ttl,
+            )
+        )
 
     def attach(
         self,
@@ -221,11 +274,11 @@ class SyncPawnQueue:
         session_ttl: float | None = None,
         wait: float = 0.0,
     ) -> Claim:
-        """See :meth:`.queue.PawnQueue.attach`."""
+        """Go on with a claim that another process handed over."""
         return self._run(lambda queue: queue.attach(reference, ttl=ttl, session_ttl=session_ttl, wait=wait))
 
     def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
-        """See :meth:`.queue.PawnQueue.renew`."""
+        """Keep the claim for as long as it was claimed for, from now on."""
         self._run(lambda queue: queue.renew(claim, ttl=ttl, session_ttl=session_ttl))
 
     @contextmanager
@@ -237,11 +290,11 @@ class SyncPawnQueue:
         ttl: float | None = None,
         interval: float | None = None,
     ) -> Iterator[SyncKeepAlive]:
-        """See :meth:`.queue.PawnQueue.keep_alive`; ``on_lost`` is called in the thread of the loop."""
+        """Renew the claim in the background; ``on_lost`` is called in the thread of the queue's loop."""
         told = SyncKeepAlive(on_lost)
 
         async def make(queue: PawnQueue) -> KeepAlive:
-            return queue.keep_alive(claim, on_lost=told._tell, ttl=ttl, interval=interval)  # noqa: SLF001 - this file's own
+            return queue.keep_alive(claim, on_lost=told.tell, ttl=ttl, interval=interval)
 
         keeper = self._run(make)
         loop = self._loop
@@ -253,38 +306,68 @@ class SyncPawnQueue:
                 with suppress(QueueClosedError):  # closed inside the block: it has ended with the queue
                     loop.run(keeper.__aexit__(None, None, None))
 
-    def ack(self, claim: Claim, ids: Iterable[str] | None = None) -> Settlement:
-        """See :meth:`.queue.PawnQueue.ack`."""
-        return self._run(lambda queue: queue.ack(claim, ids))
+    def ack(self, claim: Claim, messages: Chosen | None = None) -> Settlement:
+        """Settle messages as done. They are not delivered again."""
+        return self._run(lambda queue: queue.ack(claim, messages))
 
-    def nack(self, claim: Claim, ids: Iterable[str] | None = None, **options: Any) -> Settlement:
-        """See :meth:`.queue.PawnQueue.nack`."""
-        return self._run(lambda queue: queue.nack(claim, ids, **options))
+    def nack(  # noqa: PLR0913 - all but the claim have a default
+        self,
+        claim: Claim,
+        messages: Chosen | None = None,
+        *,
+        requeue: bool = False,
+        delay: float = 0.0,
+        reason: str = NACK,
+        error: str = "",
+    ) -> Settlement:
+        """Settle messages as not done: buried, or with ``requeue`` given back to the queue."""
+        return self._run(
+            lambda queue: queue.nack(claim, messages, requeue=requeue, delay=delay, reason=reason, error=error)
+        )
 
-    def redrive(self, topic: str, ids: Iterable[str] | None = None, *, max_messages: int | None = None) -> Redriven:
-        """See :meth:`.queue.PawnQueue.redrive`."""
+    def dead_letters(
+        self,
+        topic: str,
+        *,
+        max_messages: int = 50,
+        newest_first: bool = True,
+        after: str | None = None,
+        payloads: bool = True,
+    ) -> DeadLetterPage:
+        """List dead letters by the time at which they were buried, each with why, and the message itself."""
+        return self._run(
+            lambda queue: queue.dead_letters(
+                topic, max_messages=max_messages, newest_first=newest_first, after=after, payloads=payloads
+            )
+        )
+
+    def redrive(
+        self, topic: str, ids: Iterable[str] | str | None = None, *, max_messages: int | None = None
+    ) -> Redriven:
+        """Give dead letters back to the queue, with their count of deliveries at zero."""
         return self._run(lambda queue: queue.redrive(topic, ids, max_messages=max_messages))
 
-    def sweep(self, topic: str, *, dry_run: bool = False, ask: Ask | None = None) -> Report:
-        """See :meth:`.queue.PawnQueue.sweep`; ``ask`` is awaited in the thread of the loop."""
+    def sweep(self, topic: str, *, dry_run: bool = False, ask: AskOwner | None = None) -> Report:
+        """Let the janitor sweep the topic once."""
         return self._run(lambda queue: queue.sweep(topic, dry_run=dry_run, ask=ask))
 
     def peek(self, topic: str, max_messages: int = 10) -> list[Message]:
-        """See :meth:`.queue.PawnQueue.peek`."""
+        """Read messages from the head without claiming them."""
         return self._run(lambda queue: queue.peek(topic, max_messages))
 
     def find(self, topic: str, message_id: str) -> Found | None:
-        """See :meth:`.queue.PawnQueue.find`."""
+        """Say where a message is."""
         return self._run(lambda queue: queue.find(topic, message_id))
 
     def stats(self, topic: str) -> Stats:
-        """See :meth:`.queue.PawnQueue.stats`."""
+        """Count the topic's messages."""
         return self._run(lambda queue: queue.stats(topic))
 
     def close(self, *, keep_claims: bool | None = None) -> None:
         """Close the queue, and end its thread; what other threads are doing with it ends too. May be called twice.
 
-        :param keep_claims: see :meth:`.queue.PawnQueue.aclose`.
+        :param keep_claims: leave the messages of open claims to whoever comes by their claim ids next, who need not
+            wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
         """
         self._closed = True
         if self._loop.pid != os.getpid():
@@ -295,6 +378,9 @@ class SyncPawnQueue:
         finally:
             self._loop.stop()
 
+    def __repr__(self) -> str:
+        return repr(self._queue).replace(PawnQueue.__name__, type(self).__name__, 1)
+
     def __enter__(self) -> Self:
         return self
 
@@ -302,6 +388,17 @@ class SyncPawnQueue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _document() -> None:
+    """Give each method the whole docstring of its twin: its first sentence stands there, its arguments here too."""
+    for name, ours in vars(SyncPawnQueue).items():
+        theirs = getattr(PawnQueue, name, None)
+        if not name.startswith("_") and inspect.isfunction(ours) and theirs is not None:
+            ours.__doc__ = theirs.__doc__
+
+
+_document()
 
 
 async def _call(function: Callable[[], Awaitable[T]]) -> T:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from pydantic import ValidationError
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.clock import instant
 from airflow_provider_pawnqueue.engine.errors import (
     ConfigError,
     StoreError,
     TopicExistsError,
     TopicNotFoundError,
 )
+from airflow_provider_pawnqueue.engine.events import TopicChanged
 from airflow_provider_pawnqueue.engine.gather import Shared, each
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done, Refused, Unknown
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.clock import Clock
-    from airflow_provider_pawnqueue.engine.leases.cas import Registers
-    from airflow_provider_pawnqueue.engine.server_time import ServerTime
-    from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+    from airflow_provider_pawnqueue.engine.context import Context
 
 
 #: How long a topic's record is relied upon, and how long it is that a topic which was there is there.
@@ -33,16 +35,39 @@ SEEN = 1.0
 PATIENCE = 5.0
 
 
+class TopicOptions(TypedDict, total=False):
+    """What may be set for one topic, for everyone who uses it."""
+
+    max_deliveries: int | None
+    """After so many deliveries without a settlement a message is buried (10 where nothing is said); None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic, and what is set for it."""
+
+    name: str
+    settings: TopicSettings
+    created_at: datetime | None = None
+    """None where its marker does not tell: made by hand, or by another library."""
+
+    @classmethod
+    def of(cls, record: TopicRecord) -> Self:
+        """Show a stored topic."""
+        return cls(record.name, record.settings, instant(record.created_at))
+
+
 class Topics:
     """The topics of one bucket."""
 
-    def __init__(self, store: ResilientStore, registers: Registers, time: ServerTime, *, at_once: int) -> None:
-        self._store = store
-        self._registers = registers
-        self._time = time
-        self._at_once = at_once
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._registers = context.registers
+        self._time = context.time
+        self._events = context.events
+        self._at_once = context.at_once
 
-    async def create(self, topic: str, settings: dict[str, Any]) -> TopicRecord:
+    async def create(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
         """Create the topic, or find that it exists. Settings that differ from those it has are an error."""
         layout.checked_topic(topic)
         wanted = _settings(topic, TopicSettings(), settings)
@@ -51,6 +76,7 @@ class Topics:
             record = TopicRecord(topic=topic, created_at=await self._time.now_iso(), settings=wanted)
             [outcome] = await self._registers.write([Step(layout.topic_marker(topic), record)])
             if isinstance(outcome, Done):
+                self._events.tell(TopicChanged(topic=topic, what="created"))
                 return record
             found = await self.find(topic)
             if found is None:
@@ -66,7 +92,7 @@ class Topics:
             )
         return existing
 
-    async def update(self, topic: str, settings: dict[str, Any]) -> TopicRecord:
+    async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
         """Change settings of the topic, by compare-and-set: changes of other processes at the same moment are kept."""
         layout.checked_topic(topic)
         backoff = self._store.backoff()
@@ -80,6 +106,7 @@ class Topics:
                 return record
             [outcome] = await self._registers.write([Step(layout.topic_marker(topic), changed, version)])
             if isinstance(outcome, Done):
+                self._events.tell(TopicChanged(topic=topic, what="changed"))
                 return changed
             if isinstance(outcome, Unknown) or not await backoff.pause():
                 raise _undecided(topic, "update_topic", outcome)
@@ -95,13 +122,18 @@ class Topics:
     async def names(self) -> list[str]:
         """Return the names of all topics: one LIST, and a HEAD for each folder, as a folder alone makes no topic."""
         names = [name for name in map(layout.topic_of_folder, await self._store.folders()) if name]
-        markers = await each(self._store.head, map(layout.topic_marker, names), at_once=self._at_once)
+        markers = await each(self._registers.head, map(layout.topic_marker, names), at_once=self._at_once)
         return sorted(name for name, marker in zip(names, markers, strict=True) if marker)
+
+    async def is_there(self, topic: str, *, patience: float) -> bool:
+        """Say whether the topic has its marker: one HEAD."""
+        patient = self._registers.through(self._store.with_budget(patience))
+        return await patient.head(layout.topic_marker(topic)) is not None
 
     async def find(self, topic: str) -> tuple[TopicRecord, str] | None:
         """Return the topic's record and its version, or None if there is no such topic."""
         key = layout.topic_marker(topic)
-        found = await self._store.get(key)
+        found = await self._registers.look(key)
         if found is None:
             return None
         try:
@@ -111,16 +143,15 @@ class Topics:
             record = TopicRecord(v=0, topic=topic)
         # Its key names it: pawn-queue's "team/orders" is our "orders" below the prefix "team/", and a marker may be a
         # copy of another topic's.
-        return record.model_copy(update={"topic": topic}), found.info.version
+        return record.model_copy(update={"name": topic}), found.info.version
 
 
 class KnownTopics:
     """What one process knows of the topics that it uses: their settings change seldom."""
 
-    def __init__(self, topics: Topics, store: ResilientStore, clock: Clock) -> None:
+    def __init__(self, context: Context, topics: Topics) -> None:
         self._topics = topics
-        self._store = store
-        self._clock = clock
+        self._clock = context.clock
         self._records: dict[str, tuple[TopicRecord, float]] = {}
         self._seen: dict[str, float] = {}
         self._reads: Shared[str, TopicRecord | None] = Shared()
@@ -183,7 +214,7 @@ class KnownTopics:
 
     async def _look(self, topic: str) -> bool:
         began, changes = self._clock.elapsed(), self._changes
-        if await self._store.with_budget(PATIENCE).head(layout.topic_marker(topic)) is None:
+        if not await self._topics.is_there(topic, patience=PATIENCE):
             self.forget(topic)
             return False
         if changes == self._changes:
@@ -196,7 +227,7 @@ class KnownTopics:
             self._seen[topic] = began
 
 
-def _settings(topic: str, before: TopicSettings, changes: dict[str, Any]) -> TopicSettings:
+def _settings(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> TopicSettings:
     unknown = [name for name in changes if name not in TopicSettings.model_fields]
     if unknown:
         known = ", ".join(TopicSettings.model_fields)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.engine import StoreError
+from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -100,7 +101,7 @@ async def claim_until(
 async def settled(settle: Callable[..., Awaitable[Settlement]], claim: Claim, *which: Any, **how: Any) -> Settlement:
     """Settle until it is known what became of each message."""
     deadline = Deadline()
-    while (settlement := await settle(claim, *which, **how)).unknown:
+    while (settlement := await settlement_of(settle(claim, *which, **how))).unknown:
         deadline.check(f"the settlement of {claim}")
     return settlement
 

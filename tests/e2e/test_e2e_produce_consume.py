@@ -25,7 +25,7 @@ async def test_what_is_published_is_consumed_in_order_and_gone_when_acked(queue:
 
     assert [message.id for message in messages] == ids
     assert [message.payload for message in messages] == payloads
-    assert {message.producer_id for message in messages} == {(await queue.register_producer("shop")).entity_id}
+    assert {message.producer_id for message in messages} == {(await queue.register_producer("shop")).id}
     assert {tuple(message.headers.items()) for message in messages} == {(("trace", "1"),)}
     assert {message.deliveries for message in messages} == {1}
     for claim in claims:

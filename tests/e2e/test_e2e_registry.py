@@ -24,7 +24,7 @@ async def test_six_registrations_have_six_ids_and_keep_them(queue: PawnQueue, se
     async def register_all(with_: PawnQueue) -> list[str]:
         producers = [patiently(lambda one=one: with_.register_producer(one)) for one in names]
         consumers = [patiently(lambda one=one: with_.register_consumer(one)) for one in names]
-        return [each.entity_id for each in await asyncio.gather(*producers, *consumers)]
+        return [each.id for each in await asyncio.gather(*producers, *consumers)]
 
     ids = await register_all(queue)
     assert len(set(ids)) == 6
@@ -32,7 +32,7 @@ async def test_six_registrations_have_six_ids_and_keep_them(queue: PawnQueue, se
     async with PawnQueue.open(settings) as later:
         assert await register_all(later) == ids
         listed = [*await later.list_producers(), *await later.list_consumers()]
-        assert [each.entity_id for each in listed if each.name in names] == ids
+        assert [each.id for each in listed if each.name in names] == ids
 
 
 async def test_a_name_that_two_register_at_once_has_one_id(queue: PawnQueue, settings: Settings, name: str) -> None:
@@ -40,5 +40,5 @@ async def test_a_name_that_two_register_at_once_has_one_id(queue: PawnQueue, set
     async with PawnQueue.open(settings) as other:
         both = [patiently(lambda one=one: one.register_consumer(name)) for one in (queue, other)]
         first, second = await asyncio.gather(*both)
-    assert first.entity_id == second.entity_id
-    assert [one.entity_id for one in await queue.list_consumers() if one.name == name] == [first.entity_id]
+    assert first.id == second.id
+    assert [one.id for one in await queue.list_consumers() if one.name == name] == [first.id]

@@ -15,6 +15,7 @@ import pytest
 
 from airflow_provider_pawnqueue.engine import (
     ConfigError,
+    InvalidArgumentError,
     InvalidTopicError,
     PawnQueue,
     PawnQueueError,
@@ -113,7 +114,7 @@ def threads_of_ours() -> list[threading.Thread]:
 async def failure_of(opening: Awaitable[PawnQueue]) -> PawnQueueError:
     """Open in vain, and see to it that the error is all that is left: one sentence, soon, and nothing secret."""
     async with asyncio.timeout(10):
-        with pytest.raises((StoreError, ConfigError)) as caught:
+        with pytest.raises((StoreError, InvalidArgumentError)) as caught:
             await opening
     error = caught.value
     sentence = str(error)

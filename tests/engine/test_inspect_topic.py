@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ConfigError, InvalidTopicError, StoreError, TopicNotFoundError, layout
+from airflow_provider_pawnqueue.engine import (
+    InvalidArgumentError,
+    InvalidTopicError,
+    StoreError,
+    TopicNotFoundError,
+    layout,
+)
 from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from tests.engine.virtual import MARGIN, TOPIC, TTL, Died, Effect, Process, World, numbered, numbers
@@ -224,8 +230,8 @@ async def test_peek_tells_a_store_that_gives_nothing_from_messages_that_it_does_
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, "3", None])
 async def test_peek_wants_a_number(ann: Process, most: Any) -> None:  # noqa: ANN401 - anything
-    """What is no number of messages is a ConfigError without a request."""
-    with ann.client.counting() as requests, pytest.raises(ConfigError):
+    """What is no number of messages is a InvalidArgumentError without a request."""
+    with ann.client.counting() as requests, pytest.raises(InvalidArgumentError):
         await ann.queue.peek(TOPIC, most)
     assert not requests
 

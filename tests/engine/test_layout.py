@@ -197,7 +197,13 @@ def test_a_lease_s_key_is_read_back(identifier: str) -> None:
 def test_a_claim_s_key_is_read_back(claim_id: str, generation: int) -> None:
     """Id and generation are told apart, dots in the id or not."""
     stem = layout.claim_stem(layout.checked_claim_id(claim_id), generation)
-    assert layout.parse_claim(layout.claim("orders", stem)) == (claim_id, generation)
+    assert layout.parse_claim(layout.claim("orders", stem)) == layout.parse_stem(stem) == (claim_id, generation)
+
+
+@pytest.mark.parametrize("stem", ["", ".", "a", "a.", ".0", "a.x", "a.-1", "a.0.json", "a/b.0", "a/b/c.0", ".a.0"])
+def test_what_is_no_claim_s_stem_is_none(stem: str) -> None:
+    """A lease may name anything as its claim; what has no record by that name could not be fenced."""
+    assert layout.parse_stem(stem) is None
 
 
 @given(ids)

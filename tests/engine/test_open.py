@@ -64,7 +64,7 @@ async def test_a_store_that_wants_bare_etags_is_remembered() -> None:
         async with PawnQueue.open(settings_at(server.endpoint)) as queue:
             await queue.create_topic("orders")
         async with PawnQueue.open(settings_at(server.endpoint)) as queue:
-            assert (await queue.update_topic("orders", max_deliveries=3)).max_deliveries == 3
+            assert (await queue.update_topic("orders", max_deliveries=3)).settings.max_deliveries == 3
         assert json.loads(server.objects(BUCKET)[RECORD])["unquoted_if_match"] is True
 
 
@@ -212,7 +212,8 @@ async def test_a_newer_format_is_refused(version: int) -> None:
         b"null",
         b"{}",
         b'{"v":1}',
-        b'{"v":1,"strategy":"mine"}',
+        b'{"v":1,"strategy":""}',
+        b'{"v":1,"strategy":1}',
         b'{"v":null,"strategy":"conditional_write"}',
         b"[" * 100_000,
         b'{"v":1,"strategy":"conditional_write"',
@@ -227,6 +228,27 @@ async def test_garbage_is_no_record(record: bytes) -> None:
     assert "s3.key_prefix" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert store.below._objects[RECORD].body == record
+
+
+@pytest.mark.parametrize("wanted", ["auto", "conditional_write"])
+async def test_a_strategy_of_a_newer_version_is_refused(wanted: str) -> None:
+    """Where a newer version has agreed on a strategy of its own, the error names it, and those that there are."""
+    store = await with_record({"v": 1, "strategy": "blocks"})
+    with pytest.raises(CompatibilityError) as caught:
+        await PawnQueue.open({"concurrency": {"strategy": wanted}}, store=store)
+    for part in ("'blocks'", RECORD, "conditional_write", "csprng_verify", "upgrade"):
+        assert part in str(caught.value)
+    assert store.calls == 1
+
+
+async def test_a_strategy_that_there_is_not_is_refused_at_once() -> None:
+    """The error says which there are, and no request was made."""
+    store = Watched()
+    with pytest.raises(ConfigError) as caught:
+        await PawnQueue.open({"concurrency": {"strategy": "conditional_writes"}}, store=store)
+    for part in ("'conditional_writes'", "concurrency.strategy", "auto, conditional_write or csprng_verify"):
+        assert part in str(caught.value)
+    assert store.calls == 0
 
 
 async def test_unknown_fields_are_no_garbage() -> None:

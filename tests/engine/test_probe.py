@@ -177,9 +177,25 @@ async def test_each_kind_of_store_is_recognised(name: str, client: str) -> None:
         assert server.objects(BUCKET) == {}
 
 
+@pytest.mark.parametrize(
+    "name", ["as AWS", "as Ceph", "no If-Match", "racy updates", "no If-None-Match", "racy creates"]
+)
+async def test_creates_and_updates_are_told_apart(name: str) -> None:
+    """What a store keeps of the one says nothing of the other: a strategy may need only one of them."""
+    behaviour = STORES[name][0]
+    with FaultServer(behaviour, buckets=(BUCKET,)) as server:
+        async with through(server, "obstore") as store:
+            finding = await probe(store, SystemClock())
+    assert (not finding.creates) == (behaviour.if_none_match == "atomic")
+    if not finding.creates:
+        assert (not finding.updates) == (behaviour.if_match == "atomic")
+    else:
+        assert name == "racy creates" or finding.updates == finding.creates
+
+
 async def test_a_memory_store_carries_conditional_writes(caplog: pytest.LogCaptureFixture) -> None:
     """The finding is logged at INFO with its reason, and nothing else is at that level or above."""
-    caplog.set_level(logging.INFO, logger="airflow_provider_pawnqueue")
+    caplog.set_level(logging.INFO, logger="pawnqueue")
     store = MemoryStore()
     finding = await probe(patient(store), SystemClock())
     assert finding == Finding("conditional_write", "If-None-Match and If-Match held in sequence and in a race")

@@ -66,7 +66,7 @@ async def test_a_message_has_pawn_queues_fields(world: World, ann: Process) -> N
     assert (body["id"], body["topic"], body["producer_id"], body["payload"]) == (
         one,
         TOPIC,
-        producer.entity_id,
+        producer.id,
         {"a": 1},
     )
     assert uuid.UUID(one).version == 4

@@ -18,7 +18,7 @@ from airflow_provider_pawnqueue.engine.records import (
     FORMAT,
     BucketRecord,
     Record,
-    Registration,
+    RegistrationRecord,
     TopicRecord,
     TopicSettings,
     UnreadableRecordError,
@@ -32,7 +32,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False,
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12
 )
-known = {*TopicRecord.model_fields, "v", "nonce"}
+known = {info.alias or name for name, info in TopicRecord.model_fields.items()}
 unknown = st.dictionaries(st.text().filter(lambda name: name not in known), values, max_size=5)
 
 
@@ -77,18 +77,38 @@ def test_what_is_not_known_is_kept(fields: dict[str, Any], settings: dict[str, A
     }
 
 
-@pytest.mark.parametrize("name", ["model_config", "model_fields", "__class__", "encode", "decode", "what", "stamped"])
+@pytest.mark.parametrize(
+    "name", ["model_config", "model_fields", "__class__", "name", "encode", "decode", "what", "stamped"]
+)
 def test_a_field_may_have_any_name(name: str) -> None:
     """A stranger's field named like something of ours is only a field."""
     record = TopicRecord.decode(canonical({"topic": "orders", name: {"x": 1}}), KEY)
     assert json.loads(record.stamped("n").encode())[name] == {"x": 1}
 
 
+def test_a_topics_name_is_stored_as_its_topic() -> None:
+    """Bodies are what they were before the field was called by another name here."""
+    record = TopicRecord(topic="orders", created_at="then").stamped("n")
+    assert record.name == "orders"
+    assert record.encode() == (
+        b'{"created_at":"then","nonce":"n","settings":{"max_deliveries":10},"topic":"orders","v":1}'
+    )
+    stranger = TopicRecord.decode(b'{"name":"theirs","topic":"orders"}', KEY).model_copy(update={"name": "ours"})
+    assert json.loads(stranger.encode()) == {
+        "created_at": "",
+        "name": "theirs",
+        "nonce": "",
+        "settings": {"max_deliveries": 10},
+        "topic": "ours",
+        "v": 0,
+    }
+
+
 # --- formats ---
 
 
 @pytest.mark.parametrize("version", [FORMAT + 1, 99, 10**30])
-@pytest.mark.parametrize("kind", [TopicRecord, Registration, BucketRecord])
+@pytest.mark.parametrize("kind", [TopicRecord, RegistrationRecord, BucketRecord])
 def test_a_newer_format_is_refused_by_name(kind: type[Record], version: int) -> None:
     """A body of a newer format is refused, naming its key and its format, whatever else is in it."""
     with pytest.raises(CompatibilityError) as caught:
@@ -167,7 +187,7 @@ def test_strange_records_are_written_again(body: bytes) -> None:
     assert written.decode("utf-8")
     again = TopicRecord.decode(written, KEY)
     assert again == TopicRecord.decode(again.encode(), KEY)
-    assert again.topic == record.topic
+    assert again.name == record.name
     if not {"nan", "infinity", "overflow"} & {name for name, strange in STRANGE.items() if strange == body}:
         assert again.model_extra == record.model_extra
 
@@ -187,7 +207,7 @@ def test_what_cannot_be_written_again_is_not_dropped(field: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_no_body_crashes_the_reader(body: bytes) -> None:
     """Any bytes are a record, garbage, or of a newer format."""
-    for kind in (TopicRecord, Registration, BucketRecord):
+    for kind in (TopicRecord, RegistrationRecord, BucketRecord):
         with contextlib.suppress(UnreadableRecordError, CompatibilityError):
             kind.decode(body, KEY).encode()
 
@@ -242,4 +262,4 @@ def test_deliveries_are_counted_from_one(value: object) -> None:
 def test_records_are_frozen() -> None:
     """A record is changed by copying it."""
     with pytest.raises(ValidationError):
-        TopicRecord(topic="orders").topic = "other"  # type: ignore[misc]
+        TopicRecord(topic="orders").name = "other"  # type: ignore[misc]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ConfigError, QueueClosedError, TopicNotFoundError, layout
+from airflow_provider_pawnqueue.engine import InvalidArgumentError, QueueClosedError, TopicNotFoundError, layout
 from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK
 from tests.engine.virtual import OVERDUE, TOPIC, Died, Effect, Kind, Process, World, numbered, numbers
 
@@ -82,7 +82,8 @@ async def test_only_the_ids_that_were_asked_for(world: World, ann: Process) -> N
     assert sorted((await ann.queue.redrive(TOPIC, ids[1:3])).moved) == sorted(ids[1:3])
     assert (await ann.queue.redrive(TOPIC, ids[0])).moved == [ids[0]]
     assert (await ann.queue.redrive(TOPIC, [])).moved == []
-    assert (await ann.queue.redrive(TOPIC, ["unheard of"])).moved == []
+    with pytest.raises(InvalidArgumentError, match=r"has no dead letter unheard of: nothing was redriven"):
+        await ann.queue.redrive(TOPIC, [ids[3], "unheard of"])
     assert sorted(letters(world)) == sorted(ids[3:])
 
 
@@ -104,8 +105,8 @@ async def test_what_is_skipped_does_not_count(world: World, ann: Process) -> Non
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, "3"])
 async def test_a_number_that_is_none_is_refused(ann: Process, most: Any) -> None:  # noqa: ANN401 - anything
-    """What is no number of messages is a ConfigError without a request."""
-    with ann.client.counting() as requests, pytest.raises(ConfigError):
+    """What is no number of messages is a InvalidArgumentError without a request."""
+    with ann.client.counting() as requests, pytest.raises(InvalidArgumentError):
         await ann.queue.redrive(TOPIC, max_messages=most)
     assert not requests
 

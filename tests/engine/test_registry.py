@@ -10,11 +10,19 @@ import pickle
 import subprocess
 import sys
 import uuid
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import CompatibilityError, ConfigError, PawnQueue, Settings, StoreError, layout
+from airflow_provider_pawnqueue.engine import (
+    CompatibilityError,
+    InvalidArgumentError,
+    PawnQueue,
+    Settings,
+    StoreError,
+    layout,
+)
 from tests.engine.registered import ScriptedStore, registered_by_pawn_queue
 
 if TYPE_CHECKING:
@@ -36,21 +44,21 @@ async def test_a_name_keeps_its_id(store: ScriptedStore) -> None:
     """A name that is registered again, in this process or in another, has the same id, and one object."""
     first = await PawnQueue.open(store=store)
     registration = await first.register_producer("billing")
-    assert uuid.UUID(registration.entity_id).version == 4
-    assert (registration.role, registration.name) == ("producers", "billing")
+    assert uuid.UUID(registration.id).version == 4
+    assert (registration.role, registration.name) == ("producer", "billing")
     assert await first.register_producer("billing") == registration
     await first.aclose()
     async with PawnQueue.open(store=store) as second:
         again = await second.register_producer("billing")
-    assert (again.entity_id, again.registered_at) == (registration.entity_id, registration.registered_at)
-    assert await store.keys() == [f"_registry/producers/{registration.entity_id}.json"]
+    assert (again.id, again.registered_at) == (registration.id, registration.registered_at)
+    assert await store.keys() == [f"_registry/producers/{registration.id}.json"]
 
 
 async def test_one_id_when_all_register_at_once(store: ScriptedStore) -> None:
     """Of many processes that register a name at the same instant all get the same id, and one object is made."""
     queues = [await PawnQueue.open(store=store) for _ in range(20)]
     found = await asyncio.gather(*(queue.register_producer("billing") for queue in queues))
-    assert len({(one.entity_id, one.registered_at) for one in found}) == 1
+    assert len({(one.id, one.registered_at) for one in found}) == 1
     assert len(await store.keys()) == 1
     for queue in queues:
         await queue.aclose()
@@ -60,13 +68,9 @@ async def test_roles_are_apart(store: ScriptedStore) -> None:
     """A producer and a consumer of one name are two, each with an id of its own, listed each in its role."""
     async with PawnQueue.open(store=store) as queue:
         producer, consumer = await queue.register_producer("billing"), await queue.register_consumer("billing")
-        assert producer.entity_id != consumer.entity_id
-        assert [(one.role, one.entity_id) for one in await queue.list_producers()] == [
-            ("producers", producer.entity_id)
-        ]
-        assert [(one.role, one.entity_id) for one in await queue.list_consumers()] == [
-            ("consumers", consumer.entity_id)
-        ]
+        assert producer.id != consumer.id
+        assert [(one.role, one.id) for one in await queue.list_producers()] == [("producer", producer.id)]
+        assert [(one.role, one.id) for one in await queue.list_consumers()] == [("consumer", consumer.id)]
 
 
 async def test_an_id_outlives_silence(store: ScriptedStore) -> None:
@@ -75,15 +79,15 @@ async def test_an_id_outlives_silence(store: ScriptedStore) -> None:
     await store.put(key, body)
     async with PawnQueue.open(store=store) as queue:
         registration = await queue.register_producer("billing")
-        assert (registration.entity_id, registration.registered_at) == (entity_id, "2019-01-01T00:00:00+00:00")
+        assert (registration.id, registration.registered_at) == (entity_id, datetime(2019, 1, 1, tzinfo=UTC))
     # Ours too: made by this version, then aged.
     async with PawnQueue.open(store=store) as queue:
         ours = await queue.register_producer("shipping")
-    aged = await store.json(f"_registry/producers/{ours.entity_id}.json")
+    aged = await store.json(f"_registry/producers/{ours.id}.json")
     aged["last_seen"] = aged["registered_at"] = "2019-01-01T00:00:00+00:00"
-    await store.put(f"_registry/producers/{ours.entity_id}.json", json.dumps(aged).encode())
+    await store.put(f"_registry/producers/{ours.id}.json", json.dumps(aged).encode())
     async with PawnQueue.open(store=store) as queue:
-        assert (await queue.register_producer("shipping")).entity_id == ours.entity_id
+        assert (await queue.register_producer("shipping")).id == ours.id
 
 
 async def test_an_id_of_the_published_library_is_kept(store: ScriptedStore) -> None:
@@ -94,8 +98,8 @@ async def test_an_id_of_the_published_library_is_kept(store: ScriptedStore) -> N
     await store.put(*other[:2])
     queues = [await PawnQueue.open(store=store) for _ in range(5)]
     found = await asyncio.gather(*(queue.register_producer("billing") for queue in queues))
-    assert {one.entity_id for one in found} == {entity_id}
-    assert {one.registered_at for one in found} == {"2025-01-02T03:04:05.000006+00:00"}
+    assert {one.id for one in found} == {entity_id}
+    assert {one.registered_at for one in found} == {datetime(2025, 1, 2, 3, 4, 5, 6, tzinfo=UTC)}
     assert len(await store.keys()) == 3  # its own, the other one, and ours at the name's own key
     assert (await store.get(key) or pytest.fail("gone")).body == body
     for queue in queues:
@@ -110,8 +114,8 @@ async def test_the_elder_of_two_ids_is_kept(store: ScriptedStore) -> None:
         await store.put(key, body)
     queues = [await PawnQueue.open(store=store) for _ in range(5)]
     found = await asyncio.gather(*(queue.register_producer("billing") for queue in queues))
-    assert {one.entity_id for one in found} == {elder[2]}
-    assert [one.entity_id for one in await queues[0].list_producers()] == [elder[2]]
+    assert {one.id for one in found} == {elder[2]}
+    assert [one.id for one in await queues[0].list_producers()] == [elder[2]]
     for queue in queues:
         await queue.aclose()
 
@@ -122,7 +126,7 @@ async def test_list_and_register_agree_on_the_id(store: ScriptedStore) -> None:
         registration = await queue.register_producer("billing")
         key, body, _ = registered_by_pawn_queue("billing", "2019-01-01T00:00:00+00:00")
         await store.put(key, body)
-        assert [one.entity_id for one in await queue.list_producers()] == [registration.entity_id]
+        assert [one.id for one in await queue.list_producers()] == [registration.id]
 
 
 PROCESS = """
@@ -133,7 +137,7 @@ async def main():
     async with PawnQueue.open(pickle.loads(base64.b64decode(sys.argv[1]))) as queue:
         print("ready", flush=True)
         sys.stdin.readline()
-        print((await queue.register_consumer("billing")).entity_id, flush=True)
+        print((await queue.register_consumer("billing")).id, flush=True)
 
 asyncio.run(main())
 """
@@ -163,7 +167,7 @@ async def test_one_id_in_several_processes(seaweedfs: S3Server, settings_for: Ca
     assert len({output for output, _ in outputs}) == 1
     async with PawnQueue.open(settings) as queue:
         [listed] = await queue.list_consumers()
-    assert outputs[0][0].decode().strip() == listed.entity_id
+    assert outputs[0][0].decode().strip() == listed.id
 
 
 # --- listing ---
@@ -181,8 +185,8 @@ async def test_a_listing_shows_a_name_once(store: ScriptedStore) -> None:
         await store.put(key, json.dumps(later).encode())
         listed = await queue.list_producers()
     assert [one.name for one in listed] == ["billing", "shipping", "Ärger"]
-    assert (listed[0].entity_id, listed[0].registered_at) == (entity_id, "2019-01-01T00:00:00+00:00")
-    assert listed[0].last_seen == "2999-01-01T00:00:00+00:00"
+    assert (listed[0].id, listed[0].registered_at) == (entity_id, datetime(2019, 1, 1, tzinfo=UTC))
+    assert listed[0].last_seen == datetime(2999, 1, 1, tzinfo=UTC)
 
 
 async def test_a_thousand_and_more_are_listed(store: ScriptedStore) -> None:
@@ -214,7 +218,7 @@ async def test_garbage_is_left_alone(store: ScriptedStore, caplog: pytest.LogCap
         assert {record.getMessage() for record in caplog.records} == {
             f"{key} is no registration and is left alone." for key in GARBAGE
         }
-        assert [one.entity_id for one in await queue.list_producers()] == [registration.entity_id]
+        assert [one.id for one in await queue.list_producers()] == [registration.id]
     for key, body in GARBAGE.items():
         assert (await store.get(key) or pytest.fail("gone")).body == body
 
@@ -223,7 +227,7 @@ async def test_garbage_in_a_name_s_own_place_is_told(store: ScriptedStore) -> No
     """Where something else stands at the key of a name, the error names the object to delete."""
     async with PawnQueue.open(store=store) as queue:
         registration = await queue.register_producer("billing")
-    key = f"_registry/producers/{registration.entity_id}.json"
+    key = f"_registry/producers/{registration.id}.json"
     await store.put(key, b"garbage")
     async with PawnQueue.open(store=store) as queue:
         with pytest.raises(
@@ -232,7 +236,7 @@ async def test_garbage_in_a_name_s_own_place_is_told(store: ScriptedStore) -> No
             await queue.register_producer("billing")
         assert not caught.value.transient
         await store.delete([key])
-        assert (await queue.register_producer("billing")).entity_id == registration.entity_id
+        assert (await queue.register_producer("billing")).id == registration.id
 
 
 async def test_a_newer_registration_is_refused_by_name(store: ScriptedStore) -> None:
@@ -251,7 +255,9 @@ async def test_no_one_has_such_a_name(store: ScriptedStore, name: str) -> None:
     """A bad name is refused before any request, and the error says what a name is."""
     async with PawnQueue.open(store=store) as queue:
         for register in (queue.register_producer, queue.register_consumer):
-            with pytest.raises(ConfigError, match="name of a producer or consumer is a text of 1 to 256 characters"):
+            with pytest.raises(
+                InvalidArgumentError, match="name of a producer or consumer is a text of 1 to 256 characters"
+            ):
                 await register(name)
         assert await store.keys() == []
 

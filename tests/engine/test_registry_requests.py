@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_pawnqueue.engine import StoreError, layout
-from tests.engine.registered import INTERVAL, kinds, registered_by_pawn_queue, registry, seen
+from tests.engine.registered import INTERVAL, kinds, registered_by_pawn_queue, registry
 from tests.engine.virtual import TOPIC, Kind, Process, World, numbered
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.records import Registration
+    from airflow_provider_pawnqueue.engine import Registration
 
 
 def plant(world: World, count: int, start: int = 0) -> None:
@@ -79,7 +79,7 @@ async def test_a_list_reads_what_is_new_since_the_last_one(world: World, ann: Pr
     listed = {one.name: one for one in await ann.queue.list_producers()}
     assert len(listed) == 51
     assert kinds(ann.client, before) == {"LIST": 1, "GET": 1}
-    assert world.clock.server() - seen(listed["shop"].model_dump()) < INTERVAL + 5
+    assert world.clock.server() - listed["shop"].last_seen.timestamp() < INTERVAL + 5
 
 
 async def test_who_is_registered_during_a_look_is_found_by_the_next(world: World, ann: Process) -> None:
@@ -98,7 +98,7 @@ async def test_who_is_registered_during_a_look_is_found_by_the_next(world: World
     plant(world, 200)
     ann.client.meanwhile = meanwhile
     await ann.queue.register_producer("early")
-    assert [one.entity_id for one in await asyncio.gather(*late)] == planted
+    assert [one.id for one in await asyncio.gather(*late)] == planted
 
 
 async def test_who_is_cancelled_leaves_the_others_their_registration(world: World, ann: Process) -> None:
@@ -113,8 +113,8 @@ async def test_who_is_cancelled_leaves_the_others_their_registration(world: Worl
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert [isinstance(one, asyncio.CancelledError) for one in outcomes] == [True, *[False] * 4, *[True] * 5]
     assert kinds(ann.client) == {"GET": 51, "LIST": 1, "PUT": 1}
-    [first] = {one.entity_id for one in outcomes if not isinstance(one, BaseException)}
-    assert (await ann.queue.register_producer("shop")).entity_id == first
+    [first] = {one.id for one in outcomes if not isinstance(one, BaseException)}
+    assert (await ann.queue.register_producer("shop")).id == first
 
 
 async def test_one_that_cannot_be_read_keeps_no_other_name(
@@ -138,7 +138,7 @@ async def test_one_that_cannot_be_read_now_may_be_the_name(world: World) -> None
     world.bucket.plant(key, body)
     process = await world.process()
     process.client.inject("lost", "GET", key, times=3)
-    assert (await process.queue.register_producer("shop")).entity_id == entity_id
+    assert (await process.queue.register_producer("shop")).id == entity_id
 
 
 async def test_one_that_can_never_be_read_keeps_nobody_from_publishing(
@@ -158,7 +158,7 @@ async def test_one_that_can_never_be_read_keeps_nobody_from_publishing(
 
 async def test_a_name_whose_own_registration_cannot_be_read_gets_no_second_id(world: World, ann: Process) -> None:
     """It stands at the name's own key: whose name it is, is known."""
-    entity_id = (await ann.queue.register_producer("shop")).entity_id
+    entity_id = (await ann.queue.register_producer("shop")).id
     process = await world.process()
     process.client.inject("lost", "GET", f"_registry/producers/{entity_id}.json")
     with pytest.raises(StoreError):

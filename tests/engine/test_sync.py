@@ -18,6 +18,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import (
     Claim,
     ConfigError,
+    InvalidArgumentError,
     InvalidPayloadError,
     LeaseLostError,
     MemoryStore,
@@ -34,6 +35,7 @@ from airflow_provider_pawnqueue.engine import (
 )
 from airflow_provider_pawnqueue.engine.records import BucketRecord
 from tests.engine.virtual import Client, World, numbered, numbers
+from tests.support.claims import trusted_until
 
 TOPIC = "orders"
 
@@ -60,7 +62,7 @@ def store() -> MemoryStore:
 @pytest.fixture
 def queue(store: MemoryStore) -> Iterator[SyncPawnQueue]:
     """A queue with a topic; no thread is left when it is closed."""
-    with SyncPawnQueue.open(store=store) as queue:
+    with SyncPawnQueue.open(store=store, registry={"register_consumers": False}) as queue:
         queue.create_topic(TOPIC)
         yield queue
     assert threads() == []
@@ -90,9 +92,9 @@ def test_a_message_from_publish_to_ack(queue: SyncPawnQueue) -> None:
 
 def test_topics_and_registrations(queue: SyncPawnQueue) -> None:
     """Topics are made, changed, listed and deleted; producers and consumers are registered and listed."""
-    assert queue.create_topic("b", max_deliveries=3).max_deliveries == 3
-    assert queue.update_topic("b", max_deliveries=None).max_deliveries is None
-    assert queue.topic("b").topic == "b"
+    assert queue.create_topic("b", max_deliveries=3).settings.max_deliveries == 3
+    assert queue.update_topic("b", max_deliveries=None).settings.max_deliveries is None
+    assert queue.topic("b").name == "b"
     assert queue.list_topics() == ["b", TOPIC]
     queue.publish("b", numbered(1))
     queue.delete_topic("b", force=True)
@@ -115,17 +117,18 @@ def public(kind: type) -> dict[str, Any]:
 
 
 def test_it_has_every_method_of_the_queue() -> None:
-    """By the same name and with the same parameters, except that optional ones may be handed on together."""
+    """By the same name, with the same parameters, defaults and types, and documented as well."""
     theirs, ours = public(PawnQueue), public(SyncPawnQueue)
     assert set(theirs) - {"aclose"} == set(ours) - {"close"}
-    for name in set(ours) & set(theirs) - {"open"}:
-        if not inspect.isfunction(theirs[name]):
+    for name in set(ours) & set(theirs):
+        twin = theirs[name]
+        if not inspect.isfunction(twin):
             continue
-        there, here = inspect.signature(theirs[name]).parameters, inspect.signature(ours[name]).parameters
-        missing = [one for one in there.values() if one.name not in here]
-        handed_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in here.values())
-        assert set(here) - {"options", "settings"} <= set(there)
-        assert not missing or (handed_on and all(one.default is not inspect.Parameter.empty for one in missing))
+        there, here = inspect.signature(twin), inspect.signature(ours[name])
+        assert list(here.parameters.values()) == list(there.parameters.values()), name
+        if name != "keep_alive":  # which gives each the block of its own kind
+            assert here.return_annotation == there.return_annotation, name
+        assert inspect.getdoc(ours[name]) == inspect.getdoc(twin), name
 
 
 ERRORS: dict[type[PawnQueueError], Callable[[SyncPawnQueue], object]] = {
@@ -133,7 +136,7 @@ ERRORS: dict[type[PawnQueueError], Callable[[SyncPawnQueue], object]] = {
     TopicExistsError: lambda queue: queue.create_topic(TOPIC, max_deliveries=99),
     TopicNotEmptyError: lambda queue: (queue.publish(TOPIC, [{}]), queue.delete_topic(TOPIC)),
     InvalidPayloadError: lambda queue: queue.publish(TOPIC, [{"a": float("nan")}]),
-    ConfigError: lambda queue: queue.claim(TOPIC, "c", ttl=0),
+    InvalidArgumentError: lambda queue: queue.claim(TOPIC, "c", ttl=0),
     LeaseLostError: lambda queue: queue.attach({"topic": TOPIC, "claim_id": "a", "generation": 0, "session": "s"}),
 }
 
@@ -273,9 +276,9 @@ def test_keep_alive_renews_for_the_length_of_a_block(queue: SyncPawnQueue) -> No
     """The claim's time moves on while the block runs, and the renewals end with it."""
     queue.publish(TOPIC, numbered(1))
     claim = queue.claim(TOPIC, "c")
-    before = claim.deadline
+    before = trusted_until(claim)
     with queue.keep_alive(claim, interval=0.01) as keeper:
-        while claim.deadline == before:
+        while trusted_until(claim) == before:
             time.sleep(0.01)
         assert not keeper.lost.is_set()
     assert len(asyncio.all_tasks(queue._loop._loop)) == 1
@@ -353,7 +356,7 @@ def test_an_interval_that_is_none_is_refused(queue: SyncPawnQueue, interval: flo
     """As in the asynchronous queue; the block is not entered."""
     queue.publish(TOPIC, numbered(1))
     claim = queue.claim(TOPIC, "c")
-    with pytest.raises(ConfigError, match="interval"), queue.keep_alive(claim, interval=interval):
+    with pytest.raises(InvalidArgumentError, match="interval"), queue.keep_alive(claim, interval=interval):
         pytest.fail("it was entered")
 
 

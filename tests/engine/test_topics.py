@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -115,14 +116,15 @@ def settings_of(server: FaultServer, client: str) -> Settings:
 async def test_creating_is_idempotent(queue: PawnQueue, store: ScriptedStore) -> None:
     """Creating a topic again, with the same settings or without any, changes nothing and returns what it has."""
     created = await queue.create_topic("orders", max_deliveries=3)
-    assert created.max_deliveries == 3
+    assert created.settings.max_deliveries == 3
     stored = await store.get(MARKER)
     assert await queue.create_topic("orders") == created
     assert await queue.create_topic("orders", max_deliveries=3) == created
     assert await store.get(MARKER) == stored
     record = await queue.topic("orders")
-    assert (record.topic, record.settings, record.v) == ("orders", created, 1)
-    assert record.created_at.endswith("+00:00")
+    assert (record.name, record.settings) == ("orders", created.settings)
+    assert record.created_at is not None
+    assert record.created_at.utcoffset() == timedelta(0)
 
 
 async def test_concurrent_creates_agree(store: ScriptedStore) -> None:
@@ -144,7 +146,10 @@ async def test_concurrent_creates_with_other_settings_have_one_winner(store: Scr
     losers = [outcome for outcome in outcomes if isinstance(outcome, TopicExistsError)]
     assert len(losers) == 4
     assert {str(loser) for loser in losers} == {
-        f"Topic 'orders' exists already, with max_deliveries={winner.max_deliveries}: use update_topic to change it."
+        (
+            f"Topic 'orders' exists already, with max_deliveries={winner.settings.max_deliveries}: use update_topic to "
+            "change it."
+        )
     }
 
 
@@ -190,7 +195,7 @@ async def test_an_update_keeps_what_others_changed(store: ScriptedStore) -> None
 
     store.before_put[MARKER] = newer_version_writes
     changed = await queue.update_topic("orders", max_deliveries=5)
-    assert changed.max_deliveries == 5
+    assert changed.settings.max_deliveries == 5
     stored = await store.json(MARKER)
     assert stored["settings"] == {"max_deliveries": 5, "retention": 7}
     assert stored["colour"] == {"of": "the topic"}
@@ -203,7 +208,7 @@ async def test_concurrent_updates_are_all_made(store: ScriptedStore) -> None:
     made = await asyncio.gather(
         *(queue.update_topic("orders", max_deliveries=number + 1) for number, queue in enumerate(queues))
     )
-    assert [one.max_deliveries for one in made] == list(range(1, 9))
+    assert [one.settings.max_deliveries for one in made] == list(range(1, 9))
 
 
 async def test_an_update_without_a_change_writes_nothing(queue: PawnQueue, store: ScriptedStore) -> None:
@@ -235,9 +240,9 @@ async def test_any_marker_makes_a_topic(queue: PawnQueue, store: ScriptedStore, 
     """Whatever is in a marker, the topic exists, with default settings, and can be changed and deleted."""
     await store.put(MARKER, body)
     assert await queue.list_topics() == ["orders"]
-    assert (await queue.create_topic("orders")).max_deliveries == 10
+    assert (await queue.create_topic("orders")).settings.max_deliveries == 10
     assert (await store.get(MARKER) or pytest.fail("gone")).body == body
-    assert (await queue.update_topic("orders", max_deliveries=2)).max_deliveries == 2
+    assert (await queue.update_topic("orders", max_deliveries=2)).settings.max_deliveries == 2
     assert (await queue.topic("orders")).settings.max_deliveries == 2
     assert (await store.json(MARKER))["topic"] == "orders"
     await queue.delete_topic("orders")
@@ -248,7 +253,7 @@ async def test_a_topic_of_the_published_library_is_adopted(queue: PawnQueue, sto
     """pawn-queue's marker is a topic with default settings; changing it keeps the time at which it was created."""
     await store.put(MARKER, json.dumps({"topic": "orders", "created_at": "2025-01-02T03:04:05.000006+00:00"}).encode())
     record = await queue.topic("orders")
-    assert (record.v, record.settings.max_deliveries) == (0, 10)
+    assert record.settings.max_deliveries == 10
     await queue.update_topic("orders", max_deliveries=2)
     stored = await store.json(MARKER)
     assert stored["created_at"] == "2025-01-02T03:04:05.000006+00:00"
@@ -419,7 +424,7 @@ async def test_what_is_not_there_is_named_with_its_remedy(queue: PawnQueue) -> N
 async def test_a_topic_is_named_by_its_key(queue: PawnQueue, store: ScriptedStore) -> None:
     """Whatever name the body of a marker has, a copied one or one of pawn-queue's with a slash, its key is right."""
     await store.put(MARKER, b'{"topic":"team/orders","created_at":"2026-01-01T00:00:00+00:00"}')
-    assert (await queue.topic("orders")).topic == "orders"
+    assert (await queue.topic("orders")).name == "orders"
     await queue.publish("orders", [{"n": 1}])
     assert len(await queue.claim("orders", "c")) == 1
 

@@ -272,6 +272,7 @@ class World:
     async def process(self, **sections: Mapping[str, Any]) -> Process:
         """Open the queue in another process, which has seen the topic and asked for the time."""
         client = Client(self.bucket)
+        sections.setdefault("registry", {"register_consumers": False})  # a test's requests are those of what it does
         settings = Settings(s3={"bucket_name": "virtual"}, **sections)
         queue = await PawnQueue.open(settings, store=client, clock=self.clock)
         await queue._topic(TOPIC, "test")

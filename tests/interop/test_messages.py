@@ -43,7 +43,7 @@ async def test_it_consumes_what_we_publish_in_order(ours: PawnQueue, peer: Peer,
     assert [message["id"] for message in messages] == ids
     assert [message["payload"] for message in messages] == PAYLOADS
     assert {message["producer_id"] for message in messages} == {
-        (await ours.register_producer("our-shop")).entity_id,
+        (await ours.register_producer("our-shop")).id,
     }
     await peer.ack(ids)
     assert bucket.keys(f"{topic}/") == [".topic"]

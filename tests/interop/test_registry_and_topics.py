@@ -32,8 +32,8 @@ async def test_a_name_that_it_registered_keeps_its_id_with_us(
     everyone = ours.list_producers if role == "producers" else ours.list_consumers
     given = await peer.register(role, name)
 
-    assert (await patiently(lambda: register(name))).entity_id == given
-    assert [one.entity_id for one in await everyone() if one.name == name] == [given]
+    assert (await patiently(lambda: register(name))).id == given
+    assert [one.id for one in await everyone() if one.name == name] == [given]
     await peer.open(bucket.config())
     assert await peer.register(role, name) == given
 
@@ -45,13 +45,13 @@ async def test_a_name_that_we_registered_keeps_its_id_with_it(
     """It answers with the id that we gave; what it then writes over our entry, our next process still reads."""
     name = a_name("billing")
     register = ours.register_producer if role == "producers" else ours.register_consumer
-    given = (await patiently(lambda: register(name))).entity_id
+    given = (await patiently(lambda: register(name))).id
 
     assert await peer.register(role, name) == given
     assert [one["entity_id"] for one in await peer.registered(role) if one["name"] == name] == [given]
     async with PawnQueue.open(bucket.settings()) as later:
         again = later.register_producer if role == "producers" else later.register_consumer
-        assert (await again(name)).entity_id == given
+        assert (await again(name)).id == given
 
 
 async def test_a_topic_that_it_created_is_one_of_ours(ours: PawnQueue, topic: str) -> None:

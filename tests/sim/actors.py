@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, PublishError, StoreError
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, TROUBLE, TROUBLED, TTLS, Stage, holder_of, units
+from tests.support.claims import trusted_until
+from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
@@ -171,7 +173,7 @@ async def keep(  # noqa: PLR0913, PLR0917 - as above
             return False
         except StoreError:
             if chance.random() < 0.5:  # nobody knows whether it was renewed: work on for as long as it is trusted
-                await process.clock.sleep(max(0.0, 0.9 * (claim.deadline - process.clock.elapsed())))
+                await process.clock.sleep(max(0.0, 0.9 * (trusted_until(claim) - process.clock.elapsed())))
             continue
         stage.renewed(process, claim)
     return True
@@ -186,9 +188,9 @@ async def settle(stage: Stage, process: Process, queue: PawnQueue, claim: Claim,
         if draw < 0.65:
             result = await ack(stage, queue, claim, some)
         elif draw < 0.8:
-            result = await queue.nack(claim, some, reason="drawn")
+            result = await settlement_of(queue.nack(claim, some, reason="drawn"))
         else:
-            result = await queue.nack(claim, some, requeue=True, delay=chance.choice((0, 0, 5, 25)))
+            result = await settlement_of(queue.nack(claim, some, requeue=True, delay=chance.choice((0, 0, 5, 25))))
         note(stage, claim, result)
         if chance.random() < 0.3:
             await process.clock.sleep(chance.uniform(0, 3))
@@ -198,7 +200,7 @@ async def ack(stage: Stage, queue: PawnQueue, claim: Claim, ids: Iterable[str]) 
     """Ack, and write down before that it was asked for: whatever the answer is, they may be gone."""
     ids = list(ids)
     stage.history.asked_to_ack.update(ids)
-    return await queue.ack(claim, ids)
+    return await settlement_of(queue.ack(claim, ids))
 
 
 def note(stage: Stage, claim: Claim, result: Settlement) -> None:

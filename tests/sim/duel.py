@@ -14,6 +14,7 @@ from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, Stage
 from tests.sim.weather import SLUGGISH
+from tests.support.claims import trusted_until
 
 if TYPE_CHECKING:
     import random
@@ -94,5 +95,5 @@ async def _hold(stage: Stage, process: Process, queue: PawnQueue, claim: Claim, 
             return
         except StoreError:
             break  # nobody knows: it is trusted as before
-    await process.clock.sleep(max(0.0, claim.deadline - process.clock.elapsed()))
+    await process.clock.sleep(max(0.0, trusted_until(claim) - process.clock.elapsed()))
     stage.history.drop(holder, stage.world.loop.now)

@@ -13,6 +13,8 @@ from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.truth import CALL, ERROR, MARGIN, Bounds
 from tests.sim.weather import CALM
+from tests.support.claims import trusted_until
+from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
@@ -92,7 +94,7 @@ async def _hold_for_hours(stage: Stage, process: Process, queue: PawnQueue, chan
         await process.clock.sleep(ttl / 3)
         await queue.renew(claim, ttl=ttl, session_ttl=ttl)
         stage.renewed(process, claim)
-    await process.clock.sleep(max(0.0, claim.deadline - process.clock.elapsed()))
+    await process.clock.sleep(max(0.0, trusted_until(claim) - process.clock.elapsed()))
     stage.stops(process, claim)
 
 
@@ -255,7 +257,7 @@ async def _give_back_and_renew(stage: Stage, process: Process, queue: PawnQueue,
         if number in {8, 20} and number // 10 < len(claim.ids) - 1:
             one = claim.ids[number // 10]
             stage.history.drop(holder_of(process, claim), stage.world.loop.now, {one})
-            note(stage, claim, await queue.nack(claim, one, requeue=True))
+            note(stage, claim, await settlement_of(queue.nack(claim, one, requeue=True)))
             stage.world.loop.at(stage.world.loop.now, _send_for, (stage, f"Q{number}"))
     stage.stops(process, claim)
     note(stage, claim, await ack(stage, queue, claim, claim.ids))

@@ -11,6 +11,8 @@ from tests.sim.actors import ack, claimed, note, settle, shaken
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE, TTLS, Stage, holder_of, settings_for, units
 from tests.sim.truth import NOT_MALFORMED
+from tests.support.claims import trusted_until
+from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
@@ -101,7 +103,7 @@ async def hasty_twin(stage: Stage, process: Process, queue: PawnQueue, chance: r
                 stage.believe(process, claim)
                 await process.clock.sleep(chance.uniform(0, 3))
                 stage.stops(process, claim)
-                note(stage, claim, await queue.nack(claim, requeue=True))
+                note(stage, claim, await settlement_of(queue.nack(claim, requeue=True)))
             elif claim is None:
                 stage.truth.interruptions.append((process.name, loop.now))
         except TROUBLE:
@@ -155,7 +157,7 @@ async def kept_alive(  # noqa: PLR0913 - who works, on what, and for how long
                 if keep.lost.is_set():
                     break
                 stage.renewed(process, claim)
-                silent = silent + 1 if process.clock.elapsed() > claim.deadline + 1.0 else 0
+                silent = silent + 1 if process.clock.elapsed() > trusted_until(claim) + 1.0 else 0
                 if silent == SILENCE:
                     stage.history.broken.append(f"keep_alive ended in silence: {holder_of(process, claim)}")
             kept = not keep.lost.is_set()
@@ -184,10 +186,10 @@ async def settle_twice(stage: Stage, queue: PawnQueue, claim: Claim, chance: ran
     """Settle overlapping parts of one claim in two or three calls at once."""
     calls: list[Awaitable[Settlement]] = [
         ack(stage, queue, claim, claim.ids[: chance.choice((1, 2, 3))]),
-        queue.nack(claim, claim.ids[chance.choice((0, 1)) :], reason="two minds"),
+        settlement_of(queue.nack(claim, claim.ids[chance.choice((0, 1)) :], reason="two minds")),
     ]
     if chance.random() < 0.4:
-        calls.append(queue.nack(claim, requeue=True, delay=chance.choice((0, 5))))
+        calls.append(settlement_of(queue.nack(claim, requeue=True, delay=chance.choice((0, 5)))))
     chance.shuffle(calls)
     told: dict[str, str] = {}
     for result in await asyncio.gather(*calls, return_exceptions=True):
@@ -281,7 +283,9 @@ async def doomed(stage: Stage, process: Process, queue: PawnQueue, chance: rando
         stage.stops(process, claim)
         with suppress(*TROUBLE):
             if chance.random() < 0.5:
-                note(stage, claim, await queue.nack(claim, requeue=True, delay=chance.choice((0, 5, 25))))
+                note(
+                    stage, claim, await settlement_of(queue.nack(claim, requeue=True, delay=chance.choice((0, 5, 25))))
+                )
             else:
                 await settle(stage, process, queue, claim, chance)
 
@@ -337,11 +341,11 @@ async def wake_up(stage: Stage, process: Process, queue: PawnQueue, claim: Claim
     if step != "renew":  # a PUT has no date, and a look for more need not show the leases
         asked = stage.world.loop.now
         await queue.stats(TOPIC)
-    if claim.lost or process.clock.elapsed() >= claim.deadline or stage.world.weather.latency > 0.1:
+    if claim.lost or process.clock.elapsed() >= trusted_until(claim) or stage.world.weather.latency > 0.1:
         return  # a slow store tells its time so badly that nothing follows from it
     for unit in units(claim).values():
         stage.history.hold_again(holder_of(process, claim), unit, asked, asked)
-    await process.clock.sleep(chance.uniform(0, 1) * max(0.0, claim.deadline - process.clock.elapsed()))
+    await process.clock.sleep(chance.uniform(0, 1) * max(0.0, trusted_until(claim) - process.clock.elapsed()))
 
 
 async def publisher_of_big_ones(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

@@ -17,6 +17,8 @@ from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.truth import Bounds
 from tests.sim.weather import CALM, Weather
+from tests.support.claims import uuids_of
+from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
@@ -116,9 +118,9 @@ async def _dispatch(stage: Stage, queue: PawnQueue, claim: Claim, chance: random
     if draw < 0.7:
         note(stage, claim, await ack(stage, queue, claim, claim.ids))
     elif draw < 0.82:
-        note(stage, claim, await queue.nack(claim, requeue=True, delay=chance.choice((0, 5, 25))))
+        note(stage, claim, await settlement_of(queue.nack(claim, requeue=True, delay=chance.choice((0, 5, 25)))))
     elif draw < 0.88:
-        note(stage, claim, await queue.nack(claim, reason="drawn"))
+        note(stage, claim, await settlement_of(queue.nack(claim, reason="drawn")))
     # Else it is forgotten, and waits until its claim's time is over.
 
 
@@ -204,12 +206,12 @@ async def _part_by_part(stage: Stage, process: Process, queue: PawnQueue, claim:
                 await queue.renew(claim)
                 stage.renewed(process, claim)
         stage.history.drop(holder_of(process, claim), stage.world.loop.now, {_unit_of(claim, one)})
-        result = await queue.nack(claim, one, requeue=True, delay=chance.choice((0, 0, 8)))
+        result = await settlement_of(queue.nack(claim, one, requeue=True, delay=chance.choice((0, 0, 8))))
         note(stage, claim, result)
 
 
 def _unit_of(claim: Claim, one: str) -> str:
-    return next(uuid for uuid, message in claim._uuids.items() if message == one)
+    return next(uuid for uuid, message in uuids_of(claim).items() if message == one)
 
 
 async def _short_lived(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: The topic of all schedules.
 TOPIC = "orders"
 
-SETTINGS = Settings(s3={"bucket_name": "simulated"})
+SETTINGS = Settings(s3={"bucket_name": "simulated"}, registry={"register_consumers": False})
 
 
 def establish(bucket: SimBucket, *topics: str) -> None:

@@ -9,6 +9,7 @@ from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, Pa
 from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings
 from tests.sim.prepared import TOPIC
 from tests.sim.truth import Truth
+from tests.support.claims import trusted_until, uuids_of
 from tools.kit.history import History, Holder
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def settings_for(patience: float, retention: float, *, oldest: float = 240.0, la
     """Return settings of a process: how long it tries again, and what it forgets when."""
     return Settings(
         s3={"bucket_name": "simulated"},
+        registry={"register_consumers": False},
         claims={"margin_seconds": 2.0, "max_claim_age_seconds": oldest, "record_retention_seconds": retention},
         polling={"visibility_timeout_seconds": 20.0, "lease_refresh_interval_seconds": 5.0},
         retry={"budget_seconds": patience, "initial_delay_seconds": 0.1},
@@ -95,14 +97,14 @@ class Stage:
     def believe(self, process: Process, claim: Claim) -> Holder:
         """Write down that a process was given a claim's messages, and trusts that until its deadline."""
         holder = holder_of(process, claim)
-        deadline = self.virtual(process, claim.deadline)
+        deadline = self.virtual(process, trusted_until(claim))
         for one, unit in units(claim).items():
             self.history.hold(holder, unit, one, self.world.loop.now, deadline)
         return holder
 
     def renewed(self, process: Process, claim: Claim) -> None:
         """Write down until when the claim is trusted now."""
-        self.history.extend(holder_of(process, claim), self.virtual(process, claim.deadline))
+        self.history.extend(holder_of(process, claim), self.virtual(process, trusted_until(claim)))
 
     def stops(self, process: Process, claim: Claim) -> None:
         """Write down that the process works on the claim no more."""
@@ -134,4 +136,4 @@ def holder_of(process: Process, claim: Claim) -> Holder:
 
 def units(claim: Claim) -> dict[str, str]:
     """Return under which unit each of the claim's messages is kept."""
-    return {one: uuid for uuid, one in claim._uuids.items()}
+    return {one: uuid for uuid, one in uuids_of(claim).items()}

@@ -15,6 +15,7 @@ from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, settings_for
 from tests.sim.truth import NOT_MALFORMED, Bounds
 from tests.sim.weather import CALM
+from tests.support.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
@@ -197,9 +198,13 @@ async def _dispatch(stage: Stage, queue: PawnQueue, claim: Claim, chance: random
     if ways["ack"]:
         note(stage, claim, await ack(stage, queue, claim, ways["ack"]))
     if ways["bury"]:
-        note(stage, claim, await queue.nack(claim, ways["bury"], reason="drawn"))
+        note(stage, claim, await settlement_of(queue.nack(claim, ways["bury"], reason="drawn")))
     if ways["give back"]:
-        note(stage, claim, await queue.nack(claim, ways["give back"], requeue=True, delay=chance.choice((0, 5))))
+        note(
+            stage,
+            claim,
+            await settlement_of(queue.nack(claim, ways["give back"], requeue=True, delay=chance.choice((0, 5)))),
+        )
 
 
 async def _quitter(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

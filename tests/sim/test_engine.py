@@ -100,7 +100,7 @@ class _Chain:
         world.bucket.observers.append(self._see)
 
     def _see(self, _who: str, _key: str, before: Any, after: Any) -> None:  # noqa: ANN401 - stored objects
-        label = TopicRecord.decode(after.body, self.KEY).topic
+        label = TopicRecord.decode(after.body, self.KEY).name
         self.written.append((before and before.info.version, after.info.version, label))
 
     async def contend(self, process: Process) -> None:

@@ -41,6 +41,9 @@ GARBAGE = 20.0
 STEPS, AGAIN = 20, 6.0
 #: A lease may be won and its claim end without a hand-out, if its process dies, is cancelled or hears no answer.
 IN_VAIN = 3
+#: In bad weather that happens again and again by chance: of what a hand-out needs, so many requests have to go well,
+#: and that none of so many claims in a row is lucky is to be as rare as this.
+LUCK, RARE = 3, 1e-7
 #: Why nobody buries what only this consumer cannot take, or what nobody can read at the moment.
 NOT_MALFORMED = frozenset({"malformed", "newer_format"})
 #: How long after a claim's record has landed its call may still be interrupted: its answer is lost, and asked for
@@ -333,7 +336,7 @@ class Truth:
         for uuid, wait in self._waits.items():
             self._close(uuid, wait)
         handed = {(hold.unit, hold.holder.claim) for hold in self.history.holds}
-        allowed = IN_VAIN + len(self.interruptions)
+        allowed = self._allowed_in_vain() + len(self.interruptions)
         for uuid, stems in self._won.items():
             vain = 0
             for stem in stems:
@@ -343,6 +346,10 @@ class Truth:
                     self._broken.append((uuid, f"waited too long: {uuid} won {vain} times and never handed out"))
                     break
         return [sentence for uuid, sentence in self._broken if uuid not in exempt]
+
+    def _allowed_in_vain(self) -> int:
+        trouble = 1.0 - (1.0 - self.world.first_weather.trouble) ** LUCK
+        return IN_VAIN if trouble == 0.0 else max(IN_VAIN, math.ceil(math.log(RARE) / math.log(trouble)))
 
     def fill(self, history: History) -> None:
         """Tell the history what was buried, and how often each message was to be handed out by the bucket's records."""

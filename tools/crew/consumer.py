@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import Claim, Message, PawnQueue, PawnQueueError, Settlement
+from airflow_provider_pawnqueue.engine import Claim, LeaseLostError, Message, PawnQueue, PawnQueueError, Settlement
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.clock import SystemClock
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from tools.crew.jobs import DIARY, Consuming
@@ -69,11 +70,11 @@ class Consumer:
         """Fulfil one order after the other, as long as they are ours; return what can be acked and what cannot."""
         done: list[str] = []
         hopeless: list[str] = []
-        trusted = claim.deadline
+        trusted = HeldClaim.of(claim, "demo").trusted_until()
         for message in claim:
             await self._fulfil(message)
-            if claim.deadline != trusted:
-                trusted = claim.deadline
+            if HeldClaim.of(claim, "demo").trusted_until() != trusted:
+                trusted = HeldClaim.of(claim, "demo").trusted_until()
                 self._note("renewed", claim, deadline=self._believed(claim))
             # Time may have passed unnoticed: whoever stops this process stops its renewals too.
             if self._clock.elapsed() >= self._believed(claim):
@@ -95,10 +96,10 @@ class Consumer:
         await self._settle(claim, lambda: self._queue.ack(claim, ids))
 
     async def _settle(self, claim: Claim, ask: Callable[[], Awaitable[Settlement]]) -> None:
-        settlement = await ask()
+        settlement = await _told(ask())
         while settlement.unknown:
             await asyncio.sleep(BREATHER)
-            settlement = await ask()
+            settlement = await _told(ask())
         if settlement.acked:
             self._note("settled", claim, how="acked", ids=settlement.acked)
         if settlement.buried:
@@ -115,7 +116,7 @@ class Consumer:
             self._note("dropped", claim)
 
     def _believed(self, claim: Claim) -> float:
-        return claim.deadline + (OVERSTAY if self._job.sabotage == "overstay" else 0.0)
+        return HeldClaim.of(claim, "demo").trusted_until() + (OVERSTAY if self._job.sabotage == "overstay" else 0.0)
 
     def _note(self, event: str, claim: Claim | None = None, **details: Any) -> None:
         if claim is not None:
@@ -137,3 +138,13 @@ async def consume(job: Consuming) -> None:
 
 if __name__ == "__main__":
     asyncio.run(consume(Consuming.read()))
+
+
+async def _told(settling: Awaitable[Settlement]) -> Settlement:
+    """Return what became of each message; that some were lost is told by an error, which is counted here."""
+    try:
+        return await settling
+    except LeaseLostError as error:
+        if error.settlement is None:
+            raise
+        return error.settlement

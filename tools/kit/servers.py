@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import uuid
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
@@ -18,7 +19,7 @@ from tools.kit.ports import HOST, free_port, free_ports
 from tools.kit.processes import ServerProcess, answers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mypy_boto3_s3 import S3Client
 
@@ -59,6 +60,22 @@ class S3Server:
             config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
         )
 
+    def make_user(self, policy: Mapping[str, Any]) -> S3Server:
+        """Return the server as a new user sees it, who may do what the policy allows (on SeaweedFS)."""
+        iam = boto3.client(
+            "iam",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=self.region,
+            config=Config(retries={"total_max_attempts": 1}),
+        )
+        name = f"user-{uuid.uuid4().hex[:12]}"
+        iam.create_user(UserName=name)
+        key = iam.create_access_key(UserName=name)["AccessKey"]
+        iam.put_user_policy(UserName=name, PolicyName="policy", PolicyDocument=json.dumps(policy))
+        return replace(self, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
+
     def make_bucket(self, name: str | None = None) -> str:
         """Create a bucket, of a fresh name unless one is given, and return its name."""
         bucket = name or f"{self.name}-{uuid.uuid4().hex[:12]}"
@@ -88,6 +105,7 @@ def seaweedfs() -> Iterator[S3Server]:
         "-filer.localSocket=filer.sock",
         "-s3.localSocket=s3.sock",
         "-s3.domainName=localhost",
+        "-s3.iam.readOnly=false",
         *(f"-{component}.port={port}" for component, port in ports.items()),
         *(f"-{component}.port.grpc={port}" for component, port in grpc_ports.items()),
     ]

@@ -6,10 +6,12 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_pawnqueue.engine.events import logger_of
+
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 #: The first pause; each following one is twice as long, up to the last.
 SHORTEST_PAUSE = 10.0

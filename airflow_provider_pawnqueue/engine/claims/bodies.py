@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Self
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.claim import Message
+from airflow_provider_pawnqueue.engine.clock import instant
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each_in_time
 from airflow_provider_pawnqueue.engine.records import Decision, Envelope, UnreadableRecordError
@@ -29,43 +31,43 @@ class Bodies:
     aside: dict[str, PawnQueueError] = field(default_factory=dict)
     """Not for this process, or not now: given back, whatever else is decided. Never buried."""
 
+    @classmethod
+    async def fetch(cls, context: Context, topic: TopicRecord, members: Mapping[str, Member], seconds: float) -> Self:
+        """Read the members' messages, for no longer than this.
 
-async def fetch_bodies(context: Context, topic: TopicRecord, members: Mapping[str, Member], seconds: float) -> Bodies:
-    """Read the members' messages, for no longer than this.
+        ⚑ §5.6: bad messages do not block good ones. What does not parse and what was delivered too often is to be
+        buried; it was claimed like any other, so nobody else can be working on it. What only this process cannot read,
+        as the store refuses it or its format is newer, is given back: others may be able to.
+        """
+        context = context.patient(seconds)
+        most = topic.settings.max_deliveries
+        bodies = cls()
+        wanted = []
+        for uuid, member in members.items():
+            if most is not None and member.deliveries > most:
+                bodies.decisions[uuid] = _dead("max_deliveries", _delivered(most, member))
+            else:
+                wanted.append(uuid)
 
-    ⚑ §5.6: bad messages do not block good ones. What does not parse and what was delivered too often is to be buried;
-    it was claimed like any other, so nobody else can be working on it. What only this process cannot read, as the store
-    refuses it or its format is newer, is given back: others may be able to.
-    """
-    context = context.patient(seconds)
-    most = topic.settings.max_deliveries
-    bodies = Bodies()
-    wanted = []
-    for uuid, member in members.items():
-        if most is not None and member.deliveries > most:
-            bodies.decisions[uuid] = _dead("max_deliveries", _delivered(most, member))
-        else:
-            wanted.append(uuid)
+        async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
+            try:
+                return await _fetch(context, topic.name, members[uuid])
+            except (StoreError, CompatibilityError) as error:
+                return error
 
-    async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
-        try:
-            return await _fetch(context, topic.topic, members[uuid])
-        except (StoreError, CompatibilityError) as error:
-            return error
-
-    # One that hangs is left out as well.
-    found = await each_in_time(
-        fetch, wanted, at_once=context.at_once, clock=context.clock, seconds=seconds, late=lambda _: _late(seconds)
-    )
-    for uuid, body in zip(wanted, found, strict=True):
-        if isinstance(body, Message):
-            bodies.messages[uuid] = body
-        elif isinstance(body, Decision):
-            bodies.decisions[uuid] = body
-        else:
-            bodies.aside[uuid] = body
-            bodies.decisions[uuid] = Decision(how="released", unseen=True)
-    return bodies
+        # One that hangs is left out as well.
+        found = await each_in_time(
+            fetch, wanted, at_once=context.at_once, clock=context.clock, seconds=seconds, late=lambda _: _late(seconds)
+        )
+        for uuid, body in zip(wanted, found, strict=True):
+            if isinstance(body, Message):
+                bodies.messages[uuid] = body
+            elif isinstance(body, Decision):
+                bodies.decisions[uuid] = body
+            else:
+                bodies.aside[uuid] = body
+                bodies.decisions[uuid] = Decision(how="released", unseen=True)
+        return bodies
 
 
 async def _fetch(context: Context, topic: str, member: Member) -> Message | Decision:
@@ -77,14 +79,25 @@ async def _fetch(context: Context, topic: str, member: Member) -> Message | Deci
         envelope = Envelope.decode(found.body, key)
     except UnreadableRecordError as problem:
         return _dead("malformed", str(problem))
+    return as_message(envelope, topic, member.name, deliveries=member.deliveries)
+
+
+def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) -> Message:
+    """Make what a consumer is given of a message that is kept under this name.
+
+    A time that is none costs nobody the message: then it is the one in the name, which its publisher made too.
+    """
+    created_at = instant(envelope.created_at)
+    if created_at is None:
+        created_at = datetime.fromtimestamp(layout.time_of(name) or 0.0, UTC)
     return Message(
         id=envelope.id,
         topic=topic,
         producer_id=envelope.producer_id,
-        created_at=envelope.created_at,
+        created_at=created_at,
         payload=envelope.payload,
         headers=envelope.headers,
-        deliveries=member.deliveries,
+        deliveries=deliveries,
     )
 
 

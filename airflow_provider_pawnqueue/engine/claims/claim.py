@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
-from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.errors import ConfigError
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.context import Context
-    from airflow_provider_pawnqueue.engine.records import ClaimRecord
+    from datetime import datetime
+
+    from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class Message:
     id: str
     topic: str
     producer_id: str
-    created_at: str
+    created_at: datetime
     payload: dict[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
     deliveries: int = 1
@@ -53,109 +52,70 @@ class ClaimReference:
         try:
             return cls(str(data["topic"]), str(data["claim_id"]), int(data["generation"]), str(data["session"]))
         except (KeyError, TypeError, ValueError) as problem:
-            raise ConfigError(
+            raise InvalidArgumentError(
                 f"This is no claim reference ({problem!r} is wrong or missing): pass what hand_over() returned.",
                 operation="attach",
             ) from None
 
 
-@dataclass(slots=True)
-class Settlement:
-    """What became of the messages that were to be settled, as lists of ids."""
+class Claim(ABC):
+    """A batch of messages that this process alone works on, for :attr:`seconds_left`; renewing it gives more of them.
 
-    acked: list[str] = field(default_factory=list)
-    buried: list[str] = field(default_factory=list)
-    released: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    """Another claim has them, or may have: nothing was changed."""
-    not_in_claim: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    """It could not be found out; settle them again to know."""
-    unfinished: dict[str, str] = field(default_factory=dict)
-    """Decided, as the other lists say, but not carried out yet, and why: the store refuses to delete a message, say.
-    They are not delivered again; whoever meets them, or the janitor, tries again."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything that was asked for was decided by this claim, and carried out."""
-        return not (self.lost or self.not_in_claim or self.unknown or self.unfinished)
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Give each id with what became of it."""
-        for outcome in ("acked", "buried", "released", "lost", "not_in_claim", "unknown"):
-            for one in getattr(self, outcome):
-                yield one, outcome
-
-
-class Claim:
-    """A batch of messages that this process alone works on until :attr:`deadline`; renewing moves it.
-
-    Iterates over its messages; one without any is falsy. Made by ``PawnQueue.claim`` and ``PawnQueue.attach``.
+    Iterates over its messages, which are had by number too (``claim[0]``); one without any is falsy. Made by
+    ``PawnQueue.claim`` and ``PawnQueue.attach``, and read by whoever is given it: what becomes of it is the queue's.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of one thing, made in one place
-        self,
-        record: ClaimRecord,
-        version: str,
-        topic: str,
-        messages: Sequence[Message],
-        *,
-        uuids: Mapping[str, str],
-        leases: Mapping[str, str],
-        deadline: float,
-        session_ttl: float,
-        trusted: Callable[[float, bool], float] = lambda *_: math.inf,
+    def __init__(
+        self, topic: str, standing: FoundRecord, messages: Sequence[Message], uuids: Mapping[str, str]
     ) -> None:
-        self.topic = topic
-        self.claim_id = record.claim_id
-        self.generation = record.generation
-        self.owner = record.owner
-        self.consumer = record.consumer
-        self.session = record.session
-        self.messages = tuple(messages)
-        self._record = record
-        self._version = version
+        record = standing.record
+        self.topic: Final = topic
+        self.claim_id: Final = record.claim_id
+        self.generation: Final = record.generation
+        self.owner: Final = record.owner
+        self.consumer: Final = record.consumer
+        self.session: Final = record.session
+        self._messages = tuple(messages)
         self._uuids = dict(uuids)  # of each member's key, its message's id
-        self._leases = dict(leases)  # of each member's key, the version of its lease, where it is known
-        self._deadline = deadline
-        self._session_ttl = session_ttl
-        self._trusted = trusted  # by what is known, or in doubt, of the store's time: in elapsed time
+        self._record = record
+        self._version = standing.version
         self._lost: str | None = None
         self._given_away = False
-        self._is_fleeting = False  # nobody else can know its id
-        self._done: set[str] = set()  # members whose decision is known to be carried out
-        self._under_way: set[str] = set()  # and those where it is being carried out
-        self._lock = asyncio.Lock()  # one change of the record at a time: our own refusals would only cost requests
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Its messages, in order."""
+        return self._messages
+
+    @property
+    def stem(self) -> str:
+        """Its id and generation, as logs and leases name it."""
+        return self._record.stem
 
     @property
     def ids(self) -> list[str]:
         """The ids of its messages, in order."""
-        return [message.id for message in self.messages]
+        return [message.id for message in self._messages]
 
     @property
-    def deadline(self) -> float:
-        """When this process stops trusting the claim, in the elapsed seconds of its clock.
+    @abstractmethod
+    def seconds_left(self) -> float:
+        """For how many seconds from now this process may still trust the claim: none, where it is lost or over."""
 
-        ⚑ §2: it is counted from when the claim was asked for. If our clock is found to have stood still since, what is
-        known of the store's time by now is what counts.
-        """
-        return self._until(in_doubt=True)
+    @property
+    @abstractmethod
+    def deadline(self) -> datetime:
+        """When :attr:`seconds_left` is over, by this machine's own clock; renewing moves it."""
 
-    def _until(self, *, in_doubt: bool) -> float:
-        """Return the deadline; while it is in doubt, renewing still finds out whether the claim is lost."""
-        if not self._version:
-            return self._deadline
-        return min(self._deadline, self._trusted(self._record.session_end, in_doubt))
+    @property
+    @abstractmethod
+    def session_ttl(self) -> float:
+        """For how many seconds after a renewal this process is trusted with it: at most :attr:`ttl`."""
 
     @property
     def ttl(self) -> float:
         """For how many seconds a renewal keeps the claim."""
         return self._record.lasts or self._record.ttl
-
-    @property
-    def session_ttl(self) -> float:
-        """For how many seconds after a renewal this process is trusted with it: at most :attr:`ttl`."""
-        return min(self._session_ttl, self.ttl)
 
     @property
     def lost(self) -> str | None:
@@ -191,46 +151,34 @@ class Claim:
 
         The other process need not wait, as it knows by the reference that nobody works on the messages.
         """
-        self._given_away = True
-        self._is_fleeting = False
+        self.give_away()
         return ClaimReference(self.topic, self.claim_id, self.generation, self.session)
 
-    def _uuids_by_id(self) -> dict[str, list[str]]:
-        """Return under which uuids each message is kept: two redriven copies of one message have one id."""
-        found: dict[str, list[str]] = {}
-        for uuid in self._record.members:
-            decision = self._record.settled.get(uuid)
-            message_id = (decision.id if decision else "") or self._uuids.get(uuid, uuid)
-            found.setdefault(message_id, []).append(uuid)
-        return found
+    @abstractmethod
+    def give_away(self) -> None:
+        """Leave it to whoever comes next; :meth:`hand_over` says to whom."""
 
-    def _is_ours(self) -> bool:
-        return self._record.session == self.session and not self._given_away
+    @overload
+    def __getitem__(self, position: int) -> Message: ...
 
-    def _now_at(self, record: ClaimRecord, version: str) -> None:
-        self._record = record
-        self._version = version
+    @overload
+    def __getitem__(self, position: slice) -> tuple[Message, ...]: ...
 
-    async def _refresh(self, context: Context) -> None:
-        """Look at the record again: somebody has changed it, perhaps an earlier request of ours that landed late."""
-        found = await records.read(context, self.topic, self._record.stem)
-        if found is None:
-            # Only closed records are deleted, so what it had decided was carried out, and nothing is ours any more.
-            self._record = self._record.model_copy(update={"state": "expired"})
-        else:
-            self._now_at(found.record, found.version)
+    def __getitem__(self, position: int | slice) -> Message | tuple[Message, ...]:
+        """Give one message by its number, or some of them."""
+        return self._messages[position]
 
     def __iter__(self) -> Iterator[Message]:
         """Give the messages, in order."""
-        return iter(self.messages)
+        return iter(self._messages)
 
     def __len__(self) -> int:
         """Count the messages."""
-        return len(self.messages)
+        return len(self._messages)
 
     def __bool__(self) -> bool:
         """Say whether there is a message to work on."""
-        return bool(self.messages)
+        return bool(self._messages)
 
     def __repr__(self) -> str:
         """Show which claim it is; payloads are nobody's business in a log."""

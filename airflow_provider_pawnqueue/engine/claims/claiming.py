@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
-from airflow_provider_pawnqueue.engine.claims.claim import Claim
+from airflow_provider_pawnqueue.engine.claims import effects, records, settling
+from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.looking import COURTESY, Candidate, Lookout
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
-from airflow_provider_pawnqueue.engine.claims.settling import carry_out_decided, settle
 from airflow_provider_pawnqueue.engine.claims.spread import Picks, Spread
 from airflow_provider_pawnqueue.engine.claims.takeover import named_by_others
-from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.context import PARTING
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, LeaseLostError, StoreError
+from airflow_provider_pawnqueue.engine.events import GivenBack, logger_of
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Lease, Member
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refused, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import TopicRecord
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 #: Candidates that others were faster at are replaced so many times after one look, and so many looks are taken.
 ROUNDS = 5
@@ -47,8 +48,6 @@ FRESH = 1.0
 CHUNK = 4
 #: For so long at least a message is tried to be read.
 LEAST_PATIENCE = 1.0
-#: How long a claim that is cancelled waits for what it has sent, to give back what it won.
-PARTING = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,7 @@ class Order:
     most: int
     ttl: float
     session_ttl: float
+    most_bytes: float = math.inf
     named: bool = True  # its id was given, and may be given again
 
     @property
@@ -93,7 +93,7 @@ class Won:
     asked: dict[str, Member] = field(default_factory=dict)  # won as well, or not: nobody knows
 
 
-async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order: Order) -> Claim | None:
+async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order: Order) -> HeldClaim | None:
     """Claim messages that nobody has. Returns None where the claim's id has been used up meanwhile: look again.
 
     ⚑ §5.7: nobody leaves empty-handed while there is plenty: who lost a race looks again, and tries elsewhere.
@@ -109,7 +109,7 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
         result = await attempt.run()
         unread = unread or attempt.unread
         fault = fault or attempt.fault
-        if isinstance(result, Claim):
+        if isinstance(result, HeldClaim):
             return result
         if result is Outcome.TAKEN or (order.named and attempt.recorded):
             return None
@@ -120,17 +120,27 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
         looks += 1 if result is not Outcome.BAD else LOOKS / MOST_BAD
         order = order if order.named else replace(order, claim_id=context.clock.uuid())
     if unread and fault is None:
-        await _check_that_the_store_answers(context, order.topic.topic)
+        await _check_that_the_store_answers(context, order.topic.name)
     if fault is not None:
         raise fault
-    empty = nothing(order)
-    empty._lost = TOO_LATE if unread else None  # noqa: SLF001 - this package's own
+    empty = nothing(context, order)
+    if unread:
+        empty.lose(TOO_LATE)
     return empty
+
+
+def not_had(order: Order, why: str) -> LeaseLostError:
+    """Make the error that says that a claim could not be had."""
+    return LeaseLostError(
+        f"Claim {order.claim_id} of topic {order.topic.name!r} could not be had: {why}. Claim anew.",
+        topic=order.topic.name,
+        operation="claim",
+    )
 
 
 async def _check_that_the_store_answers(context: Context, topic: str) -> None:
     """Tell messages that cannot be read, which concern nobody else, from a store that gives nothing, and raise that."""
-    await context.patient().store.get(layout.topic_marker(topic))
+    await context.patient().registers.look(layout.topic_marker(topic))
 
 
 class Attempt:
@@ -154,7 +164,7 @@ class Attempt:
         """Whether its record is in the bucket."""
         return self._standing is not None
 
-    async def run(self) -> Claim | Outcome:
+    async def run(self) -> HeldClaim | Outcome:
         """Claim once. Whatever interrupts it, what was won is given back."""
         order = self._order
         self._looked = self._context.clock.elapsed()
@@ -167,7 +177,7 @@ class Attempt:
             if not won.members:
                 return Outcome.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
-            bodies = await fetch_bodies(self._context, order.topic, won.members, self._patience)
+            bodies = await Bodies.fetch(self._context, order.topic, won.members, self._patience)
             self._note(bodies)
             return await self._record(won, bodies)
         except BaseException:
@@ -194,8 +204,11 @@ class Attempt:
         self._won = won = Won(
             now + order.ttl, now + order.session_ttl, context.trusted(started, min(order.ttl, order.session_ttl))
         )
+        sizes: dict[str, int] = {}
         for _ in range(ROUNDS):
-            batch = picks.take(order.most - len(won.members))
+            used = sum(sizes[uuid] for uuid in won.members)
+            batch = picks.take(order.most - len(won.members), order.most_bytes - used, is_first=not won.members)
+            sizes.update({one.uuid: one.size for one in batch})
             if not batch or context.clock.elapsed() - started > order.session_ttl * SHARE:
                 break
             refused = 0
@@ -249,7 +262,7 @@ class Attempt:
             until=min(won.until, won.session_until),
             ttl=min(order.ttl, order.session_ttl),
         ).model_copy(update={"reason": member.reason, "error": member.error})
-        key = layout.lease(order.topic.topic, one.uuid)
+        key = layout.lease(order.topic.name, one.uuid)
         return Step(key, lease, Expect.NOTHING if before is None else before.version), member
 
     def _note(self, bodies: Bodies) -> None:
@@ -264,13 +277,13 @@ class Attempt:
                 self._spread.meet()
                 self._lookout.is_stale()
 
-    async def _record(self, won: Won, bodies: Bodies) -> Claim | Outcome:
+    async def _record(self, won: Won, bodies: Bodies) -> HeldClaim | Outcome:
         """⚑ §4.3: record what was won, and what is to become of the bad ones, before any of it is handed out."""
         context, order = self._context, self._order
         if context.clock.elapsed() >= won.deadline:
             # ⚑ §4: nothing of it may be handed out any more, so it is not recorded, and does not count as delivered.
-            late = nothing(order)
-            late._lost = TOO_LATE  # noqa: SLF001 - this package's own
+            late = nothing(context, order)
+            late.lose(TOO_LATE)
             return late
         record = made_record(order, won, bodies.decisions)
         outcome = await uncut(self._create(record), context.clock, PARTING)
@@ -283,10 +296,11 @@ class Attempt:
             context, order, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
         )
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
-        claim._is_fleeting = claim._is_fleeting and not outcome.repeated  # noqa: SLF001 - this package's own
+        if outcome.repeated:
+            claim.keep_record()
         if not context.registers.is_certain:
             await self._leave_to_rivals(claim)
-        errands, errand = self._lookout.errands, f"what claim {order.stem} found bad in {order.topic.topic}"
+        errands, errand = self._lookout.errands, f"what claim {order.stem} found bad in {order.topic.name}"
         if bodies.decisions:
             # Beside the delivery of the good ones: a burial that the store refuses does not hold them up for long.
             errands.run(errand, lambda: _carried_out(context, claim))
@@ -298,18 +312,17 @@ class Attempt:
             return Outcome.BAD
         return claim
 
-    async def _leave_to_rivals(self, claim: Claim) -> None:
+    async def _leave_to_rivals(self, claim: HeldClaim) -> None:
         """Give back what another live claim's record names: it is that claim's."""
-        theirs = await named_by_others(self._context, claim.topic, self._order.stem, claim._record.members)  # noqa: SLF001
+        theirs = await named_by_others(self._context, claim.topic, self._order.stem, claim.record.members)
         if theirs:
             decisions = {uuid: Decision(how="released", until=until, unseen=True) for uuid, until in theirs.items()}
-            await settle(self._context, claim, decisions)
-            ids = {claim._uuids.get(uuid) for uuid in theirs}  # noqa: SLF001
-            claim.messages = tuple(message for message in claim.messages if message.id not in ids)
+            await settling.settle(self._context, claim, decisions)
+            claim.withhold(theirs)
 
     async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
         self._may_be_recorded = True
-        outcome = await records.create(self._context, self._order.topic.topic, record)
+        outcome = await records.create(self._context, self._order.topic.name, record)
         if isinstance(outcome, Done):
             self._standing = FoundRecord(record, outcome.version)
         elif isinstance(outcome, Refused):
@@ -334,18 +347,23 @@ class Attempt:
         try:
             if self._may_be_recorded and self._standing is None:
                 # Its answer was lost, or cut. If it stands there, nobody was given what it lists.
-                found = await records.read(context, order.topic.topic, order.stem)
+                found = await records.read(context, order.topic.name, order.stem)
                 if found is None or found.record.session != order.session:
                     return
                 self._standing = found
             if self._standing is None:
                 record = made_record(order, won, given_back)
-                outcome = await records.create(context, order.topic.topic, record)
+                outcome = await records.create(context, order.topic.name, record)
                 if not isinstance(outcome, Done):
                     return
                 self._standing = FoundRecord(record, outcome.version)
             claim = as_claim(context, order, self._standing, Bodies(), versions=won.versions, deadline=0.0)
-            await settle(context, claim, given_back)
+            await settling.settle(context, claim, given_back)
+            context.events.tell(
+                GivenBack(
+                    topic=claim.topic, claim=claim.stem, messages=len(won.members), why="nobody was given them in time"
+                )
+            )
         except StoreError as error:
             logger.warning("What claim %s had won could not be given back: %s", order.stem, error)
 
@@ -357,32 +375,19 @@ class Attempt:
         context, order = self._context.patient(), self._order
         self._lookout.is_stale()
         try:
-            standing = await records.read(context, order.topic.topic, order.stem)
+            standing = await records.read(context, order.topic.name, order.stem)
             mine = [uuid for uuid in won.members if standing is not None and uuid not in standing.record.members]
             now = await context.now()
+            record, unseen = made_record(order, won, {}), Decision(how="released", unseen=True)
+            freed = {uuid: effects.released(record, uuid, unseen, now) for uuid in mine}
             steps = [
-                Step(layout.lease(order.topic.topic, uuid), _freed(order, won, uuid, now), won.versions[uuid])
-                for uuid in mine
+                Step(layout.lease(order.topic.name, uuid), lease, won.versions[uuid]) for uuid, lease in freed.items()
             ]
             await context.registers.write(steps)
         except (StoreError, CompatibilityError) as error:
             logger.warning(
                 "What was won for claim %s, which another one has, waits for its time to end: %s", order.stem, error
             )
-
-
-def _freed(order: Order, won: Won, uuid: str, now: float) -> Lease:
-    member = won.members[uuid]
-    freed = leases.released(
-        uuid,
-        member.name,
-        consumer=order.consumer,
-        claim=order.stem,
-        deliveries=max(member.deliveries - 1, 0),
-        until=0.0,
-        now=now,
-    )
-    return freed.model_copy(update={"reason": member.reason, "error": member.error})
 
 
 def _chunks(batch: Sequence[Candidate], size: int) -> Iterator[Sequence[Candidate]]:
@@ -416,41 +421,39 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
     *,
     versions: Mapping[str, str],
     deadline: float,
-) -> Claim:
+) -> HeldClaim:
     """Put a claim together from its record and its messages."""
     messages = list(bodies.messages.values())
     uuids = {uuid: message.id for uuid, message in bodies.messages.items()}
-    claim = Claim(
-        standing.record,
-        standing.version,
-        order.topic.topic,
+    return HeldClaim(
+        context,
+        order.topic.name,
+        standing,
         messages,
         uuids=uuids,
         leases=versions,
         deadline=deadline,
         session_ttl=order.session_ttl,
-        trusted=lambda until, in_doubt: context.time.trusted_until(until, context.margin, in_doubt=in_doubt),
+        is_fleeting=not order.named,
     )
-    claim._is_fleeting = not order.named  # noqa: SLF001 - this package's own
-    return claim
 
 
-def in_time(context: Context, claim: Claim) -> Claim:
+def in_time(context: Context, claim: HeldClaim) -> HeldClaim:
     """Hand out the claim, or nothing of it, if its time is over by now."""
-    if context.clock.elapsed() >= claim.deadline:
-        claim._lost = TOO_LATE  # noqa: SLF001 - this package's own
-        claim.messages = ()
+    if context.clock.elapsed() >= claim.trusted_until():
+        claim.lose(TOO_LATE)
+        claim.withhold(claim.uuids)
     return claim
 
 
-async def without_bad_ones(context: Context, claim: Claim, bodies: Bodies) -> Claim:
+async def without_bad_ones(context: Context, claim: HeldClaim, bodies: Bodies) -> HeldClaim:
     """Settle what must not be handed out: malformed messages, those delivered too often, those that are gone."""
     if bodies.decisions:
-        await settle(context, claim, bodies.decisions)
+        await settling.settle(context, claim, bodies.decisions)
     return in_time(context, claim)
 
 
-def nothing(order: Order) -> Claim:
+def nothing(context: Context, order: Order) -> HeldClaim:
     """Make the claim of a consumer that found no message. It is in no bucket."""
     record = ClaimRecord(
         claim_id=order.claim_id,
@@ -460,8 +463,8 @@ def nothing(order: Order) -> Claim:
         session=order.session,
         state="closed",
     )
-    return Claim(record, "", order.topic.topic, (), uuids={}, leases={}, deadline=0.0, session_ttl=order.session_ttl)
+    return as_claim(context, order, FoundRecord(record, ""), Bodies(), versions={}, deadline=0.0)
 
 
-async def _carried_out(context: Context, claim: Claim) -> None:
-    await carry_out_decided(context, claim)
+async def _carried_out(context: Context, claim: HeldClaim) -> None:
+    await settling.carry_out_decided(context, claim)

@@ -5,20 +5,22 @@ Every step may be repeated, and may land late: a decision in the record is final
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.clock import iso
-from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine.events import MessageBuried
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import DeadReason
-from airflow_provider_pawnqueue.engine.store.port import Refused, Unknown
+from airflow_provider_pawnqueue.engine.store.port import Done, Refused, Unknown
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Lease, Member
 
@@ -40,7 +42,7 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
     """
     todo = [uuid for uuid in uuids if uuid in record.settled and uuid in record.members]
     dead = [uuid for uuid in todo if record.settled[uuid].how == "dead"]
-    released = [uuid for uuid in todo if record.settled[uuid].how == "released"]
+    given_back = [uuid for uuid in todo if record.settled[uuid].how == "released"]
     finished = [uuid for uuid in todo if record.settled[uuid].how in ("acked", "gone")]
 
     failed: dict[str, StoreError] = {}
@@ -51,9 +53,23 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
         else:
             # ⚑ §4: a COPY that is not known to have succeeded never leads to a DELETE.
             failed[uuid] = fault
-    failed.update(await _release(context, topic, record, released, versions))
+    failed.update(await _release(context, topic, record, given_back, versions))
     failed.update(await _remove(context, topic, record, finished, at_last=(lambda: None) if failed else at_last))
     return failed
+
+
+async def finish(
+    context: Context, topic: str, standing: FoundRecord, carried_out: Awaitable[Mapping[str, PawnQueueError]]
+) -> tuple[Mapping[str, PawnQueueError], FoundRecord | None]:
+    """Close the record of a claim that has ended, once all that it had decided is carried out.
+
+    ⚑ §4: only when all of it is confirmed, as the record alone remembers it. Returns what is not, and the record as it
+    stands then: None where somebody else has changed it meanwhile.
+
+    :raises StoreError: nobody can tell whether it is closed.
+    """
+    failed = await carried_out
+    return failed, standing if failed else await records.close(context, topic, standing)
 
 
 async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) -> StoreError | None:
@@ -81,6 +97,12 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
             await context.store.delete([layout.dead_reason(topic, uuid)])
     except StoreError as error:
         return error
+    if isinstance(outcome, Done):
+        context.events.tell(
+            MessageBuried(
+                topic=topic, message=uuid, reason=reason.reason, deliveries=reason.deliveries, claim=record.stem
+            )
+        )
     return outcome.fault if isinstance(outcome, Unknown) else None
 
 
@@ -93,10 +115,10 @@ async def _remove(
     for key, error in (await context.store.delete(list(keys)) if keys else {}).items():
         failed[keys[key]] = error
     left = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in failed}
-    last = None if failed else at_last()
+    last = None if failed else at_last()  # a register as the leases are: all of them go in one request
     if last is not None:
         left[last] = last
-    for key, error in (await context.store.delete(list(left)) if left else {}).items():
+    for key, error in (await context.registers.delete(list(left)) if left else {}).items():
         failed[left[key]] = error
     return failed
 
@@ -122,7 +144,7 @@ async def _release(
     # Where there is none, somebody has carried it out, and perhaps others have had the message since.
     wanted = {**{uuid: versions[uuid] for uuid in uuids if uuid in versions}, **current}
     steps = [
-        Step(layout.lease(topic, uuid), _released(record, uuid, record.settled[uuid], now), version)
+        Step(layout.lease(topic, uuid), released(record, uuid, record.settled[uuid], now), version)
         for uuid, version in wanted.items()
     ]
     outcomes = dict(zip(wanted, await context.registers.write(steps), strict=True))
@@ -167,7 +189,8 @@ async def _versions_of_ours(
     return current, failed
 
 
-def _released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> Lease:
+def released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> Lease:
+    """Make the lease by which a claim lets others have a message, from the decided time on."""
     member = record.members[uuid]
     freed = leases.released(
         uuid,

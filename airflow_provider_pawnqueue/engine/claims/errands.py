@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.gather import first_of
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 #: So many run at one time; what is met beyond that is met again.
 AT_ONCE = 64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -12,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_pawnqueue.engine.claims import keeping
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.engine.events import logger_of
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.claims.claim import Claim
+    from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
     from airflow_provider_pawnqueue.engine.context import Context
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 #: When the block is left, a renewal under way is waited for so long, and so is ``on_lost``; then they are cut.
 GRACE = 5.0
@@ -36,7 +36,7 @@ class KeepAlive:
     def __init__(  # noqa: PLR0913 - the parts of one thing, made in one place
         self,
         context: Context,
-        claim: Claim,
+        claim: HeldClaim,
         *,
         ttl: float,
         interval: float,
@@ -106,13 +106,13 @@ class KeepAlive:
 
     def _is_over(self) -> bool:
         """Whether there is nothing to keep any more: all is settled, or another process has it by our own leave."""
-        record = self._claim._record  # noqa: SLF001 - this package's own
+        record = self._claim.record
         # What the janitor gave back after it had ended the claim is in the record too, and was lost.
         was_taken = any(decision.lost for decision in record.settled.values())
-        return self._claim._given_away or not (record.unsettled or was_taken)  # noqa: SLF001
+        return self._claim.given_away or not (record.unsettled or was_taken)
 
     def _left(self) -> float:
-        return self._claim._until(in_doubt=False) - self._context.clock.elapsed()  # noqa: SLF001 - this package's own
+        return self._claim.trusted_until(in_doubt=False) - self._context.clock.elapsed()
 
     def _until_next(self, pause: float) -> float:
         """Return how long to wait before a renewal: rather less than asked for than until there is no time for two."""
@@ -139,7 +139,7 @@ class KeepAlive:
         return _fault(renewal)
 
     def _too_late(self) -> LeaseLostError:
-        record = self._claim._record  # noqa: SLF001 - this package's own
+        record = self._claim.record
         why = "its time was over before it was renewed"
         if keeping.lengthened(self._context, record, math.inf) <= record.until:
             why = "it has come to the age of claims.max_claim_age_seconds, past which none is renewed"
@@ -165,7 +165,8 @@ class KeepAlive:
             return
         self.error = error
         self.lost.set()
-        logger.warning("%s", error)
+        if self._claim.lost is None:  # else it was told of when it was lost
+            logger.warning("%s", error)
         if self._on_lost is None:
             return
         try:
@@ -222,7 +223,7 @@ def _fault(task: asyncio.Future[None]) -> BaseException | None:
     return asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception()
 
 
-def _kept_no_longer(claim: Claim, why: str) -> LeaseLostError:
+def _kept_no_longer(claim: HeldClaim, why: str) -> LeaseLostError:
     """Make the error that says that nobody renews the claim any more, though it is not lost before its time is over."""
     return LeaseLostError(
         f"Claim {claim.claim_id} of topic {claim.topic!r} is kept no longer: {why}. Stop working on its {len(claim)} "

@@ -5,30 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError, StoreError
+from airflow_provider_pawnqueue.engine.events import Renewed
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.claim import Claim
+    from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
     from airflow_provider_pawnqueue.engine.store.port import Outcome
 
-#: How long a renewal that is cut off waits for the answer of what it has sent.
-PARTING = 5.0
 
-
-async def renew(context: Context, claim: Claim, ttl: float | None = None, session_ttl: float | None = None) -> None:
+async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, session_ttl: float | None = None) -> None:
     """Move the claim's times: one compare-and-set, whatever its size.
 
     :raises LeaseLostError: it is no longer ours. Whoever works on its messages has to stop.
     :raises StoreError: it could not be found out; the claim is trusted until its deadline, and may be renewed again.
     """
-    async with claim._lock:  # noqa: SLF001 - this package's own
+    async with claim.lock:
         backoff = context.store.backoff()
         while True:
-            if claim.recorded and not claim._record.unsettled:  # noqa: SLF001
+            if claim.recorded and not claim.left:
                 return  # all is settled: there is nothing to keep, and a final record is not written again
             # ⚑ §2: counted from before the request is sent; and who is past its time has lost it, and says so.
             # It is asked for the time first: if our clock may have stood still, that tells.
@@ -37,22 +37,22 @@ async def renew(context: Context, claim: Claim, ttl: float | None = None, sessio
             _check_trusted(claim, context.clock.elapsed())
             lasts = claim.ttl if ttl is None else ttl
             trusted = min(lasts, session_time(claim, lasts) if session_ttl is None else session_ttl)
-            changed = renewed(context, claim._record, now, ttl=lasts, session_ttl=trusted)  # noqa: SLF001
+            changed = renewed(context, claim.record, now, ttl=lasts, session_ttl=trusted)
             if changed.session_end <= now:
                 raise lost_error(claim, f"it is older than claims.max_claim_age_seconds={_max_age(context):g}")
             outcome = await uncut(_change(context, claim, changed), context.clock, PARTING)
             if isinstance(outcome, Unknown):
                 raise outcome.fault
             if isinstance(outcome, Done):
-                claim._session_ttl = trusted  # noqa: SLF001
-                claim._deadline = context.trusted(started, changed.session_end - now)  # noqa: SLF001
-                if context.clock.elapsed() >= claim._until(in_doubt=False):  # noqa: SLF001
+                claim.trust(context.trusted(started, changed.session_end - now), trusted)
+                if context.clock.elapsed() >= claim.trusted_until(in_doubt=False):
                     raise lost_error(claim, "its renewal took longer than its time")
+                context.events.tell(Renewed(topic=claim.topic, claim=claim.stem, seconds=lasts))
                 return
-            await claim._refresh(context)  # noqa: SLF001
+            await claim.refresh(context)
             if claim.state != "open":
                 raise lost_error(claim, "somebody has ended it")
-            if not claim._is_ours():  # noqa: SLF001
+            if not claim.is_ours():
                 raise lost_error(claim, "another session works for it")
             # Still open and ours: the janitor has renewed it, or an earlier write of ours, of which nobody knew, had
             # landed. Once more, on top of it: that is no loss, however often it happens.
@@ -66,22 +66,22 @@ async def renew(context: Context, claim: Claim, ttl: float | None = None, sessio
                 )
 
 
-async def leave(context: Context, claim: Claim) -> None:
+async def leave(context: Context, claim: HeldClaim) -> None:
     """Give back the session and keep the claim: who comes by its id next need not wait. ⚑ §4: this one works no more.
 
     :raises StoreError: it could not be found out; then the next one waits until the session's time is over.
     """
-    claim._given_away = True  # noqa: SLF001 - this package's own
-    async with claim._lock:  # noqa: SLF001
+    claim.give_away()
+    async with claim.lock:
         backoff = context.store.backoff()
-        while claim.state == "open" and claim._record.session == claim.session:  # noqa: SLF001
-            left = claim._record.model_copy(update={"session_until": 0.0})  # noqa: SLF001
+        while claim.state == "open" and claim.record.session == claim.session:
+            left = claim.record.model_copy(update={"session_until": 0.0})
             outcome = await uncut(_change(context, claim, left), context.clock, PARTING)
             if isinstance(outcome, Done):
                 return
             if isinstance(outcome, Unknown):
                 raise outcome.fault
-            await claim._refresh(context)  # noqa: SLF001
+            await claim.refresh(context)
             if not await backoff.pause():
                 return
 
@@ -91,10 +91,10 @@ def session_time(claim: Claim, lasts: float) -> float:
     return claim.session_ttl if claim.session_ttl < claim.ttl else lasts
 
 
-async def _change(context: Context, claim: Claim, changed: ClaimRecord) -> Outcome:
-    outcome = await records.change(context, claim.topic, changed, claim._version)  # noqa: SLF001
+async def _change(context: Context, claim: HeldClaim, changed: ClaimRecord) -> Outcome:
+    outcome = await records.change(context, claim.topic, changed, claim.version)
     if isinstance(outcome, Done):
-        claim._now_at(changed, outcome.version)  # noqa: SLF001
+        claim.moved_to(changed, outcome.version)
     return outcome
 
 
@@ -109,10 +109,10 @@ def renewed(context: Context, record: ClaimRecord, now: float, *, ttl: float, se
     return record.model_copy(update={"until": until, "session_until": session_until, "lasts": ttl})
 
 
-def _check_trusted(claim: Claim, now: float) -> None:
-    if claim.lost or claim._given_away:  # noqa: SLF001
+def _check_trusted(claim: HeldClaim, now: float) -> None:
+    if claim.lost or claim.given_away:
         raise lost_error(claim, claim.lost or "it was handed over")
-    if now >= claim._until(in_doubt=False):  # noqa: SLF001
+    if now >= claim.trusted_until(in_doubt=False):
         raise lost_error(claim, "its time was over before it was renewed")
 
 
@@ -125,13 +125,12 @@ def lengthened(context: Context, record: ClaimRecord, until: float) -> float:
     return max(record.until, min(until, record.created_at + _max_age(context)))
 
 
-def lost_error(claim: Claim, why: str) -> LeaseLostError:
+def lost_error(claim: HeldClaim, why: str) -> LeaseLostError:
     """Remember that the claim is lost, and make the error that says so."""
-    if not claim._given_away:  # noqa: SLF001
-        claim._lost = why  # noqa: SLF001
+    claim.lose(why)
     return LeaseLostError(
         f"Claim {claim.claim_id} of topic {claim.topic!r} is lost: {why}. Stop working on its {len(claim)} messages: "
-        "others may have them. To keep a claim over long work, renew it more often or use keep_alive.",
+        "others may have them. A longer ttl, or earlier renewals, keep a claim over long work.",
         topic=claim.topic,
         operation="renew",
     )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import hint
 from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.takeover import is_over
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION
@@ -62,7 +61,7 @@ class Known:
         """Return the server time before which the message cannot be had, judged by its lease alone."""
         known = self.lease(uuid, info)
         if known is not None:
-            return known.lease.until + (0.0 if known.lease.state == "released" else self._context.margin)
+            return self._context.due_at(known.lease)
         glance = hint.glance_at_lease(info.size, info.last_modified)
         return 0.0 if glance is None else glance.earliest
 
@@ -122,7 +121,7 @@ class Known:
             return False
         if glance is None:
             return True
-        if glance.state == "closed" or is_over(self._context, glance.latest, now):
+        if glance.state == "closed" or self._context.is_over(glance.latest, now):
             return False
         if known is None or glance.state != "open" or glance.earliest <= now:
             return True
@@ -140,7 +139,7 @@ class Known:
             if glance is None or glance.state != "open":
                 return None
             until = glance.earliest
-        return None if is_over(self._context, until, now) else until
+        return None if self._context.is_over(until, now) else until
 
     async def _read_records(self, stems: list[str]) -> None:
         context = self._context.patient(cut=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -12,13 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims import effects, moves, takeover
 from airflow_provider_pawnqueue.engine.claims.aside import Aside
-from airflow_provider_pawnqueue.engine.claims.effects import carry_out
 from airflow_provider_pawnqueue.engine.claims.errands import Errands
 from airflow_provider_pawnqueue.engine.claims.known import Known
-from airflow_provider_pawnqueue.engine.claims.moves import finish_move
-from airflow_provider_pawnqueue.engine.claims.takeover import is_over, judge
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.gather import first_of, together
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
-logger = logging.getLogger(__name__)
+logger = logger_of("claims")
 
 #: What an envelope may have around its payload.
 AROUND = 64 * 1024
@@ -294,7 +292,7 @@ class Lookout:
             lease = known.lease(uuid, leases[uuid])
             if lease is None or uuid in self.aside:
                 view.due = min(view.due, now + self.aside.back_in(uuid))
-            elif not self._is_due(lease, now):
+            elif not self._context.is_due(lease.lease, now):
                 view.due = min(view.due, known.due_at(uuid, leases[uuid]))
             elif lease.lease.state == "moving":
                 view.due = min(view.due, now + RUSH)
@@ -311,7 +309,7 @@ class Lookout:
     async def _judge(self, view: _View, ready: Mapping[str, FoundLease], now: float) -> Mapping[str, FoundLease]:
         if not ready:
             return {}
-        judged = await judge(self._context.patient(cut=True), self._topic, ready)
+        judged = await takeover.judge(self._context.patient(cut=True), self._topic, ready)
         for uuid, fault in judged.faults.items():
             # ⚑ §5.6: once for all messages of the claim whose record it is.
             name = ready[uuid].lease.claim or uuid
@@ -330,7 +328,7 @@ class Lookout:
         async def finish() -> None:
             failed: Mapping[str, PawnQueueError]
             try:
-                failed = await carry_out(self._context.patient(), self._topic, record, list(versions), versions)
+                failed = await effects.carry_out(self._context.patient(), self._topic, record, list(versions), versions)
             except PawnQueueError as error:
                 failed = dict.fromkeys(versions, error)
             for uuid in versions:
@@ -344,22 +342,17 @@ class Lookout:
 
     async def _finish_move(self, uuid: str, found: FoundLease) -> None:
         try:
-            await finish_move(self._context, self._topic, uuid, found)
+            await moves.finish_move(self._context, self._topic, uuid, found)
         except PawnQueueError as error:
             self.aside.put(uuid, error)
         else:
             self.aside.clear(uuid)
         self.is_stale()
 
-    def _is_due(self, found: FoundLease, now: float) -> bool:
-        if found.lease.state == "released":
-            return now >= found.lease.until
-        return is_over(self._context, found.lease.until, now)
-
     async def _list(self, folder: str, name_of: Callable[[str], str | None], view: _View) -> dict[str, ObjectInfo]:
         found: dict[str, ObjectInfo] = {}
         view.requests += 1
-        async for page in self._context.store.pages(folder):
+        async for page in self._context.registers.pages(folder):
             for info in page:
                 name = name_of(info.key)
                 if name is None:

@@ -47,7 +47,7 @@ async def _unlock(context: Context, topic: str, uuid: str, found: FoundLease) ->
         # There is nothing to release: another redriver was here first, and the message has gone its way.
         standing = await context.read_lease(topic, uuid)
         if standing is not None and standing.version == found.version:
-            await context.store.delete([layout.lease(topic, uuid)])
+            await context.registers.delete([layout.lease(topic, uuid)])
         return False
     now = await context.now()
     freed = leases.released(uuid, name, consumer="redrive", claim="", deliveries=0, until=0.0, now=now)

@@ -9,6 +9,7 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, UnreadableRecordError
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -33,8 +34,8 @@ async def read(context: Context, topic: str, stem: str) -> FoundRecord | None:
         return FoundRecord(ClaimRecord.decode(found.body, key), found.info.version)
     except UnreadableRecordError:
         # Garbage under a record's key: nobody can settle by it, so it stands for a claim that never was, long over.
-        claim_id, _, generation = stem.rpartition(".")
-        record = ClaimRecord(v=0, claim_id=claim_id, generation=int(generation or 0), state="expired")
+        claim_id, generation = layout.parse_stem(stem) or (stem, 0)
+        record = ClaimRecord(v=0, claim_id=claim_id, generation=generation, state="expired")
         return FoundRecord(record, found.info.version)
 
 
@@ -49,6 +50,18 @@ async def change(context: Context, topic: str, record: ClaimRecord, version: str
     step = Step(layout.claim(topic, record.stem), await _timed(context, record), version)
     [outcome] = await context.registers.write([step])
     return outcome
+
+
+async def close(context: Context, topic: str, standing: FoundRecord) -> FoundRecord | None:
+    """Close a record of which all is decided and carried out. None: somebody else has changed it meanwhile.
+
+    :raises StoreError: nobody can tell whether it is closed.
+    """
+    closed = standing.record.model_copy(update={"state": "closed"})
+    outcome = await change(context, topic, closed, standing.version)
+    if isinstance(outcome, Unknown):
+        raise outcome.fault
+    return FoundRecord(closed, outcome.version) if isinstance(outcome, Done) else None
 
 
 async def _timed(context: Context, record: ClaimRecord) -> ClaimRecord:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.claims import effects, records
+from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.records import Decision
+from airflow_provider_pawnqueue.engine.settlement import Settlement
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.claims.claim import Claim
+    from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
     from airflow_provider_pawnqueue.engine.context import Context
 
-logger = logging.getLogger(__name__)
-
-#: How long a settlement that is cancelled goes on: what it has sent may land.
-PARTING = 5.0
+logger = logger_of("claims")
 
 
 @dataclass(slots=True)
@@ -35,10 +33,42 @@ class Settled:
     unfinished: dict[str, StoreError] = field(default_factory=dict)
     """Decided, and not carried out yet: why."""
 
+    @property
+    def gave_back(self) -> bool:
+        """Whether anything was released."""
+        return any(decision.how == "released" for decision in self.decided.values())
 
-async def settle(context: Context, claim: Claim, decisions: Mapping[str, Decision]) -> Settled:
+
+def by_uuid(decisions: Mapping[str, Decision], uuids: Mapping[str, Sequence[str]]) -> dict[str, Decision]:
+    """Return what was decided of messages, by the uuids under which they are kept, where it was said by their ids."""
+    return {
+        uuid: decision if uuid == one else decision.model_copy(update={"id": one})
+        for one, decision in decisions.items()
+        for uuid in uuids.get(one, ())
+    }
+
+
+def told(result: Settled, ids: Iterable[str], uuids: Mapping[str, Sequence[str]]) -> Settlement:
+    """Tell what became of messages, by their ids."""
+    settlement = Settlement(not_in_claim=[one for one in ids if one not in uuids])
+    names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
+    for one in ids:
+        of_one = uuids.get(one, ())
+        if any(uuid in result.unknown for uuid in of_one):
+            settlement.unknown.append(one)
+        elif any(uuid in result.lost for uuid in of_one):
+            settlement.lost.append(one)
+        elif of_one:
+            names.get(result.decided[of_one[0]].how, settlement.lost).append(one)
+        for uuid in of_one:
+            if uuid in result.unfinished:
+                settlement.unfinished[one] = str(result.unfinished[uuid])
+    return settlement
+
+
+async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settled:
     """Decide these members' fate, or find that it was decided before: the first decision stands."""
-    async with claim._lock:  # noqa: SLF001 - this package's own
+    async with claim.lock:
         result = await uncut(_decide(context, claim, decisions), context.clock, PARTING)
     # Cut off, it would be finished by others only when the claim's time is over; closing the queue goes on with it.
     failed = await uncut(carry_out_decided(context, claim), context.clock, PARTING)
@@ -46,7 +76,7 @@ async def settle(context: Context, claim: Claim, decisions: Mapping[str, Decisio
     return result
 
 
-async def carry_out_decided(context: Context, claim: Claim) -> dict[str, StoreError]:
+async def carry_out_decided(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
     """Carry out what the claim has decided; return what is not done, and why. That is no failure of the settlement.
 
     ⚑ §5.5: whoever meets what is left finishes it.
@@ -75,11 +105,11 @@ async def carry_out_decided(context: Context, claim: Claim) -> dict[str, StoreEr
     return failed
 
 
-async def _decide(context: Context, claim: Claim, decisions: Mapping[str, Decision]) -> Settled:
+async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settled:
     wanted = set(decisions)
     backoff = context.store.backoff()
     while True:
-        record = claim._record  # noqa: SLF001
+        record = claim.record
         standing = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
         # What the janitor gave back after the claim had ended is lost to whoever settles it now.
         late = {uuid for uuid, one in standing.items() if one.lost}
@@ -87,52 +117,52 @@ async def _decide(context: Context, claim: Claim, decisions: Mapping[str, Decisi
         new = {uuid: decisions[uuid] for uuid in decisions if uuid not in record.settled}
         if not new:
             return Settled(decided=before, lost=late)
-        if record.state != "open" or not claim._is_ours():  # noqa: SLF001
+        if record.state != "open" or not claim.is_ours():
             return Settled(decided=before, lost=late | set(new))
         changed = record.model_copy(update={"settled": {**record.settled, **new}})
         # ⚑ §4, §5.3: by compare-and-set on what we have read. Who was fenced is refused, and changes nothing.
-        outcome = await records.change(context, claim.topic, changed, claim._version)  # noqa: SLF001
+        outcome = await records.change(context, claim.topic, changed, claim.version)
         if isinstance(outcome, Done):
-            claim._now_at(changed, outcome.version)  # noqa: SLF001
+            claim.moved_to(changed, outcome.version)
             return Settled(decided={**before, **new})
         if isinstance(outcome, Unknown):
             return Settled(decided=before, unknown=set(new))
         # Refused: it was fenced, or an earlier write of ours has landed after all. Look, and go on from there.
         try:
-            await claim._refresh(context)  # noqa: SLF001
+            await claim.refresh(context)
         except PawnQueueError:
             return Settled(decided=before, unknown=set(new))
         if not await backoff.pause():
             return Settled(decided=before, unknown=set(new))
 
 
-async def _carry_out(context: Context, claim: Claim) -> dict[str, StoreError]:
+async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
     """Do what was decided, as far as nobody else of this process does it, and close the record after the last of it."""
-    record, done, under_way = claim._record, claim._done, claim._under_way  # noqa: SLF001
+    record, done, under_way = claim.record, claim.done, claim.under_way
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
     under_way.update(todo)
     try:
-        failed = await carry_out(
+        failed = await effects.carry_out(
             context,
             claim.topic,
             record,
             todo,
-            claim._leases,  # noqa: SLF001
+            claim.leases,
             at_last=lambda: _record_to_delete(claim, todo),
         )
     finally:
         under_way.difference_update(todo)
     done.update(uuid for uuid in todo if uuid not in failed)
     if not failed and _record_to_delete(claim, todo) is not None:
-        claim._now_at(record.model_copy(update={"state": "closed"}), claim._version)  # noqa: SLF001
+        claim.moved_to(record.model_copy(update={"state": "closed"}), claim.version)
         return {}
     failed.pop(layout.claim(claim.topic, record.stem), None)
-    async with claim._lock:  # noqa: SLF001
+    async with claim.lock:
         await _close(context, claim)
     return failed
 
 
-def _record_to_delete(claim: Claim, todo: list[str]) -> str | None:
+def _record_to_delete(claim: HeldClaim, todo: list[str]) -> str | None:
     """Return the key of the record, if it can go with the last leases.
 
     Nobody can ask again for a claim whose id was made up and that was not handed over. Were its record closed instead,
@@ -140,23 +170,21 @@ def _record_to_delete(claim: Claim, todo: list[str]) -> str | None:
     gone by then, so a lease that stays behind is garbage, whatever its claim was. A lease of it that lands late finds
     no record, and is fenced.
     """
-    record = claim._record  # noqa: SLF001
-    last = not record.unsettled and claim._done.union(todo).issuperset(record.settled)  # noqa: SLF001
-    if not claim._is_fleeting or not last or record.state == "closed":  # noqa: SLF001
+    record = claim.record
+    if not claim.is_fleeting or not claim.is_done(todo) or record.state == "closed":
         return None
     return layout.claim(claim.topic, record.stem)
 
 
-async def _close(context: Context, claim: Claim) -> None:
+async def _close(context: Context, claim: HeldClaim) -> None:
     """Close the record when all that it had was decided and carried out; a fleeting one is deleted."""
-    record = claim._record  # noqa: SLF001
-    if record.state == "closed" or record.unsettled or not claim._done.issuperset(record.settled):  # noqa: SLF001
+    record = claim.record
+    if record.state == "closed" or not claim.is_done():
         return
-    closed = record.model_copy(update={"state": "closed"})
-    if claim._is_fleeting:  # noqa: SLF001
-        if not await context.store.delete([layout.claim(claim.topic, record.stem)]):
-            claim._now_at(closed, claim._version)  # noqa: SLF001
+    if claim.is_fleeting:
+        if not await context.registers.delete([layout.claim(claim.topic, record.stem)]):
+            claim.moved_to(record.model_copy(update={"state": "closed"}), claim.version)
         return
-    outcome = await records.change(context, claim.topic, closed, claim._version)  # noqa: SLF001
-    if isinstance(outcome, Done):
-        claim._now_at(closed, outcome.version)  # noqa: SLF001
+    closed = await records.close(context, claim.topic, claim.standing)
+    if closed is not None:
+        claim.moved_to(closed.record, closed.version)

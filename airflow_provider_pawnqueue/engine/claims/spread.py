@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -93,8 +94,12 @@ class Picks:
         self._wanted = wanted
         self.left = list(pool)
 
-    def take(self, count: int) -> list[Candidate]:
-        """Take up to so many neighbours out of the pool: from its head, or from anywhere in the window."""
+    def take(self, count: int, most_bytes: float = math.inf, *, is_first: bool = True) -> list[Candidate]:
+        """Take up to so many neighbours out of the pool: from its head, or from anywhere in the window.
+
+        :param most_bytes: how large they may be together. One that is larger by itself is taken alone, if it is the
+            first of its claim: else nobody with such a limit would ever be given it.
+        """
         count = int(min(count, self._spread.pace))
         first = 0
         if not self._spread.is_narrow:
@@ -103,5 +108,9 @@ class Picks:
             first = int(self._clock.uniform(0, max(window - count, 0) + 1))
             first = min(first, max(len(self.left) - count, 0))
         taken = self.left[first : first + count]
-        del self.left[first : first + count]
-        return taken
+        sizes = list(accumulate(one.size for one in taken))
+        fitting = sum(size <= most_bytes for size in sizes)
+        if not fitting and is_first:
+            fitting = 1
+        del self.left[first : first + fitting]
+        return taken[:fitting]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_provider_pawnqueue.engine import hint, layout
-from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.claims import effects, records
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.events import TakenOver
 from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
@@ -39,47 +39,25 @@ class Judged:
     """It could not be found out."""
 
 
-async def free_to_take(context: Context, topic: str, leases: Leases) -> dict[str, FoundLease]:
-    """Return those of the leases, by uuid, that may be taken now. What their claims had decided is carried out."""
-    judged = await judge(context, topic, leases)
+async def free_to_take(context: Context, topic: str, leases: Leases, *, dry_run: bool = False) -> dict[str, FoundLease]:
+    """Return those of the leases, by uuid, that may be taken now. What their claims had decided is carried out.
+
+    :param dry_run: end nothing for it, and carry nothing out: return what would be free.
+    """
+    judged = await judge(context, topic, leases, dry_run=dry_run)
     for fault in judged.faults.values():
         raise fault
-    for record, versions in judged.decided:
-        await carry_out(context, topic, record, list(versions), versions)
+    if not dry_run:
+        for record, versions in judged.decided:
+            await effects.carry_out(context, topic, record, list(versions), versions)
     return judged.free
 
 
-async def judge(context: Context, topic: str, leases: Leases) -> Judged:
+async def judge(context: Context, topic: str, leases: Leases, *, dry_run: bool = False) -> Judged:
     """Find out which of the leases may be taken. The claim of many leases is read, and fenced, once."""
-    now = await context.now()
-    judged = Judged()
-    by_claim: dict[str, dict[str, FoundLease]] = defaultdict(dict)
-    for uuid, found in leases.items():
-        lease = found.lease
-        if lease.state == "released":
-            if now >= lease.until:
-                judged.free[uuid] = found
-        elif lease.state == "moving" or not is_over(context, lease.until, now):
-            continue  # a move is finished by who redrives or sweeps
-        elif layout.parse_claim(f"{lease.claim}.json") is None:
-            judged.free[uuid] = found  # garbage, or pawn-queue's: there is no record to fence, only a time that is over
-        else:
-            by_claim[lease.claim][uuid] = found
-
-    async def of_claim(stem: str) -> None:
-        try:
-            await _judge_claim(context, topic, stem, by_claim[stem], now, judged)
-        except PawnQueueError as error:
-            # ⚑ §5.6: a record that cannot be read concerns the messages of its claim.
-            judged.faults.update(dict.fromkeys(by_claim[stem], error))
-
-    await each(of_claim, by_claim, at_once=context.at_once)
-    return judged
-
-
-def is_over(context: Context, until: float, now: float) -> bool:
-    """⚑ §2: a taker waits until the margin after a claim's time, as its holder stops the margin before it."""
-    return now >= until + context.margin
+    judging = _Judging(context, topic, await context.now(), dry_run=dry_run)
+    await judging.judge(leases)
+    return judging.judged
 
 
 async def fence(context: Context, topic: str, standing: FoundRecord) -> FoundRecord | None:
@@ -88,32 +66,77 @@ async def fence(context: Context, topic: str, standing: FoundRecord) -> FoundRec
     outcome = await records.change(context, topic, expired, standing.version)
     if isinstance(outcome, Unknown) and not outcome.fault.transient:
         raise outcome.fault
-    return records.FoundRecord(expired, outcome.version) if isinstance(outcome, Done) else None
+    if not isinstance(outcome, Done):
+        return None
+    context.events.tell(
+        TakenOver(topic=topic, claim=expired.stem, consumer=expired.consumer, messages=len(expired.unsettled))
+    )
+    return records.FoundRecord(expired, outcome.version)
 
 
-async def _judge_claim(  # noqa: PLR0913, PLR0917 - one claim of many
-    context: Context, topic: str, stem: str, leases: Leases, now: float, judged: Judged
-) -> None:
-    standing = await records.read(context, topic, stem)
-    if standing is None:
-        if await _create_fenced(context, topic, stem, now):
-            judged.free.update(_not_handed_out(leases))
-        return
-    record = standing.record
-    decided = {uuid: found.version for uuid, found in leases.items() if uuid in record.settled}
-    if decided:
-        # ⚑ §5.3: they were settled, only not carried out. Doing it is all that is left; they are not delivered again.
-        judged.decided.append((record, decided))
-    # A lease that landed late: its claim was recorded without it.
-    judged.free.update(_not_handed_out({uuid: one for uuid, one in leases.items() if uuid not in record.members}))
-    undecided = {uuid: found for uuid, found in leases.items() if uuid in record.members and uuid not in record.settled}
-    # ⚑ §4: open, or fenced early on behalf of somebody: its process may be alive and know nothing yet.
-    if undecided and is_over(context, record.free_at, now):
-        over = record.state != "open" or await fence(context, topic, standing) is not None
-        if over:
+class _Judging:
+    """One look at leases that others have, or had."""
+
+    def __init__(self, context: Context, topic: str, now: float, *, dry_run: bool) -> None:
+        self._context = context
+        self._topic = topic
+        self._now = now
+        self._dry_run = dry_run
+        self.judged = Judged()
+
+    async def judge(self, leases: Leases) -> None:
+        by_claim: dict[str, dict[str, FoundLease]] = defaultdict(dict)
+        for uuid, found in leases.items():
+            lease = found.lease
+            if lease.state == "moving" or not self._context.is_due(lease, self._now):
+                continue  # a move is finished by who redrives or sweeps
+            if lease.state == "released" or layout.parse_stem(lease.claim) is None:
+                # Given back; or garbage, or pawn-queue's: there is no record to fence, only a time that is over.
+                self.judged.free[uuid] = found
+            else:
+                by_claim[lease.claim][uuid] = found
+
+        async def of_claim(stem: str) -> None:
+            try:
+                await self._judge_claim(stem, by_claim[stem], self._now)
+            except PawnQueueError as error:
+                # ⚑ §5.6: a record that cannot be read concerns the messages of its claim.
+                self.judged.faults.update(dict.fromkeys(by_claim[stem], error))
+
+        await each(of_claim, by_claim, at_once=self._context.at_once)
+
+    async def _judge_claim(self, stem: str, leases: Leases, now: float) -> None:
+        judged = self.judged
+        standing = await records.read(self._context, self._topic, stem)
+        if standing is None:
+            if self._dry_run or await self._create_fenced(stem):
+                judged.free.update(_not_handed_out(leases))
+            return
+        record = standing.record
+        decided: dict[str, str] = {uuid: found.version for uuid, found in leases.items() if uuid in record.settled}
+        if decided:
+            # ⚑ §5.3: they were settled, only not carried out. Doing it is all that is left; they are not delivered
+            # again.
+            judged.decided.append((record, decided))
+        # A lease that landed late: its claim was recorded without it.
+        judged.free.update(_not_handed_out({uuid: one for uuid, one in leases.items() if uuid not in record.members}))
+        undecided = {uuid: one for uuid, one in leases.items() if uuid in record.members and uuid not in record.settled}
+        # ⚑ §4: open, or fenced early on behalf of somebody: its process may be alive and know nothing yet.
+        if undecided and self._context.is_over(record.free_at, now) and await self._has_ended(standing):
             # Begun once more, and not as far as its record: it is another lease of the same claim that was recorded.
             anew = {u: one for u, one in undecided.items() if one.lease.deliveries > record.members[u].deliveries}
             judged.free.update({**undecided, **_not_handed_out(anew)})
+
+    async def _has_ended(self, standing: FoundRecord) -> bool:
+        if standing.record.state != "open" or self._dry_run:
+            return True
+        return await fence(self._context, self._topic, standing) is not None
+
+    async def _create_fenced(self, stem: str) -> bool:
+        """⚑ §4: its claimer may still be about to create the record, and is to find out then that it came too late."""
+        claim_id, generation = layout.parse_stem(stem) or (stem, 0)
+        record = ClaimRecord(claim_id=claim_id, generation=generation, state="expired", created_at=self._now)
+        return isinstance(await records.create(self._context, self._topic, record), Done)
 
 
 async def named_by_others(context: Context, topic: str, stem: str, members: Collection[str]) -> dict[str, float]:
@@ -124,7 +147,7 @@ async def named_by_others(context: Context, topic: str, stem: str, members: Coll
     here: of two rivals, at least one sees the other's record. What is over, and not fenced yet, is fenced first.
     """
     now = await context.now()
-    listed = [info async for page in context.store.pages(layout.claims(topic)) for info in page]
+    listed = [info async for page in context.registers.pages(layout.claims(topic)) for info in page]
 
     async def named(info: ObjectInfo) -> dict[str, float]:
         parsed = layout.parse_claim(info.key)
@@ -136,7 +159,7 @@ async def named_by_others(context: Context, topic: str, stem: str, members: Coll
         if standing is None or standing.record.state == "closed":
             return {}
         shared = [uuid for uuid in standing.record.unsettled if uuid in members]
-        over = bool(shared) and is_over(context, standing.record.free_at, now)
+        over = bool(shared) and context.is_over(standing.record.free_at, now)
         if over and (standing.record.state != "open" or await fence(context, topic, standing) is not None):
             return {}
         return dict.fromkeys(shared, standing.record.free_at + context.margin)
@@ -153,10 +176,3 @@ def _not_handed_out(leases: Leases) -> dict[str, FoundLease]:
         uuid: replace(found, lease=found.lease.model_copy(update={"deliveries": max(found.lease.deliveries - 1, 0)}))
         for uuid, found in leases.items()
     }
-
-
-async def _create_fenced(context: Context, topic: str, stem: str, now: float) -> bool:
-    """⚑ §4: its claimer may still be about to create the record, and is to find out then that it came too late."""
-    claim_id, _, generation = stem.rpartition(".")
-    record = ClaimRecord(claim_id=claim_id, generation=int(generation), state="expired", created_at=now)
-    return isinstance(await records.create(context, topic, record), Done)

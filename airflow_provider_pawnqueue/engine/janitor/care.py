@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.events import logger_of
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.janitor.report import Report
 
-logger = logging.getLogger(__name__)
+logger = logger_of("janitor")
 
 T = TypeVar("T")
 
@@ -58,10 +58,10 @@ class Care:
             logger.warning("Not swept, and tried again by the next sweep: %s: %s", key, why)
 
     async def delete(self, keys: Sequence[str], *, context: Context | None = None) -> int:
-        """Delete objects, and return how many of them are gone; in a dry run, how many it would be."""
+        """Delete registers and other objects; return how many are gone, or in a dry run how many it would be."""
         if not keys or self.report.dry_run:
             return len(keys)
-        failed = await (context or self.context).store.delete(keys)
+        failed = await (context or self.context).registers.delete(keys)
         for key, error in failed.items():
             self.tell(key, error)
         return len(keys) - len(failed)

@@ -7,11 +7,9 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import hint, layout
-from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.effects import carry_out
+from airflow_provider_pawnqueue.engine.claims import effects, records, takeover
 from airflow_provider_pawnqueue.engine.claims.keeping import lengthened
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
-from airflow_provider_pawnqueue.engine.claims.takeover import fence, is_over
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.gather import each, first_of
 from airflow_provider_pawnqueue.engine.records import Decision
@@ -86,12 +84,12 @@ class Claims:
                 await self._remove(stem, info, looked)
             return
         verdict: Verdict | None = None
-        if record.state == "open" and not is_over(context, record.until, now):
+        if record.state == "open" and not context.is_over(record.until, now):
             verdict = await self._verdict(info.key, record)
             now = await context.now()  # the answer may have taken long
         if verdict == "going" and now < record.until:
             await self._renew(standing, now)
-        elif verdict == "ended" or is_over(context, record.free_at, now):
+        elif verdict == "ended" or context.is_over(record.free_at, now):
             await self._end(info.key, standing)
 
     async def _remove(self, stem: str, info: ObjectInfo, looked: float) -> None:
@@ -150,7 +148,7 @@ class Claims:
                 return
             standing = fenced
         # ⚑ §4: fenced early, its session's time is still waited for: its process may be alive and know nothing yet.
-        if is_over(self._care.context, standing.record.free_at, await self._care.context.now()):
+        if self._care.context.is_over(standing.record.free_at, await self._care.context.now()):
             await self._finish(standing)
 
     async def _fence(self, key: str, standing: FoundRecord) -> FoundRecord | None:
@@ -158,7 +156,7 @@ class Claims:
             expired = standing.record.model_copy(update={"state": "expired"})
             fenced: FoundRecord | None = FoundRecord(expired, standing.version)
         else:
-            fenced = await fence(self._care.context, self._care.topic, standing)
+            fenced = await takeover.fence(self._care.context, self._care.topic, standing)
         self._report.fenced_claims += fenced is not None
         if fenced is None and await self._stands(standing):
             self._care.tell(key, "it could not be fenced: the store does not take it")
@@ -185,10 +183,9 @@ class Claims:
                 for uuid, one in record.settled.items()
                 if (uuid in versions if one.how == "released" else self._may_be_here(record.stem, uuid))
             ]
-            failed.update(await self._carry_out(record, todo, versions))
-            self._tell_stuck(record, failed)
-            final = record.model_copy(update={"state": "closed"})
-            closed = not failed and await self._change(confirmed, final) is not None
+            carried_out = self._carry_out_or_tell(record, todo, versions, failed)
+            _, final = await effects.finish(self._care.context, self._care.topic, confirmed, carried_out)
+            closed = not failed and final is not None
         self._report.finished_effects += sum(not one.lost and uuid not in failed for uuid, one in settled.items())
         given_back = [uuid for uuid in versions if uuid not in settled or settled[uuid].lost]
         self._report.given_back += len(set(given_back).difference(failed))
@@ -245,25 +242,30 @@ class Claims:
         released = {uuid: Decision(how="released", lost=True) for uuid in record.unsettled}
         return await self._change(standing, record.model_copy(update={"settled": {**record.settled, **released}}))
 
+    async def _carry_out_or_tell(
+        self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str], failed: dict[str, PawnQueueError]
+    ) -> Mapping[str, PawnQueueError]:
+        """Carry out decisions; add what failed to what could not even be looked at, and tell of all that is stuck."""
+        failed.update(await self._carry_out(record, uuids, versions))
+        for uuid, error in failed.items():
+            key = layout.message(self._care.topic, record.members[uuid].name)
+            self._report.stuck[key] = str(error)
+            how = record.settled[uuid].how
+            self._care.tell(key, f"it is {how} by claim {record.stem}, which could not be carried out: {error}")
+        return failed
+
     async def _carry_out(
         self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str]
     ) -> Mapping[str, PawnQueueError]:
         """Carry out decisions, and return what failed: where one member's fault ended all, each by itself."""
         context = self._care.context
         try:
-            return await carry_out(context, self._care.topic, record, uuids, versions)
+            return await effects.carry_out(context, self._care.topic, record, uuids, versions)
         except PawnQueueError as error:
             if len(uuids) == 1:
                 return {uuids[0]: error}
         parts = await each(lambda uuid: self._carry_out(record, [uuid], versions), uuids, at_once=context.at_once)
         return {uuid: error for part in parts for uuid, error in part.items()}
-
-    def _tell_stuck(self, record: ClaimRecord, failed: Mapping[str, PawnQueueError]) -> None:
-        for uuid, error in failed.items():
-            key = layout.message(self._care.topic, record.members[uuid].name)
-            self._report.stuck[key] = str(error)
-            how = record.settled[uuid].how
-            self._care.tell(key, f"it is {how} by claim {record.stem}, which could not be carried out: {error}")
 
     async def _change(self, standing: FoundRecord, changed: ClaimRecord) -> FoundRecord | None:
         """Change a record by compare-and-set; None: somebody else has changed it."""
@@ -276,5 +278,5 @@ class Claims:
 
     async def _stands(self, standing: FoundRecord) -> bool:
         """Say whether a record is still the one that was read."""
-        found = await self._care.context.store.head(layout.claim(self._care.topic, standing.record.stem))
+        found = await self._care.context.registers.head(layout.claim(self._care.topic, standing.record.stem))
         return found is not None and found.version == standing.version

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import hint, layout
-from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.moves import finish_move
-from airflow_provider_pawnqueue.engine.claims.takeover import free_to_take, is_over
+from airflow_provider_pawnqueue.engine.claims import moves, records
+from airflow_provider_pawnqueue.engine.claims.takeover import free_to_take
 from airflow_provider_pawnqueue.engine.gather import each
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
     from airflow_provider_pawnqueue.engine.janitor.care import Care
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
@@ -64,14 +62,13 @@ class Leases:
 
     async def _move(self, uuid: str, found: FoundLease) -> None:
         context = self._care.context
-        if is_over(context, found.lease.until, await context.now()):
+        if context.is_due(found.lease, await context.now()):
             if not self._report.dry_run:
-                await finish_move(context, self._care.topic, uuid, found)
+                await moves.finish_move(context, self._care.topic, uuid, found)
             self._report.finished_moves += 1
 
     async def _remove(self, orphans: Mapping[str, FoundLease]) -> None:
         # ⚑ §5: overdue, and free by the rules of take-over: its claim can never settle it again.
-        free = self._would_be_free if self._report.dry_run else self._free
         by_claim: dict[str, dict[str, FoundLease]] = defaultdict(dict)
         for uuid, found in orphans.items():
             by_claim[found.lease.claim if found.lease.state == "held" else ""][uuid] = found
@@ -79,41 +76,20 @@ class Leases:
         async def alone(stem: str) -> Iterable[str]:
             # What cannot be read is then the claim's record: its other leases would meet the same.
             key = layout.claim(self._care.topic, stem) if stem else self._key(next(iter(by_claim[stem])))
-            return await self._care.alone(key, free(stem, by_claim[stem]), ())
+            return await self._care.alone(key, self._free(stem, by_claim[stem]), ())
 
         parts = await each(alone, by_claim, at_once=self._care.context.at_once)
         self._report.removed_leases += await self._care.delete([self._key(uuid) for part in parts for uuid in part])
 
     async def _free(self, stem: str, orphans: Mapping[str, FoundLease]) -> Iterable[str]:
         context, topic = self._care.context, self._care.topic
-        if self._has_record(stem) and await records.read(context, topic, stem) is None:
+        dry_run = self._report.dry_run
+        if not dry_run and layout.parse_stem(stem) and await records.read(context, topic, stem) is None:
             # Whoever takes a message makes such a record, fenced, lest its claimer comes to record it. Here there is no
             # message that anybody could be given.
             now = await context.now()
-            return [uuid for uuid, found in orphans.items() if is_over(context, found.lease.until, now)]
-        return await free_to_take(context, topic, orphans)
-
-    async def _would_be_free(self, stem: str, orphans: Mapping[str, FoundLease]) -> Iterable[str]:
-        """Return what a sweep that changes something would find free, without ending anything for it."""
-        context = self._care.context
-        now = await context.now()
-        standing: FoundRecord | None = None
-        if self._has_record(stem):
-            standing = await records.read(context, self._care.topic, stem)
-
-        def is_free(uuid: str, found: FoundLease) -> bool:
-            if found.lease.state == "released":
-                return now >= found.lease.until
-            if standing is None or uuid not in standing.record.members:
-                return is_over(context, found.lease.until, now)
-            # What was settled is finished with its claim, and counted there; the rest would be given back.
-            return uuid not in standing.record.settled and is_over(context, standing.record.free_at, now)
-
-        return [uuid for uuid, found in orphans.items() if is_free(uuid, found)]
-
-    @staticmethod
-    def _has_record(stem: str) -> bool:
-        return bool(stem) and layout.parse_claim(f"{stem}.json") is not None
+            return [uuid for uuid, found in orphans.items() if context.is_due(found.lease, now)]
+        return await free_to_take(context, topic, orphans, dry_run=dry_run)
 
     def _key(self, uuid: str) -> str:
         return layout.lease(self._care.topic, uuid)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Literal, Self, TypeAlias
 
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 
@@ -12,6 +15,52 @@ Verdict: TypeAlias = Literal["going", "ended"]
 
 #: Asked about an open claim, by its record: does the run on whose behalf it was claimed still go on? None: not known.
 Ask: TypeAlias = Callable[[ClaimRecord], Awaitable[Verdict | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClaim:
+    """A claim that nobody has ended, as whoever is asked about it is shown it."""
+
+    topic: str
+    claim_id: str
+    generation: int
+    owner: str
+    consumer: str
+    created_at: datetime
+    until: datetime
+    """When its time is over, unless it is renewed."""
+    messages: int
+    """How many of its messages are not settled."""
+
+    @classmethod
+    def of(cls, topic: str, record: ClaimRecord) -> Self:
+        """Show a stored record."""
+        return cls(
+            topic,
+            record.claim_id,
+            record.generation,
+            record.owner,
+            record.consumer,
+            datetime.fromtimestamp(record.created_at, UTC),
+            datetime.fromtimestamp(record.until, UTC),
+            len(record.unsettled),
+        )
+
+
+#: Asked about an open claim: does the run on whose behalf it was claimed still go on? None: not known. A plain function
+#: is called in a thread of its own, as it may block.
+AskOwner: TypeAlias = Callable[[OpenClaim], Awaitable[Verdict | None] | Verdict | None]
+
+
+def asking(topic: str, ask: AskOwner) -> Ask:
+    """Ask by what is shown of a record, whether the answer is awaited or not."""
+
+    async def by_record(record: ClaimRecord) -> Verdict | None:
+        shown = OpenClaim.of(topic, record)
+        answer = ask(shown) if inspect.iscoroutinefunction(ask) else await asyncio.to_thread(ask, shown)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    return by_record
 
 
 @dataclass(slots=True)
@@ -43,3 +92,7 @@ class Report:
 
     failures: list[str] = field(default_factory=list)
     """What could not be done now, stuck messages included; the next sweep tries it again."""
+
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        """Return its numbers, by their names."""
+        return tuple((one.name, getattr(self, one.name)) for one in fields(self) if one.type == "int")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
@@ -52,12 +53,12 @@ class _Sweep:
     async def run(self) -> Report:
         # ⚑ §5.4: claims are listed before all that they may have: what a record had as it was listed and is in neither
         # of the lists that follow is gone. The other way round, so would look what was published and claimed meanwhile.
-        claims = await self._list(layout.claims(self._topic))
+        claims = await self._list(self._context.registers.pages(layout.claims(self._topic)))
         # ⚑ §5: leases are listed before messages. A message that was there when its lease was listed is in the second
         # list, or was settled in between; the other way round, a lease of a new message would look like an orphan.
-        leases = await self._list(layout.leases(self._topic))
-        messages = await self._list(layout.messages(self._topic))
-        dead = await self._list(layout.dead_letters(self._topic))
+        leases = await self._list(self._context.registers.pages(layout.leases(self._topic)))
+        messages = await self._list(self._context.store.pages(layout.messages(self._topic)))
+        dead = await self._list(self._context.store.pages(layout.dead_letters(self._topic)))
         here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
         here.update(uuid for info in leases if (uuid := layout.parse_lease(info.key)))
         await Claims(self._care, self._ask, here).sweep(claims)
@@ -92,10 +93,11 @@ class _Sweep:
 
         In this order: if the lease is gone, the letter is there, or was and has been redriven.
         """
-        store = self._care.context.store
-        if await store.head(layout.lease(self._topic, uuid)) is not None:
+        context = self._care.context
+        if await context.registers.head(layout.lease(self._topic, uuid)) is not None:
             return False
-        return await store.head(layout.dead_letter(self._topic, uuid)) is None
+        return await context.store.head(layout.dead_letter(self._topic, uuid)) is None
 
-    async def _list(self, folder: str) -> list[ObjectInfo]:
-        return [info async for page in self._context.store.pages(folder) for info in page]
+    @staticmethod
+    async def _list(pages: AsyncIterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
+        return [info async for page in pages for info in page]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Self
+from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.clock import Clock
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.gather import each
-from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.leases.cas import Abilities, Step, Strategy
+from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach
 from airflow_provider_pawnqueue.engine.records import nonce_of
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
@@ -21,10 +21,14 @@ from airflow_provider_pawnqueue.engine.store.port import (
     StoredObject,
     Unknown,
 )
-from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.records import BucketRecord
+    from airflow_provider_pawnqueue.engine.settings import Settings
+    from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
 
-class ConditionalWrite:
+class ConditionalWrite(OneObjectEach):
     """See :class:`~.cas.Registers`.
 
     :param unquoted: the store wants the ETag of ``If-Match`` without its quotes.
@@ -32,7 +36,7 @@ class ConditionalWrite:
     """
 
     def __init__(self, store: ResilientStore, clock: Clock, *, unquoted: bool, at_once: int) -> None:
-        self._store = store
+        super().__init__(store)
         self._clock = clock
         self._unquoted = unquoted
         self._at_once = at_once
@@ -57,11 +61,9 @@ class ConditionalWrite:
         except StoreError as error:
             return Unknown(error)
 
-    def through(self, store: ResilientStore) -> Self:
+    def through(self, store: ResilientStore) -> ConditionalWrite:
         """See :class:`~.cas.Registers`."""
-        other = copy.copy(self)
-        other._store = store  # noqa: SLF001 - a copy of ourselves
-        return other
+        return ConditionalWrite(store, self._clock, unquoted=self._unquoted, at_once=self._at_once)
 
     async def _take(self, step: Step) -> Outcome:
         nonce = self._clock.nonce()
@@ -119,3 +121,15 @@ def _undecided(step: Step) -> StoreError:
     return StoreError(
         f"Other writes of {step.key} kept getting in the way: try again.", transient=True, operation="compare-and-set"
     )
+
+
+def _build(record: BucketRecord, store: ResilientStore, clock: Clock, settings: Settings) -> ConditionalWrite:
+    at_once = settings.concurrency.max_in_flight
+    return ConditionalWrite(store, clock, unquoted=record.unquoted_if_match, at_once=at_once)
+
+
+def _refusal(store: Abilities) -> str:
+    return store.creates or store.updates
+
+
+STRATEGY = Strategy("conditional_write", _build, _refusal)

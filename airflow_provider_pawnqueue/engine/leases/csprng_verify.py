@@ -28,18 +28,19 @@ it. That can deliver a message twice, and lose none.
 from __future__ import annotations
 
 import asyncio
-import copy
-import logging
 import math
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.engine.clock import Clock
-from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.errors import ConfigError, StoreError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.gather import each, together
-from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.leases.cas import Step, Strategy
+from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import nonce_of
 from airflow_provider_pawnqueue.engine.server_time import DRIFT
 from airflow_provider_pawnqueue.engine.store.port import (
@@ -55,12 +56,14 @@ from airflow_provider_pawnqueue.engine.store.port import (
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.records import BucketRecord
+    from airflow_provider_pawnqueue.engine.settings import Settings
     from airflow_provider_pawnqueue.engine.settings.sections import CsprngVerifySettings
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = logger_of("store")
 
 #: A folder is listed for at least so many keys; for fewer, each is asked for.
 WORTH_A_LIST = 8
@@ -84,7 +87,7 @@ class _Write:
     nonce: str
     body: bytes
     looked: float = 0.0
-    version: str = ""
+    version: Version = NO_VERSION
     outcome: Outcome | None = None  # None: still in the race
 
 
@@ -116,14 +119,46 @@ def advice(look_to_answer: float, settings: CsprngVerifySettings) -> str:
     )
 
 
-class CsprngVerify:
+@dataclass(slots=True)
+class _Learned:
+    """What this process has learned of the store, through whichever view of it: its time, and that it is slow."""
+
+    warned: bool = False
+    ahead: float = -math.inf  # server time less elapsed time was at least this …
+    told_at: float = 0.0  # … then
+
+    def tell(self, info: ObjectInfo, now: float) -> None:
+        """Learn from an object that was seen just now: the store's time is not before its Last-Modified."""
+        self.ahead = max(info.last_modified.timestamp() - now, self._ahead(now))
+        self.told_at = now
+
+    def age(self, info: ObjectInfo, now: float) -> float:
+        """Return for how long an object has stood there at least, as far as is known; it was seen just now."""
+        self.tell(info, now)
+        # Last-Modified is in whole seconds; and the store may have several clocks.
+        return now + self._ahead(now) - info.last_modified.timestamp() - 1 - CLOCKS
+
+    def _ahead(self, now: float) -> float:
+        return self.ahead - DRIFT * (now - self.told_at)
+
+
+class CsprngVerify(OneObjectEach):
     """See :class:`~.cas.Registers`.
 
     :param at_once: how many requests one call may have under way.
+    :param learned: what is known of the store already.
     """
 
-    def __init__(self, store: ResilientStore, clock: Clock, settings: CsprngVerifySettings, *, at_once: int) -> None:
-        self._store = store
+    def __init__(
+        self,
+        store: ResilientStore,
+        clock: Clock,
+        settings: CsprngVerifySettings,
+        *,
+        at_once: int,
+        learned: _Learned | None = None,
+    ) -> None:
+        super().__init__(store)
         self._clock = clock
         self._least = settings.jitter_min_ms / 1000
         self._most = settings.jitter_max_ms / 1000
@@ -131,9 +166,7 @@ class CsprngVerify:
         self._pause = settings.verify_retry_delay_ms / 1000
         self._shortest = shortest_verification(settings)
         self._settings = settings
-        self._warned = False
-        self._store_ahead = -math.inf  # server time less elapsed time is at least this, as of …
-        self._told_at = 0.0  # … then
+        self._learned = learned or _Learned()
         self._at_once = at_once
 
     @property
@@ -155,7 +188,9 @@ class CsprngVerify:
         before = ""
         for _ in range(LOOKS):
             found = await self._store.get(key)
-            if found is None or found.info.version == before or self._age(found.info) >= self.shortest:
+            if found is None or found.info.version == before:
+                return found
+            if self._learned.age(found.info, self._clock.elapsed()) >= self.shortest:
                 return found
             before = found.info.version
             await self._clock.sleep(self.shortest)
@@ -172,11 +207,9 @@ class CsprngVerify:
         await self._verify(writes)
         return [write.outcome or Done(write.version) for write in writes]
 
-    def through(self, store: ResilientStore) -> Self:
+    def through(self, store: ResilientStore) -> CsprngVerify:
         """See :class:`~.cas.Registers`."""
-        other = copy.copy(self)
-        other._store = store  # noqa: SLF001 - a copy of ourselves
-        return other
+        return CsprngVerify(store, self._clock, self._settings, at_once=self._at_once, learned=self._learned)
 
     async def _look(self, writes: Sequence[_Write]) -> None:
         """Refuse what does not stand as it was expected, before anything is written."""
@@ -219,8 +252,8 @@ class CsprngVerify:
     def _measure(self, write: _Write) -> float:
         """Return how long it took from the look until now, and say so, once, if that is too long."""
         took = self._clock.elapsed() - write.looked
-        if took * ROOM > self.shortest and not self._warned:
-            self._warned = True
+        if took * ROOM > self.shortest and not self._learned.warned:
+            self._learned.warned = True
             logger.warning("csprng_verify: %s", advice(took, self._settings))
         return took
 
@@ -269,7 +302,7 @@ class CsprngVerify:
         async def head(key: str) -> None:
             found = await self._store.head(key)
             if found is not None:
-                self._tell_time(found)
+                self._learned.tell(found, self._clock.elapsed())
                 seen.versions[key] = found.version
 
         await together(each(head, single, at_once=self._at_once), *listed)
@@ -284,24 +317,8 @@ class CsprngVerify:
                 # An object without a version may be one that only the listing has (rclone's, of a while ago).
                 found = await self._store.head(info.key) if info.version == NO_VERSION else info
                 if found is not None:
-                    self._tell_time(found)
+                    self._learned.tell(found, self._clock.elapsed())
                     seen.versions[info.key] = found.version
-
-    def _tell_time(self, info: ObjectInfo) -> None:
-        """Learn from an object that was seen just now: the store's time is not before its Last-Modified."""
-        now = self._clock.elapsed()
-        self._store_ahead = max(info.last_modified.timestamp() - now, self._ahead(now))
-        self._told_at = now
-
-    def _ahead(self, now: float) -> float:
-        return self._store_ahead - DRIFT * (now - self._told_at)
-
-    def _age(self, info: ObjectInfo) -> float:
-        """Return for how long an object has stood there at least, as far as is known; it was seen just now."""
-        self._tell_time(info)
-        now = self._clock.elapsed()
-        # Last-Modified is in whole seconds; and the store may have several clocks.
-        return now + self._ahead(now) - info.last_modified.timestamp() - 1 - CLOCKS
 
 
 async def _uncut(request: Coroutine[Any, Any, T]) -> T:
@@ -338,3 +355,26 @@ def _too_late(step: Step, limit: float) -> StoreError:
         transient=True,
         operation="compare-and-set",
     )
+
+
+def _build(_: BucketRecord, store: ResilientStore, clock: Clock, settings: Settings) -> CsprngVerify:
+    concurrency = settings.concurrency
+    return CsprngVerify(store, clock, concurrency.csprng_verify, at_once=concurrency.max_in_flight)
+
+
+def _check(settings: Settings) -> None:
+    if not shortest_verification(settings.concurrency.csprng_verify):
+        raise ConfigError(
+            "concurrency.csprng_verify.jitter_min_ms and verify_retry_delay_ms are both 0: without pauses nothing "
+            "is verified; use 100 and 150.",
+            operation="open",
+        )
+
+
+STRATEGY = Strategy(
+    "csprng_verify",
+    _build,
+    refusal=lambda _: "",  # what it needs is what the probe demands of any store: the last write wins and is read
+    check=_check,
+    advice=lambda look_to_answer, settings: advice(look_to_answer, settings.concurrency.csprng_verify),
+)

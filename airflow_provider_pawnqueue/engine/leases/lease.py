@@ -8,11 +8,12 @@ held by C --C released it--> released     released, its time passed --take over-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.clock import iso
+from airflow_provider_pawnqueue.engine.clock import instant, iso
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import Lease, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class FoundLease:
     """A lease as it stands in the bucket."""
 
     lease: Lease
-    version: str
+    version: Version
 
 
 def held(  # noqa: PLR0913 - the fields of one lease
@@ -54,6 +55,21 @@ def moving(uuid: str, name: str, *, source: str, until: float, ttl: float) -> Le
     return _timed(made, uuid, now=until - ttl)
 
 
+def is_over(until: float, now: float, margin: float) -> bool:
+    """⚑ §2: a taker waits until the margin after somebody's time, as its holder stops the margin before it."""
+    return now >= until + margin
+
+
+def due_at(lease: Lease, margin: float) -> float:
+    """Return the server time from which on its message may be had, by the lease alone: a delay has no holder."""
+    return lease.until if lease.state == "released" else lease.until + margin
+
+
+def is_due(lease: Lease, now: float, margin: float) -> bool:
+    """Say whether a lease's time is over: what was released is anybody's, of the rest it is asked whose it was."""
+    return now >= due_at(lease, margin)
+
+
 async def read(registers: Registers, topic: str, uuid: str, ttl: float) -> FoundLease | None:
     """Read a lease, or return None where there is none.
 
@@ -77,12 +93,13 @@ def understood(found: StoredObject, key: str, ttl: float) -> FoundLease:
     else:
         if lease.v == 0:
             # pawn-queue's own: held until its expires_at, by nobody who has a claim record.
+            expires = instant(lease.expires_at)
             lease = lease.model_copy(
                 update={
                     "state": "held",
                     "claim": "",
                     "deliveries": max(lease.deliveries, 1),
-                    "until": _instant(lease.expires_at, written + ttl),
+                    "until": expires.timestamp() if expires else written + ttl,
                 }
             )
     return FoundLease(lease, found.info.version)
@@ -92,12 +109,3 @@ def _timed(lease: Lease, uuid: str, *, now: float) -> Lease:
     """Add what pawn-queue reads: whose lease it is, and an expiry that its consumers' janitors do not reach."""
     told = {"message_id": uuid, "claimed_at": iso(now), "expires_at": iso(max(now, lease.until) + DAY)}
     return lease.model_copy(update=told)
-
-
-def _instant(text: str, otherwise: float) -> float:
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        return otherwise
-    # Without a zone it is UTC, not whatever zone this machine is in.
-    return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()

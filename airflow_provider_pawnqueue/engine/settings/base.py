@@ -1,62 +1,52 @@
 """What all sections of the settings have in common: they merge field by field, and they fail with one ConfigError.
 
-A section is a frozen pydantic model that knows its dotted path. However it is built, pydantic's ``ValidationError``
-never leaves this module: it carries the values that it refused, and a refused value may be a secret.
+However a section is built, pydantic's ``ValidationError`` never leaves this module: it carries the values that it
+refused, and a refused value may be a secret.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, get_args, get_origin
+from functools import cache, reduce
+from operator import attrgetter
+from typing import Any, Final, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_core import InitErrorDetails
+from pydantic_core import ErrorDetails, InitErrorDetails
 
 from airflow_provider_pawnqueue.engine.errors import ConfigError
-from airflow_provider_pawnqueue.engine.settings.kinds import Kind
+from airflow_provider_pawnqueue.engine.settings.agreements import contradictions
+from airflow_provider_pawnqueue.engine.settings.environment import variable_of
+from airflow_provider_pawnqueue.engine.settings.kinds import in_short
+
+#: The names that lead to a setting. A key that somebody made up may be of any type.
+Names: TypeAlias = tuple[Any, ...]
 
 #: Set while a section is validated; what is validated meanwhile is inside it, and leaves the complaining to it.
 _INSIDE: Final[ContextVar[bool]] = ContextVar("_INSIDE", default=False)
 
-#: Passes for any required setting, so that the others can be compared with each other although it is missing.
-_STAND_IN: Final = "stand-in"
-
-_LONGEST_SHOWN: Final = 40
-_LARGEST_SHOWN: Final = 10**18
-
-
-@dataclass(frozen=True, slots=True)
-class At:
-    """A place in a clash's sentence where a setting is named, with its value and where that came from."""
-
-    path: str
-
-
-#: Why two or more settings contradict each other: a sentence in pieces.
-Clash: TypeAlias = tuple[str | At, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the values under validation came from."""
+    """Where values come from: a file, and the environment (None: it was not read), by the dotted paths that it sets."""
 
     source: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)  # dotted path -> the variable that its value is from
-    offers: Mapping[str, str] = field(default_factory=dict)  # dotted path -> the variable that it could be from
+    environment: Container[str] | None = None
+
+    def named(self, path: str, value: object = None) -> str:
+        """Name a setting: by its path, its value if it is given, and the variable that it is from."""
+        notes = [] if value is None else [repr(value)]
+        notes += [f"from {variable_of(path)}"] if path in (self.environment or ()) else []
+        return f"{path} ({', '.join(notes)})" if notes else path or "the whole"
 
 
 class Section(BaseModel):
-    """A group of settings: frozen, comparable, hashable, picklable; bad input is a ``ConfigError``."""
+    """A group of settings: frozen, comparable, hashable, picklable. Its title is its dotted path."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
-
-    dotted: ClassVar[str] = ""
-
-    def clashes(self) -> Iterator[Clash]:
-        """Which settings in here contradict each other."""
-        yield from ()
+    model_config = ConfigDict(title="", frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse, as pydantic does with frozen models, but without quoting the value."""
@@ -66,206 +56,111 @@ class Section(BaseModel):
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
         """Read a JSON object; bad JSON is a ``ConfigError`` as well."""
-        try:
+        with suppress(ValidationError):  # all but broken JSON has become a ConfigError further down
             return super().model_validate_json(json_data, **options)
-        except ValidationError:
-            pass  # all but broken JSON has become a ConfigError further down
-        message = "The settings are not valid JSON."
-        raise ConfigError(message, operation="configure")
+        raise ConfigError("The settings are not valid JSON.", operation="configure")
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy, with ``update`` merged in field by field and, unlike in pydantic's own version, checked."""
         if not update:
             return super().model_copy(deep=deep)
-        return self.model_validate(self.merged((self, update)))
+        return self.model_validate(nested(self.flat(self) | self.flat(update)))
 
     @classmethod
-    def section_of(cls, name: str) -> type["Section"] | None:
-        """Return the section that the field ``name`` holds, if it holds one."""
-        info = cls.model_fields.get(name)
-        kind = info.annotation if info else None
-        return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+    @cache
+    def sections(cls) -> Mapping[str, type["Section"]]:
+        """Return the sections in here, by the names of their fields."""
+        kinds = {name: info.annotation for name, info in cls.model_fields.items()}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
     @classmethod
-    def path_of(cls, name: str) -> str:
-        """Return the full dotted path of the field ``name``."""
-        return f"{cls.dotted}.{name}" if cls.dotted else name
-
-    @classmethod
-    def fields_below(cls) -> Iterator[tuple[str, FieldInfo]]:
-        """Every field in here and in the sections below, by its dotted path; the sections themselves too."""
+    @cache
+    def fields_below(cls) -> Mapping[Names, FieldInfo]:
+        """Return every setting in here and in the sections below."""
+        found: dict[Names, FieldInfo] = {}
         for name, info in cls.model_fields.items():
-            yield cls.path_of(name), info
-            if section := cls.section_of(name):
-                yield from section.fields_below()
+            below = cls.sections()[name].fields_below() if name in cls.sections() else {(): info}
+            found |= {(name, *names): field for names, field in below.items()}
+        return found
 
     @classmethod
-    def spelled_out(cls, value: object) -> object:
-        """Return what a section or a mapping says, as a dict; None says nothing; a stranger stays what it is."""
-        if value is None:
-            return {}
-        if isinstance(value, cls):
-            return {name: getattr(value, name) for name in cls.model_fields if name in value.model_fields_set}
-        return dict(value) if isinstance(value, Mapping) else value
-
-    @classmethod
-    def merged(cls, layers: Iterable[object]) -> Any:  # noqa: ANN401 - a dict, or the layer that is no mapping
-        """Lay settings over each other, field by field: the later wins. Nothing that is given is changed.
-
-        A layer that is no mapping is the result: validation will say so.
-        """
-        result: dict[str, Any] = {}
-        for layer in map(cls.spelled_out, layers):
-            if not isinstance(layer, dict):
-                return layer
-            for name, value in layer.items():
-                section = cls.section_of(name)
-                result[name] = section.merged((result.get(name), value)) if section else value
+    def flat(cls, said: object, above: Names = ()) -> dict[Names, Any]:
+        """Return all that a section or a mapping says; None says nothing, and what is neither says itself."""
+        if isinstance(said, cls):
+            said = {name: value for name, value in said if name in said.model_fields_set}
+        if not isinstance(said, Mapping | None):
+            return {above: said}
+        result: dict[Names, Any] = {}
+        for name, value in (said or {}).items():
+            section = cls.sections().get(name)
+            result |= section.flat(value, (*above, name)) if section else {(*above, name): value}
         return result
 
     @classmethod
-    def paths_in(cls, layer: object) -> Iterator[str]:
-        """Name the settings about which a layer says something."""
-        said = cls.spelled_out(layer)
-        for name, value in said.items() if isinstance(said, dict) else ():
-            section = cls.section_of(name)
-            yield from section.paths_in(value) if section else (cls.path_of(name),)
-
-    def at(self, path: str) -> object:
-        """Return the value at a full dotted path."""
-        value: object = self
-        for name in path.removeprefix(f"{self.dotted}." if self.dotted else "").split("."):
-            value = getattr(value, name)
-        return value
+    def dotted(cls, path: Names) -> str:
+        """Return the path as users know it, from the settings as a whole."""
+        return ".".join([*filter(None, [cls.model_config["title"]]), *map(str, path)])
 
     @model_validator(mode="wrap")
     @classmethod
     def _fail_with_one_config_error(
-        cls, value: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+        cls, value: object, accept: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
-        said = cls.spelled_out(value)
-        if isinstance(said, dict):
-            said = {name: {} for name in _required_sections(cls)} | said
         if _INSIDE.get():
-            return handler(said)
+            return accept(value)
         origin = info.context if isinstance(info.context, Origin) else Origin()
+        said, wrong = cls.flat(value), dict[Names, str]()
         token = _INSIDE.set(True)
         try:
-            settings, wrong = _settings_and_what_is_wrong(cls, said, handler, origin)
+            settings = accept(nested(said))
+        except ValidationError as error:
+            wrong = {detail["loc"]: cls._complaint(detail, origin) for detail in error.errors(include_url=False)}
+            # What is left is looked at all the same: it may contradict itself.
+            required = {path: "stand-in" for path, field in cls.fields_below().items() if field.is_required()}
+            settings = accept(nested(required | {path: said[path] for path in said if not _is_in(wrong, path)}))
         finally:
             _INSIDE.reset(token)
-        # What is well in itself may still contradict what else is well.
-        complaints = [*wrong.values(), *_contradictions(settings, wrong, origin)]
-        if complaints:
+        well = [path for path in cls.fields_below() if not _is_in(wrong, path)]
+        values = {cls.dotted(path): attrgetter(".".join(path))(settings) for path in well}
+        if complaints := [*wrong.values(), *contradictions(values, origin.named)]:
             of = f" of {origin.source}" if origin.source else ""
-            message = f"The settings{of} do not hold: {'; '.join(complaints)}."
-            raise ConfigError(message, operation="configure")
+            raise ConfigError(f"The settings{of} do not hold: {'; '.join(complaints)}.", operation="configure")
         return settings
 
+    @classmethod
+    def _complaint(cls, detail: ErrorDetails, origin: Origin) -> str:
+        """Say what is wrong at one place."""
+        path = cls.dotted(detail["loc"])
+        match detail["type"]:
+            case "missing":
+                offer = "" if origin.environment is None else f": give it, or set {variable_of(path)}"
+                return f"{path} is missing{offer}"
+            case "extra_forbidden" | "invalid_key":
+                return f"{path} is unknown; the nearest setting is {cls.dotted(cls._nearest(detail['loc']))}"
+            case "literal_error":
+                words = f"must be one of {detail['ctx']['expected']}, not {in_short(detail['input'])}"
+            case "model_type":
+                words = "must be a mapping of settings"
+            case _:
+                words = detail["msg"].removeprefix("Value error, ")
+        return f"{origin.named(path)} {words}"
 
-SectionT = TypeVar("SectionT", bound=Section)
-
-
-def _settings_and_what_is_wrong(
-    cls: type[SectionT], said: object, handler: ModelWrapValidatorHandler[SectionT], origin: Origin
-) -> tuple[SectionT, dict[str, str]]:
-    """Validate; where that fails, validate what is left without the wrong parts. What is wrong is told by its path."""
-    try:
-        return handler(said), {}
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-    wrong = dict(_problem(cls, detail, origin) for detail in details)
-    return handler(_without(cls, said, wrong)), wrong
-
-
-def _required_sections(cls: type[Section]) -> Iterator[str]:
-    return (name for name, info in cls.model_fields.items() if info.is_required() and cls.section_of(name))
-
-
-def _without(cls: type[Section], said: object, wrong: Mapping[str, str]) -> dict[str, Any]:
-    data = said if isinstance(said, dict) else {}
-    kept: dict[str, Any] = {}
-    for name, info in cls.model_fields.items():
-        if section := cls.section_of(name):
-            kept[name] = _without(section, section.spelled_out(data.get(name)), wrong)
-        elif name in data and cls.path_of(name) not in wrong:
-            kept[name] = data[name]
-        elif info.is_required():
-            kept[name] = _STAND_IN
-    return kept
+    @classmethod
+    def _nearest(cls, path: Names) -> Names:
+        known = [setting[:depth] for setting in cls.fields_below() for depth in range(1, len(setting) + 1)]
+        namesakes = [other for other in known if other[-1] == path[-1]]
+        siblings = [other[-1] for other in known if other[:-1] == path[:-1]]
+        return [*namesakes, (*path[:-1], *get_close_matches(str(path[-1]), siblings, n=1, cutoff=0))][0]
 
 
-def _contradictions(settings: Section, wrong: Iterable[str], origin: Origin) -> Iterator[str]:
-    for clash in _clashes_below(settings):
-        places = [part.path for part in clash if isinstance(part, At)]
-        if not any(f"{place}.".startswith(f"{path}.") for place in places for path in wrong):
-            yield "".join(part if isinstance(part, str) else _said(settings, part, origin) for part in clash)
+def nested(said: Mapping[Names, Any]) -> Any:  # noqa: ANN401 - a dict, or what was given in its place
+    """Undo :meth:`Section.flat`; what is given in the place of a section hides what else is said about that."""
+    whole: dict[str, Any] = {}
+    for path in sorted(said, key=len, reverse=True):
+        *sections, name = ("", *path)
+        reduce(lambda place, section: place.setdefault(section, {}), sections, whole)[name] = said[path]
+    return whole.get("", {})
 
 
-def _clashes_below(section: Section) -> Iterator[Clash]:
-    yield from section.clashes()
-    for name in type(section).model_fields:
-        if isinstance(child := getattr(section, name), Section):
-            yield from _clashes_below(child)
-
-
-def _said(settings: Section, place: At, origin: Origin) -> str:
-    value = settings.at(place.path)
-    kind = _kind(dict(type(settings).fields_below())[place.path])
-    notes = [_shown(value)] if kind.shown and value is not None else []
-    if place.path in origin.variables:
-        notes.append(f"from {origin.variables[place.path]}")
-    return f"{place.path} ({', '.join(notes)})" if notes else place.path
-
-
-def _problem(cls: type[Section], detail: Mapping[str, Any], origin: Origin) -> tuple[str, str]:
-    """Say what is wrong at one place, by its dotted path."""
-    *parents, name = (detail["loc"] or ("",))[:3]
-    section = cls
-    for parent in parents:
-        section = section.section_of(str(parent)) or section
-    path = section.path_of(str(name)) if name != "" else section.dotted
-    info = section.model_fields.get(str(name))
-    if info is None:
-        return path, _problem_of_a_stranger(cls, section, name, path)
-    if detail["type"] == "missing":
-        offer = f": give it, or set {origin.offers[path]}" if path in origin.offers else ""
-        return path, f"{path} is missing{offer}"
-    subject = f"{path} (from {origin.variables[path]})" if path in origin.variables else path
-    if detail["type"] == "value_error" and (own_words := str(detail["ctx"]["error"])):
-        return path, f"{subject} {own_words}"
-    kind = _kind(info)
-    instead = f", not {_shown(detail['input'])}" if kind.shown else ""
-    return path, f"{subject} must be {kind.expects}{instead}"
-
-
-def _problem_of_a_stranger(root: type[Section], section: type[Section], name: object, path: str) -> str:
-    if name == "":
-        return f"{path or 'the whole'} must be a mapping of settings"
-    elsewhere = [known for known, _ in root.fields_below() if known.rpartition(".")[2] == name]
-    here = [section.path_of(near) for near in get_close_matches(str(name), section.model_fields, n=1, cutoff=0)]
-    return f"{path} is unknown; the nearest setting is {(elsewhere + here)[0]}"
-
-
-def _kind(info: FieldInfo) -> Kind:
-    found = [*(mark for mark in info.metadata if isinstance(mark, Kind)), *_kinds_within(info.annotation)]
-    return found[0] if found else Kind("a mapping of settings", shown=False)
-
-
-def _kinds_within(annotation: object) -> Iterator[Kind]:
-    if get_origin(annotation) is Literal:
-        yield Kind(f"one of {', '.join(get_args(annotation))}")
-    elif get_origin(annotation) is Annotated:
-        yield from (mark for mark in get_args(annotation)[1:] if isinstance(mark, Kind))
-    else:
-        for part in get_args(annotation):
-            yield from _kinds_within(part)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, int) and abs(value) > _LARGEST_SHOWN:
-        return "so large a number"  # and Python refuses to print the largest
-    if not isinstance(value, (bool, int, float, str)):
-        return "None" if value is None else f"a value of type {type(value).__name__}"
-    text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+def _is_in(places: Mapping[Names, object], path: Names) -> bool:
+    return any(path[:depth] in places for depth in range(len(path) + 1))

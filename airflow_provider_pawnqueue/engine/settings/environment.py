@@ -1,14 +1,13 @@
 """Settings from ``PAWNQUEUE_*`` environment variables: which variable sets what, and which one is likely a typo."""
 
-import logging
 from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from airflow_provider_pawnqueue.engine.settings.base import Section
+from airflow_provider_pawnqueue.engine.events import logger_of
 
-log = logging.getLogger(__name__)
+log = logger_of("queue")
 
 #: The published pawn-queue library names these otherwise than by their path; its names are kept.
 _NAMED_BY_PAWN_QUEUE: Final = MappingProxyType(
@@ -27,37 +26,13 @@ _NAMED_BY_PAWN_QUEUE: Final = MappingProxyType(
 )
 
 
-def variables_of(root: type[Section]) -> Mapping[str, str]:
-    """Return the dotted path of every setting below ``root``, by the variable that sets it."""
-    sections = {section.rpartition(".")[0] for section, _ in root.fields_below()}
-    return MappingProxyType(
-        {
-            _NAMED_BY_PAWN_QUEUE.get(path, f"PAWNQUEUE_{path.replace('.', '_')}".upper()): path
-            for path, _ in root.fields_below()
-            if path not in sections
-        }
-    )
+def variable_of(path: str) -> str:
+    """Return the variable that sets what has this dotted path."""
+    return _NAMED_BY_PAWN_QUEUE.get(path, f"PAWNQUEUE_{path.replace('.', '_')}".upper())
 
 
-def read_environment(root: type[Section], environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what the environment sets, nested like the settings, and the variable of each path that it sets."""
-    known = variables_of(root)
-    _warn_of_typos(known, environ)
-    layer: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for variable, path in known.items():
-        if not (value := environ.get(variable)):
-            continue
-        *sections, name = path.split(".")
-        place = layer
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-        origins[path] = variable
-    return layer, origins
-
-
-def _warn_of_typos(known: Mapping[str, str], environ: Mapping[str, str]) -> None:
+def warn_of_typos(known: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Log the variables that look like one of the known ones and are none."""
     prefixes = tuple({"_".join([*variable.split("_")[:2], ""]) for variable in known})
     for variable in sorted(environ):
         if variable.startswith(prefixes) and variable not in known:

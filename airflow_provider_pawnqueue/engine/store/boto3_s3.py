@@ -10,6 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.store.faults import Fault, Kind, Place, kind_of, outcome_of
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
@@ -128,7 +129,7 @@ class Boto3S3:
                 CopySource={"Bucket": self._place.bucket, "Key": self._prefix + source},
                 **self._encryption(),
             )
-            return Done("")
+            return Done(Version(""))
 
         try:
             return await self._run(call)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from airflow_provider_pawnqueue.engine.errors import ConfigError
 from airflow_provider_pawnqueue.engine.store.boto3_s3 import Boto3S3
 from airflow_provider_pawnqueue.engine.store.credentials import SessionCredentials, session_from
 from airflow_provider_pawnqueue.engine.store.faults import Place
@@ -22,6 +25,7 @@ def connect(settings: S3Settings, session: boto3.Session | None = None) -> Store
     :param session: a boto3 session of the caller's, used for its credentials instead of those in the settings.
     """
     place = _place(settings, given=session is not None)
+    _check(settings, place)
 
     def identity() -> boto3.Session:
         # A child makes its own: the locks of an inherited one may have been held at the moment of the fork.
@@ -39,6 +43,35 @@ def connect(settings: S3Settings, session: boto3.Session | None = None) -> Store
         return ObstoreS3(settings, place, SessionCredentials(identity()), through_boto3)
 
     return ForkAwareStore(safe=through_boto3, fast=through_obstore)
+
+
+def _check(settings: S3Settings, place: Place) -> None:
+    """Refuse what the client libraries answer to by a panic, or by an error of their own."""
+    host = urlsplit(place.url or "").hostname or ""
+    if place.virtual_hosted and _is_address(host):
+        raise ConfigError(
+            f"s3.addressing_style is virtual, which puts the bucket's name before the host's, and {host} is an address "
+            "rather than a name: use path.",
+            operation="open",
+        )
+    if settings.ca_bundle is not None:
+        try:
+            settings.ca_bundle.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"s3.ca_bundle={str(settings.ca_bundle)!r} cannot be read ({error.strerror}): name a PEM file of the "
+                "authorities to trust.",
+                operation="open",
+                cause=error,
+            ) from None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _place(settings: S3Settings, *, given: bool) -> Place:

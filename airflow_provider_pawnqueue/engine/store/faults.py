@@ -5,7 +5,7 @@ Both S3 adapters end here, so that an outcome does not depend on the client that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
@@ -156,6 +156,9 @@ def outcome_of(fault: Fault, place: Place, operation: str, key: str, *, conditio
             return refused
         if fault.kind is Kind.MISSING_KEY:  # some stores answer 404, not 412, when there is nothing to replace
             return Refused(Refusal.CONDITION)
+    elif fault.kind is Kind.MISSING_KEY and operation == "PutObject":
+        # There is nothing that a plain PUT could miss but the bucket, or an S3 server.
+        fault = replace(fault, kind=Kind.MISSING_BUCKET)
     error = fault.error(place, operation, key)
     # A 409 on a plain PUT means that another write was under way: it may have been ours, from an earlier attempt.
     if error.transient or fault.kind is Kind.CONFLICT:

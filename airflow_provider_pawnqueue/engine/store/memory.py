@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
     Expect,
@@ -17,6 +18,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Refusal,
     Refused,
     StoredObject,
+    version_of,
 )
 
 PAGE = 1000
@@ -86,8 +88,8 @@ class MemoryStore:
     async def aclose(self) -> None:
         """See :class:`~.port.Store`. What is in the bucket stays: a test may open it again."""
 
-    def _write(self, key: str, body: bytes) -> str:
-        version = f'"{next(self._versions):x}"'
+    def _write(self, key: str, body: bytes) -> Version:
+        version = version_of(f"{next(self._versions):x}")
         info = ObjectInfo(key, len(body), version, datetime.now(UTC).replace(microsecond=0))
         self._objects[key] = StoredObject(info, bytes(body))
         return version

@@ -26,6 +26,7 @@ from obstore.store import S3Store
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.gather import together
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.store.exits import rest_at_exit
 from airflow_provider_pawnqueue.engine.store.faults import Fault, Kind, Place, kind_of, outcome_of
 from airflow_provider_pawnqueue.engine.store.port import (
@@ -161,7 +162,7 @@ class ObstoreS3:
             if fault.kind is Kind.MISSING_KEY:
                 return Refused(Refusal.MISSING)
             return outcome_of(fault, self._place, "CopyObject", source, conditional=False)
-        return Done("")
+        return Done(Version(""))
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """See :class:`~.port.Store`."""

@@ -24,6 +24,7 @@ from enum import Enum
 from typing import Protocol, TypeAlias
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.names import Version
 
 
 class Expect(Enum):
@@ -50,7 +51,7 @@ class Refusal(Enum):
 class Done:
     """The write happened. ``version`` is the object's ETag, quoted, as PUT, GET, HEAD and LIST all report it."""
 
-    version: str
+    version: Version
     #: It was sent more than once: an attempt that nobody answered may land yet, where its condition holds again.
     repeated: bool = field(default=False, compare=False)
 
@@ -80,7 +81,7 @@ class ObjectInfo:
 
     key: str
     size: int
-    version: str
+    version: Version
     last_modified: datetime
 
 
@@ -92,9 +93,9 @@ class StoredObject:
     body: bytes
 
 
-def version_of(etag: str | None) -> str:
+def version_of(etag: str | None) -> Version:
     """Write an ETag in its one form, quoted: PUT and LIST of one server may differ in the quotes (rclone's do)."""
-    return f'"{(etag or "").strip(chr(34))}"'
+    return Version(f'"{(etag or "").strip(chr(34))}"')
 
 
 #: The version of an object whose ETag the store does not tell.

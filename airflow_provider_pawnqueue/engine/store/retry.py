@@ -13,7 +13,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.engine.errors import RetryBudgetExceededError, StoreError
+from airflow_provider_pawnqueue.engine.events import RequestRepeated
 from airflow_provider_pawnqueue.engine.gather import first_of
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.store.port import (
     NO_VERSION,
     Done,
@@ -28,6 +30,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
+    from airflow_provider_pawnqueue.engine.events import Events
     from airflow_provider_pawnqueue.engine.settings import RetrySettings
 
 T = TypeVar("T")
@@ -45,18 +48,24 @@ class Backoff:
     backoff.pause(): …``.
     """
 
-    def __init__(self, settings: RetrySettings, clock: Clock) -> None:
+    def __init__(self, settings: RetrySettings, clock: Clock, events: Events | None = None) -> None:
         self._settings = settings
         self._clock = clock
+        self._events = events
         self._started = clock.elapsed()
         self._ceiling = settings.initial_delay_seconds
         self.attempts = 1
 
-    async def pause(self) -> bool:
-        """Wait before another attempt and return True; or return False, at once, if there is to be none."""
+    async def pause(self, why: StoreError | None = None) -> bool:
+        """Wait before another attempt and return True; or return False, at once, if there is to be none.
+
+        :param why: what went wrong with the last one, for the log.
+        """
         delay = self._clock.uniform(0, self._ceiling)
         if self._clock.elapsed() - self._started + delay >= self._settings.budget_seconds:
             return False
+        if why is not None and self._events is not None:
+            self._events.tell(RequestRepeated(operation=why.operation or "", why=str(why)))
         await self._clock.sleep(delay)
         self._ceiling = min(self._ceiling * 2, self._settings.max_delay_seconds)
         self.attempts += 1
@@ -82,7 +91,10 @@ class ResilientStore:
     :param owned: whether the store below is closed with this one.
     """
 
-    def __init__(self, store: Store, settings: RetrySettings, clock: Clock, *, owned: bool = True) -> None:
+    def __init__(
+        self, store: Store, settings: RetrySettings, clock: Clock, *, owned: bool = True, events: Events | None = None
+    ) -> None:
+        self._events = events
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -104,14 +116,14 @@ class ResilientStore:
         """
         budget = min(seconds, self._settings.budget_seconds)
         settings = self._settings.model_copy(update={"budget_seconds": budget})
-        copy = ResilientStore(self._store, settings, self._clock, owned=False)
+        copy = ResilientStore(self._store, settings, self._clock, owned=False, events=self._events)
         copy._watchers = self._watchers
         copy._cut = budget if cut else None
         return copy
 
     def backoff(self) -> Backoff:
         """Start the pauses of one operation that its caller repeats."""
-        return Backoff(self._settings, self._clock)
+        return Backoff(self._settings, self._clock, self._events)
 
     async def get(self, key: str) -> StoredObject | None:
         """See :class:`~.port.Store`. The body of an object that two writers have torn is nothing."""
@@ -125,7 +137,7 @@ class ResilientStore:
                 torn = await self._torn(key) if backoff.attempts == TORN_AFTER else None
                 if torn is not None:
                     return StoredObject(torn, b"")
-                if not await backoff.pause():
+                if not await backoff.pause(error):
                     raise backoff.exceeded(error) from None
             else:
                 if found is not None:
@@ -153,7 +165,7 @@ class ResilientStore:
             except StoreError as error:
                 if not error.transient:
                     raise
-                if not await backoff.pause():
+                if not await backoff.pause(error):
                     raise backoff.exceeded(error) from None
             else:
                 return
@@ -166,7 +178,7 @@ class ResilientStore:
         """See :class:`~.port.Store`. One attempt, always."""
         return await self._store.put(key, body, expect=expect)
 
-    async def overwrite(self, key: str, body: bytes) -> str:
+    async def overwrite(self, key: str, body: bytes) -> Version:
         """PUT until it is known to be done, and return the version: for objects of which the last write may win."""
         backoff = self.backoff()
         while True:
@@ -174,7 +186,7 @@ class ResilientStore:
             if isinstance(outcome, Done):
                 return outcome.version
             fault = outcome.fault if isinstance(outcome, Unknown) else StoreError(f"PutObject {key} was refused.")
-            if not await backoff.pause():
+            if not await backoff.pause(fault):
                 raise backoff.exceeded(fault) from None
 
     async def copy(self, source: str, target: str) -> Outcome:
@@ -182,7 +194,7 @@ class ResilientStore:
         backoff = self.backoff()
         while True:
             outcome = await self._store.copy(source, target)
-            if not isinstance(outcome, Unknown) or not await backoff.pause():
+            if not isinstance(outcome, Unknown) or not await backoff.pause(outcome.fault):
                 return outcome
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
@@ -194,7 +206,7 @@ class ResilientStore:
             failed = await self._store.delete(left)
             hopeless.update({key: error for key, error in failed.items() if not error.transient})
             left = [key for key, error in failed.items() if error.transient]
-            if left and not await backoff.pause():
+            if left and not await backoff.pause(failed[left[0]]):
                 return {**hopeless, **{key: backoff.exceeded(failed[key]) for key in left}}
         return hopeless
 
@@ -240,5 +252,5 @@ class ResilientStore:
             except StoreError as error:
                 if not error.transient:
                     raise
-                if not await backoff.pause():
+                if not await backoff.pause(error):
                     raise backoff.exceeded(error) from None

@@ -177,7 +177,7 @@ async def test_a_closed_queue_settles_nothing_and_asks_nothing(ann: Process, *, 
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c")
     await ann.queue.aclose(keep_claims=True)
-    ann.queue._context.time.__init__(ann.queue._store, ann.queue._clock)  # type: ignore[misc] - as it is at its start
+    ann.queue._context.time.__init__(ann.queue._context.store, ann.queue._context.clock)  # type: ignore[misc] - as it is at its start
     with ann.client.counting() as requests, pytest.raises(QueueClosedError):
         await ann.queue.nack(claim, requeue=requeue)
     assert sum(requests.values()) == 0

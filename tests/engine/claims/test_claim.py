@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import math
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from airflow_provider_pawnqueue.engine import (
-    ConfigError,
+    InvalidArgumentError,
     InvalidTopicError,
+    LeaseLostError,
     QueueClosedError,
     StoreError,
     TopicNotFoundError,
     layout,
 )
 from tests.engine.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
+from tests.support.clock import EPOCH
+
+UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
 
 async def test_one_consumer_is_given_messages_in_publish_order(ann: Process) -> None:
@@ -65,16 +70,62 @@ async def test_no_more_requests_are_under_way_than_the_setting_allows(world: Wor
 
 
 async def test_a_claim_is_a_collection_of_its_messages(ann: Process) -> None:
-    """It iterates over them, counts them, gives their ids, and is falsy without any."""
+    """It iterates over them, counts them, gives them by number, gives their ids, and is falsy without any."""
     ids = await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c")
     assert [message.id for message in claim] == claim.ids == ids
     assert len(claim) == 3
     assert claim
+    assert (claim[0].id, claim[-1].id, [one.id for one in claim[1:]]) == (ids[0], ids[2], ids[1:])
+    with pytest.raises(IndexError):
+        claim[3]
     assert claim.state == "open"
     empty = await ann.queue.claim(TOPIC, "c")
     assert not empty
     assert list(empty) == empty.ids == []
+
+
+async def test_a_claim_tells_how_long_it_is_trusted(world: World, ann: Process) -> None:
+    """In seconds, and as a date of this machine's clock, until the margin before its time; then, or lost, no more."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=1, ttl=100)
+    given = claim.seconds_left
+    assert 97 - MARGIN < given <= 100 - MARGIN
+    assert claim.deadline == datetime.fromtimestamp(world.clock.wall(), UTC) + timedelta(seconds=given)
+    await world.later(40)
+    assert claim.seconds_left == pytest.approx(given - 40, abs=1)
+    await ann.queue.renew(claim)
+    assert claim.seconds_left == pytest.approx(given, abs=1)
+    await world.later(100)
+    assert claim.seconds_left == 0.0
+    assert claim.deadline == datetime.fromtimestamp(world.clock.wall(), UTC)
+
+
+async def test_a_claim_that_is_not_ours_is_trusted_for_no_time(world: World, ann: Process) -> None:
+    """Neither lost, nor handed over, nor without a message."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    lost, handed_over = [await ann.queue.claim(TOPIC, "c", max_messages=1) for _ in range(2)]
+    stem = f"{lost.claim_id}.{lost.generation}"
+    world.bucket.plant(
+        layout.claim(TOPIC, stem), world.bucket.record(stem).model_copy(update={"state": "expired"}).encode()
+    )
+    with pytest.raises(LeaseLostError):
+        await ann.queue.renew(lost)
+    handed_over.hand_over()
+    empty = await ann.queue.claim(TOPIC, "c")
+    assert [one.seconds_left for one in (lost, handed_over, empty)] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("given", [None, "id", 7, ["id"], {"claim_id": "run"}], ids=repr)
+@pytest.mark.parametrize("operation", ["ack", "nack", "renew", "keep_alive"])
+async def test_what_is_no_claim_is_not_taken_for_one(ann: Process, operation: str, given: object) -> None:
+    """The sentence says what was expected, without a request; and it is a ValueError."""
+    before = len(ann.client.requests)
+    with pytest.raises(InvalidArgumentError, match=f"{operation} takes a claim") as caught:
+        await getattr(ann.queue, operation)(given)
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.operation == operation
+    assert len(ann.client.requests) == before
 
 
 async def test_a_claims_repr_tells_no_payload(ann: Process) -> None:
@@ -95,8 +146,37 @@ async def test_a_message_tells_all_about_itself(world: World, ann: Process) -> N
         {"h": "1"},
         1,
     )
-    assert message.producer_id == (await ann.queue.register_producer("shop")).entity_id
-    assert message.created_at.startswith("2026-01-01T00:0")
+    assert message.producer_id == (await ann.queue.register_producer("shop")).id
+    assert timedelta() <= message.created_at - datetime.fromtimestamp(EPOCH, UTC) < timedelta(minutes=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("2026-01-01T01:02:03.000004+00:00", datetime(2026, 1, 1, 1, 2, 3, 4, UTC)),
+        ("2026-01-01T01:02:03Z", datetime(2026, 1, 1, 1, 2, 3, 0, UTC)),
+        ("2026-01-01T01:02:03", datetime(2026, 1, 1, 1, 2, 3, 0, UTC)),
+        ("2026-01-01T01:02:03+02:00", datetime(2025, 12, 31, 23, 2, 3, 0, UTC)),
+        ("yesterday", datetime(2026, 3, 4, 5, 6, 7, 8, UTC)),
+        ("", datetime(2026, 3, 4, 5, 6, 7, 8, UTC)),
+        ("0001-01-01T00:00:00+14:00", datetime(2026, 3, 4, 5, 6, 7, 8, UTC)),
+    ],
+)
+async def test_a_message_says_when_it_was_made(world: World, ann: Process, text: str, told: datetime) -> None:
+    """In UTC, whoever wrote it; a time that is none costs nobody the message: then its key's time is told."""
+    name = f"20260304T050607_000008-{UUID}.json"
+    world.bucket.plant(layout.message(TOPIC, name), {"id": "theirs", "created_at": text, "payload": {}})
+    [peeked] = await ann.queue.peek(TOPIC)
+    [message] = await ann.queue.claim(TOPIC, "c")
+    assert (message.created_at, message.created_at.utcoffset()) == (told, timedelta())
+    assert peeked.created_at == told
+
+
+async def test_a_message_without_any_time_is_given_out(world: World, ann: Process) -> None:
+    """Neither its body nor its key tells one: it is as old as can be."""
+    world.bucket.plant(layout.message(TOPIC, f"now-{UUID}.json"), {"id": "theirs", "created_at": "x", "payload": {}})
+    [message] = await ann.queue.claim(TOPIC, "c")
+    assert message.created_at == datetime.fromtimestamp(0, UTC)
 
 
 async def test_a_message_of_pawn_queues_is_a_message(world: World, ann: Process) -> None:
@@ -170,7 +250,7 @@ async def test_the_record_of_a_claim_tells_its_members_and_its_time(world: World
     for one in ids:
         lease = world.bucket.lease(one)
         assert (lease.claim, lease.state, lease.until, lease.consumer_id) == ("run.0", "held", record.until, "worker")
-    assert abs(claim.deadline - (world.clock.elapsed() + 100 - MARGIN)) < 1
+    assert abs(claim.seconds_left - (100 - MARGIN)) < 1
 
 
 async def test_without_messages_there_is_no_record(world: World, ann: Process) -> None:
@@ -242,10 +322,10 @@ async def test_renewing_is_one_request_whatever_the_size(ann: Process, size: int
     ids=lambda options: str(options)[:40],
 )
 async def test_what_cannot_be_asked_for_is_refused_without_a_request(ann: Process, options: dict[str, Any]) -> None:
-    """A wrong argument is a ConfigError that names it, before anything is asked of the store."""
+    """A wrong argument is a InvalidArgumentError that names it, before anything is asked of the store."""
     await ann.queue.publish(TOPIC, numbered(1))
     arguments = {"consumer": "c", **options}
-    with ann.client.counting() as requests, pytest.raises(ConfigError):
+    with ann.client.counting() as requests, pytest.raises(InvalidArgumentError):
         await ann.queue.claim(TOPIC, **arguments)
     assert not requests
 
@@ -371,7 +451,7 @@ async def test_the_time_of_a_claim_is_counted_from_before_its_first_request(worl
     claim = await ann.queue.claim(TOPIC, "c")
     until = world.bucket.record(f"{claim.claim_id}.0").until
     assert claim
-    assert claim.deadline - world.clock.elapsed() <= until - MARGIN - world.clock.server() + 0.6
+    assert claim.seconds_left <= until - MARGIN - world.clock.server() + 0.6
 
 
 async def test_a_message_that_was_settled_between_listing_and_lease(world: World, ann: Process) -> None:
@@ -395,7 +475,7 @@ async def test_a_message_that_was_settled_between_listing_and_lease(world: World
 async def test_what_others_were_faster_at_is_replaced_by_the_next_ones(world: World, ann: Process) -> None:
     """Refused leases do not make a claim smaller while there are other messages."""
     ids = await ann.queue.publish(TOPIC, numbered(40))
-    ann.queue._claims._spread(await ann.queue.topic(TOPIC))._factor = 2
+    ann.queue._claims._room(TOPIC).spread._factor = 2
     taken: list[str] = []
 
     def take(kind: str, key: str) -> None:

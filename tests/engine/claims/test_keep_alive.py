@@ -9,9 +9,18 @@ from typing import NoReturn
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import Claim, ConfigError, LeaseLostError, QueueClosedError, StoreError, layout
+from airflow_provider_pawnqueue.engine import (
+    Claim,
+    InvalidArgumentError,
+    LeaseLostError,
+    QueueClosedError,
+    StoreError,
+    layout,
+)
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keep_alive import GRACE, LEAST_PAUSE
 from tests.engine.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
+from tests.support.claims import trusted_until
 
 
 class OddError(BaseException):
@@ -56,7 +65,7 @@ async def test_a_time_that_is_none_is_refused(ann: Process, ttl: float) -> None:
     """Keeping alive takes the times that claiming takes."""
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c")
-    with ann.client.counting() as requests, pytest.raises(ConfigError, match="pass a number of seconds above"):
+    with ann.client.counting() as requests, pytest.raises(InvalidArgumentError, match="pass a number of seconds above"):
         ann.queue.keep_alive(claim, ttl=ttl)
     assert not requests
 
@@ -66,7 +75,7 @@ async def test_a_pause_that_is_none_is_refused(ann: Process, interval: float) ->
     """It is more than nothing, and less than the claim is trusted after a renewal; the error says what to pass."""
     claim = await claimed(ann, ttl=10)
     for ttl in (None, 10):
-        with pytest.raises(ConfigError, match="pass a number of seconds between 0 and 8") as caught:
+        with pytest.raises(InvalidArgumentError, match="pass a number of seconds between 0 and 8") as caught:
             ann.queue.keep_alive(claim, ttl=ttl, interval=interval)
     assert caught.value.operation == "keep_alive"
     assert ann.queue.keep_alive(claim, ttl=100, interval=10)
@@ -168,7 +177,7 @@ async def test_a_store_that_stays_away_is_told_at_the_deadline(world: World, ann
             ann.client.latency = 1000
         else:
             ann.client.inject(effect, key="*/claims/*")
-        deadline = claim.deadline
+        deadline = trusted_until(claim)
         await world.later(300)
     assert claim.lost
     assert len(times) == 1
@@ -231,7 +240,7 @@ async def test_an_error_that_stays_is_told_at_the_deadline(world: World, ann: Pr
     times: list[float] = []
     async with ann.queue.keep_alive(claim, on_lost=lambda _: times.append(world.clock.elapsed())) as keeper:
         ann.client.meanwhile = failing(ZeroDivisionError("a bug"))
-        deadline = claim.deadline
+        deadline = trusted_until(claim)
         await world.later(300)
     assert times == [pytest.approx(deadline, abs=0.1)]
     assert 4 < len(renewals(ann)) < 20
@@ -336,7 +345,7 @@ async def test_a_claim_is_kept_by_its_own_time(world: World, ann: Process, bob: 
         for _ in range(30):
             await world.later(ttl)
             assert not await bob.queue.claim(TOPIC, "d")
-            assert 0 < claim.deadline - world.clock.elapsed() <= ttl - MARGIN
+            assert 0 < claim.seconds_left <= ttl - MARGIN
         assert not keeper.lost.is_set()
         assert (await ann.queue.ack(claim)).complete
     most = 30 * ttl / min(10, (ttl - MARGIN) / 3)
@@ -351,7 +360,7 @@ async def test_an_attached_claim_is_kept_by_the_time_it_was_attached_with(
     claim = await bob.queue.attach(reference, ttl=60)
     async with bob.queue.keep_alive(claim):
         await world.later(30)
-        assert claim.deadline - world.clock.elapsed() > 60 - MARGIN - 11
+        assert claim.seconds_left > 60 - MARGIN - 11
 
 
 async def test_a_claim_that_is_old_already_is_renewed_in_time(world: World, ann: Process) -> None:
@@ -413,10 +422,10 @@ async def test_a_renewal_under_way_is_let_finish_when_the_block_is_left(world: W
     async with ann.queue.keep_alive(claim):
         ann.client.latency = 3
         await world.later(11)
-        given = claim.deadline
-    assert claim.deadline > given
+        given = trusted_until(claim)
+    assert trusted_until(claim) > given
     [(version, _)] = [one for key, one in world.bucket.snapshot().items() if "/claims/" in key]
-    assert version == claim._version
+    assert version == HeldClaim.of(claim, "renew").version
     ann.client.latency = 0
     with ann.client.counting() as requests:
         assert (await ann.queue.ack(claim)).complete
@@ -494,7 +503,7 @@ async def test_a_request_that_does_not_end_delays_neither_news_nor_block(
 
     times: list[float] = []
     claim = await claimed(ann)
-    deadline = claim.deadline
+    deadline = trusted_until(claim)
     async with ann.queue.keep_alive(claim, on_lost=lambda _: times.append(world.clock.elapsed())):
         ann.client.meanwhile = lambda kind, _: deaf() if kind == "PUT" else None
         await world.later(100)
@@ -547,5 +556,5 @@ async def test_a_loss_is_logged(world: World, ann: Process, caplog: pytest.LogCa
     async with ann.queue.keep_alive(claim):
         ann.client.inject("denied", key="*/claims/*")
         await world.later(100)
-    assert f"Claim {claim.claim_id} of topic {TOPIC!r} is lost" in caplog.text
+    assert f"Lost claim {claim.claim_id}.0 of topic {TOPIC!r}, with {len(claim)} messages: its time was over" in caplog.text
     assert StoreError.__name__ in caplog.text

@@ -30,7 +30,7 @@ async def test_a_process_that_finishes_a_requeue_asks_for_the_time_itself(world:
     with pytest.raises(Died):
         await ann.queue.nack(claim, requeue=True, delay=5)
     fresh = await world.process()
-    fresh.queue._context.time.__init__(fresh.queue._store, world.clock)  # type: ignore[misc] - as it is at its start
+    fresh.queue._context.time.__init__(fresh.queue._context.store, world.clock)  # type: ignore[misc] - as it is at its start
     await fresh.queue.claim(TOPIC, "c", claim_id="run", wait=100)
     other = await world.process()
     assert await wait_for(other, world, 5 + FULL_LOOK + 5) <= 5 + FULL_LOOK + 2

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ConfigError, QueueClosedError, Settlement, layout
+from airflow_provider_pawnqueue.engine import InvalidArgumentError, QueueClosedError, Settlement, layout
 from tests.engine.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
+from tests.support.settlements import late, settlement_of
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Claim
@@ -33,8 +34,8 @@ async def claimed(process: Process, count: int = 3, **options: object) -> Claim:
 async def settled_as(how: str, process: Process, claim: Claim, ids: list[str] | None = None) -> Settlement:
     """Settle it in one of the three ways."""
     if how == "ack":
-        return await process.queue.ack(claim, ids)
-    return await process.queue.nack(claim, ids, requeue=how == "release")
+        return await settlement_of(process.queue.ack(claim, ids))
+    return await settlement_of(process.queue.nack(claim, ids, requeue=how == "release"))
 
 
 async def test_what_was_acked_is_gone(world: World, ann: Process) -> None:
@@ -180,17 +181,17 @@ async def test_a_delay_that_is_none_is_refused(world: World, ann: Process, delay
     """A delay is a number of seconds from 0; nothing is settled by another one."""
     claim = await claimed(ann, 1)
     before = world.bucket.snapshot()
-    with pytest.raises(ConfigError):
+    with pytest.raises(InvalidArgumentError):
         await ann.queue.nack(claim, requeue=True, delay=delay)
     assert world.bucket.snapshot() == before
 
 
-@pytest.mark.parametrize("delay", [5, 0.001, -1, float("nan")], ids=repr)
+@pytest.mark.parametrize("delay", [5, 0.001], ids=repr)
 async def test_a_delay_of_what_is_not_given_back_is_refused(world: World, ann: Process, delay: float) -> None:
     """Who forgets ``requeue`` with a delay would bury what was to be tried again: the error says so, before it is."""
     claim = await claimed(ann, 1)
     before = world.bucket.snapshot()
-    with ann.client.counting() as requests, pytest.raises(ConfigError, match="requeue=True"):
+    with ann.client.counting() as requests, pytest.raises(InvalidArgumentError, match="requeue=True"):
         await ann.queue.nack(claim, delay=delay)
     assert not requests
     assert world.bucket.snapshot() == before
@@ -202,7 +203,7 @@ async def test_a_reason_that_is_no_text_is_refused(world: World, ann: Process, g
     """Reason and error are text; nothing is settled by anything else."""
     claim = await claimed(ann, 1)
     before = world.bucket.snapshot()
-    with pytest.raises(ConfigError):
+    with pytest.raises(InvalidArgumentError):
         await ann.queue.nack(claim, **given)
     assert world.bucket.snapshot() == before
 
@@ -314,7 +315,7 @@ async def test_what_was_settled_before_the_fence_is_not_lost(world: World, ann: 
     await ann.queue.ack(claim, claim.ids[:2])
     await world.later()
     assert (await bob.queue.claim(TOPIC, "d")).ids == claim.ids[2:]
-    assert await ann.queue.ack(claim) == Settlement(acked=claim.ids[:2], lost=claim.ids[2:])
+    assert await late(ann.queue.ack(claim)) == Settlement(acked=claim.ids[:2], lost=claim.ids[2:])
 
 
 async def test_a_claim_past_its_time_may_settle_until_it_is_fenced(world: World, ann: Process, bob: Process) -> None:

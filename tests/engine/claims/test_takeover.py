@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import LeaseLostError, Settlement, layout
 from airflow_provider_pawnqueue.engine.claims.known import RECHECK
 from tests.engine.virtual import MARGIN, OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
+from tests.support.settlements import late
 
 
 async def test_a_claim_that_is_over_is_fenced_and_its_messages_delivered(
@@ -25,7 +26,7 @@ async def test_a_claim_that_is_over_is_fenced_and_its_messages_delivered(
     with pytest.raises(LeaseLostError, match="old"):
         await ann.queue.renew(old)
     assert old.lost
-    assert await ann.queue.ack(old) == Settlement(lost=old.ids)
+    assert await late(ann.queue.ack(old)) == Settlement(lost=old.ids)
     assert (await bob.queue.ack(new)).complete
 
 
@@ -37,8 +38,7 @@ async def test_an_holder_whose_time_was_kept_short_finds_out_by_its_next_renewal
     old = await ann.queue.claim(TOPIC, "c")
     await world.later()
     assert await bob.queue.claim(TOPIC, "d")
-    old._deadline = float("inf")
-    old._trusted = lambda *_: float("inf")
+    old.trusted_until = lambda **_: float("inf")  # type: ignore[attr-defined]
     with pytest.raises(LeaseLostError, match="somebody has ended it"):
         await ann.queue.renew(old)
 
@@ -186,7 +186,7 @@ async def test_a_claim_that_was_fenced_early_is_waited_for(world: World, ann: Pr
     assert not await bob.queue.claim(TOPIC, "d")
     with pytest.raises(LeaseLostError):
         await ann.queue.renew(claim)
-    assert (await ann.queue.ack(claim)).lost == claim.ids
+    assert (await late(ann.queue.ack(claim))).lost == claim.ids
     await world.later(120 - 100 + OVERDUE - TTL)
     assert numbers(await bob.queue.claim(TOPIC, "d")) == [0, 1]
 
@@ -229,7 +229,7 @@ async def test_a_record_that_was_removed_by_hand_is_a_claim_that_is_over(
     world.bucket.remove(layout.claim(TOPIC, "run.0"))
     with pytest.raises(LeaseLostError):
         await ann.queue.renew(claim)
-    assert (await ann.queue.ack(claim)).lost == claim.ids
+    assert (await late(ann.queue.ack(claim))).lost == claim.ids
     await world.later()
     assert numbers(await bob.queue.claim(TOPIC, "d")) == [0, 1]
 

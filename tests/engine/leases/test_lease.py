@@ -106,6 +106,22 @@ def test_a_newer_lease_is_refused_by_name() -> None:
         leases.understood(stored(b'{"v": 99}'), "k", 99)
 
 
+@pytest.mark.parametrize(("state", "waits"), [("held", 2.0), ("moving", 2.0), ("released", 0.0)])
+def test_a_lease_is_due_when_its_holder_cannot_trust_it(state: str, waits: float) -> None:
+    """The margin after its time, as its holder stops the margin before it; what was released has no holder."""
+    lease = Lease(state=state, until=NOW + 60)
+    assert leases.due_at(lease, 2.0) == NOW + 60 + waits
+    assert not leases.is_due(lease, NOW + 60 + waits - 0.001, 2.0)
+    assert leases.is_due(lease, NOW + 60 + waits, 2.0)
+
+
+def test_a_time_is_over_when_its_holder_cannot_trust_it() -> None:
+    """The margin after it, and one that never ends never is."""
+    assert not leases.is_over(NOW, NOW + 1.999, 2.0)
+    assert leases.is_over(NOW, NOW + 2, 2.0)
+    assert not leases.is_over(float("inf"), NOW, 2.0)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import again, claiming, desk, effects, keeping, records, takeover
-from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
-from airflow_provider_pawnqueue.engine.claims.claim import Claim
+from airflow_provider_pawnqueue.engine.claims import by_id, claiming, desk, effects, keeping, records, takeover
+from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.claiming import Attempt
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.lease import released
@@ -30,8 +30,8 @@ def record_extends() -> Patches:
         now = await context.now()
         won.until, won.session_until, won.deadline = now + order.ttl, now + order.session_ttl, math.inf
         result = await original(self, won, bodies)
-        if isinstance(result, Claim):
-            result._deadline = context.trusted(context.clock.elapsed(), min(order.ttl, order.session_ttl))
+        if isinstance(result, HeldClaim):
+            result.trust(context.trusted(context.clock.elapsed(), min(order.ttl, order.session_ttl)), order.session_ttl)
         return result
 
     return [(Attempt, "_record", record), AS_IT_WAS_RECKONED]
@@ -52,15 +52,18 @@ def record_overwrites() -> Patches:
 @mutant("§4.3 The bodies are read only after the leases were won", 138, 89, 197)
 def bodies_first() -> Patches:
     read: ContextVar[Bodies | None] = ContextVar("read", default=None)
-    original = Attempt._win
+    original, original_fetch = Attempt._win, Bodies.fetch
 
     async def win(self: Attempt, picks: Any) -> Any:
         members = {one.uuid: Member(name=one.name) for one in picks.left}
-        read.set(await fetch_bodies(self._context, self._order.topic, members, self._patience))
+        read.set(await original_fetch(self._context, self._order.topic, members, self._patience))
         return await original(self, picks)
 
-    async def bodies(_context: Any, _topic: Any, members: Mapping[str, Member], _: float) -> Bodies:
-        early = read.get() or Bodies()
+    async def fetch(context: Context, topic: Any, members: Mapping[str, Member], seconds: float) -> Bodies:
+        early = read.get()
+        read.set(None)
+        if early is None:  # who goes on with a claim has its leases already
+            return await original_fetch(context, topic, members, seconds)
         return Bodies(
             *(
                 {uuid: one for uuid, one in part.items() if uuid in members}
@@ -68,7 +71,7 @@ def bodies_first() -> Patches:
             )
         )
 
-    return [(Attempt, "_win", win), (claiming, "fetch_bodies", bodies)]
+    return [(Attempt, "_win", win), (Bodies, "fetch", fetch)]
 
 
 @mutant("§4 What must not be handed out is in the record as settled already", 76, 91, 106, arena="stuck")
@@ -110,7 +113,7 @@ def cut_off() -> Patches:
     async def cut(work: Any, *_: Any) -> Any:
         return await work
 
-    return [(claiming, "uncut", cut), (again, "uncut", cut), (keeping, "uncut", cut)]
+    return [(claiming, "uncut", cut), (by_id, "uncut", cut), (keeping, "uncut", cut)]
 
 
 @mutant(
@@ -121,7 +124,7 @@ def cut_off() -> Patches:
 )
 def given_back_without_a_record() -> Patches:
     async def give_back(self: Attempt) -> None:
-        won, context, topic = self._won, self._context, self._order.topic.topic
+        won, context, topic = self._won, self._context, self._order.topic.name
         if won is None or not won.members or self._standing is not None:
             return
         now = await context.now()

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.claims import again, claiming, looking
+from airflow_provider_pawnqueue.engine.claims import effects, takeover
 from airflow_provider_pawnqueue.engine.claims.aside import Aside
-from airflow_provider_pawnqueue.engine.claims.bodies import Bodies, fetch_bodies
+from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.known import Known
 from airflow_provider_pawnqueue.engine.claims.looking import Lookout
 from airflow_provider_pawnqueue.engine.claims.takeover import judge
@@ -21,13 +21,14 @@ from tests.sim.mutants.entering import Patches, mutant
 
 def _with_bodies(judged: Any) -> Patches:
     """Have the bodies judged otherwise, by a function that is given them and the context."""
+    original = Bodies.fetch
 
     async def fetch(context: Context, topic: Any, members: Mapping[str, Any], seconds: float) -> Bodies:
-        bodies = await fetch_bodies(context, topic, members, seconds)
+        bodies = await original(context, topic, members, seconds)
         judged(bodies, context)
         return bodies
 
-    return [(claiming, "fetch_bodies", fetch), (again, "fetch_bodies", fetch)]
+    return [(Bodies, "fetch", fetch)]
 
 
 def _bury(bodies: Bodies, uuids: Iterable[str]) -> None:
@@ -93,13 +94,13 @@ def unreadable_lease_fails_all() -> Patches:
 
 @mutant("§5.6 A record that cannot be read concerns the messages of its claim", 5, 27, 37, arena="stuck")
 def unreadable_record_fails_all() -> Patches:
-    async def judged(*arguments: Any) -> Any:
-        found = await judge(*arguments)
+    async def judged(*arguments: Any, **more: Any) -> Any:
+        found = await judge(*arguments, **more)
         for fault in found.faults.values():
             raise fault
         return found
 
-    return [(looking, "judge", judged)]
+    return [(takeover, "judge", judged)]
 
 
 @mutant("§5.6 A record that cannot be read stops no sweep, nor does anything else", 0, 2, 3, arena="stuck")
@@ -117,12 +118,12 @@ def nothing_is_put_aside() -> Patches:
 
 @mutant("§5.6 What others have decided is carried out beside deliveries", 46, 47, 336, arena="stuck")
 def finished_while_others_wait() -> Patches:
-    async def all_of_it(context: Context, topic: str, leases: Any) -> Any:
-        found = await judge(context, topic, leases)
+    async def all_of_it(context: Context, topic: str, leases: Any, **more: Any) -> Any:
+        found = await judge(context, topic, leases, **more)
         for record, versions in found.decided:
-            failed = await looking.carry_out(context.patient(15.0), topic, record, list(versions), versions)
+            failed = await effects.carry_out(context.patient(15.0), topic, record, list(versions), versions)
             found.faults.update(failed)
         found.decided.clear()
         return found
 
-    return [(looking, "judge", all_of_it)]
+    return [(takeover, "judge", all_of_it)]

@@ -17,8 +17,9 @@ def janitor_order() -> Patches:
     original = sweeping._Sweep.run
 
     async def run(self: Any) -> Any:
-        messages = await self._list(layout.messages(self._topic))
-        leases = await self._list(layout.leases(self._topic))
+        store, registers = self._context.store, self._context.registers
+        messages = await self._list(store.pages(layout.messages(self._topic)))
+        leases = await self._list(registers.pages(layout.leases(self._topic)))
         here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
         await self._care.delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
         return await original(self)
@@ -42,7 +43,7 @@ def given_back_whatever_happened() -> Patches:
 
     async def carry_out(self: Any, record: ClaimRecord, uuids: Any, versions: Any) -> Any:
         for uuid in versions:
-            lease = effects._released(record, uuid, record.settled[uuid], 0.0)
+            lease = effects.released(record, uuid, record.settled[uuid], 0.0)
             body = lease.stamped(self._care.context.clock.nonce()).encode()
             await self._care.context.store.overwrite(layout.lease(self._care.topic, uuid), body)
         return await original(self, record, [uuid for uuid in uuids if uuid not in versions], {})

@@ -6,20 +6,21 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.claims import claiming, known, looking, takeover
+from airflow_provider_pawnqueue.engine.claims import claiming, known, looking
 from airflow_provider_pawnqueue.engine.claims.known import Known
 from airflow_provider_pawnqueue.engine.claims.looking import Lookout
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
+from airflow_provider_pawnqueue.engine.records import Lease
 from tests.sim.mutants.entering import Patches, mutant
 
 
 @mutant("§5.7 No message waits for ever: what is overdue is taken over", 1, 1, 5)
 def nothing_is_ever_over() -> Patches:
-    def is_over(_context: Context, until: float, now: float) -> bool:
-        return False
+    def is_due(_: Context, lease: Lease, now: float) -> bool:
+        return lease.state == "released" and now >= lease.until
 
-    return [(takeover, "is_over", is_over), (looking, "is_over", is_over)]
+    return [(Context, "is_over", lambda *_: False), (Context, "is_due", is_due)]
 
 
 @mutant("§5.7 No garbage stays for ever: records that are past their retention are removed", 0, 1, 2)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout, redrive
-from airflow_provider_pawnqueue.engine.claims import looking, moves
+from airflow_provider_pawnqueue.engine.claims import moves
 from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.janitor import leases as sweeping_leases
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.store.port import Done
 from tests.sim.mutants.entering import Patches, mutant
@@ -64,15 +63,18 @@ def redrive_by_put() -> Patches:
         await context.store.delete([layout.dead_letter(topic, found.lease.source)])
         return await moves._unlock(context, topic, uuid, found)
 
-    return [(redrive, "_move", move), (redrive, "finish_move", finish)]
+    return [(redrive, "_move", move), (moves, "finish_move", finish)]
 
 
 @mutant("§5 Whoever meets an overdue move finishes it", 0, 6, 19)
 def nobody_finishes_moves() -> Patches:
-    async def finish(*_: Any) -> bool:
-        return False
+    original = moves.finish_move
 
-    return [(sweeping_leases, "finish_move", finish), (looking, "finish_move", finish)]
+    async def finish(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
+        overdue = context.is_due(found.lease, await context.now())
+        return not overdue and await original(context, topic, uuid, found)
+
+    return [(moves, "finish_move", finish)]
 
 
 def _with(context: Context, **changed: Any) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout, queue
-from airflow_provider_pawnqueue.engine.claims import again, keep_alive, keeping
-from airflow_provider_pawnqueue.engine.claims.claim import Claim
+from airflow_provider_pawnqueue.engine.claims import by_id, keep_alive, keeping
+from airflow_provider_pawnqueue.engine.claims.by_id import ById
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keep_alive import KeepAlive
-from airflow_provider_pawnqueue.engine.claims.takeover import is_over
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
@@ -26,11 +26,11 @@ def renews_whatever_happened() -> Patches:
         session = lasts if session_ttl is None else session_ttl
         now = await context.now()
         started = context.clock.elapsed()
-        changed = keeping.renewed(context, claim._record, now, ttl=lasts, session_ttl=session)
+        changed = keeping.renewed(context, claim.record, now, ttl=lasts, session_ttl=session)
         body = changed.stamped(context.clock.nonce()).encode()
         version = await context.store.overwrite(layout.claim(claim.topic, changed.stem), body)
-        claim._now_at(changed, version)
-        claim._deadline = context.trusted(started, changed.session_end - now)
+        claim.moved_to(changed, version)
+        claim.trust(context.trusted(started, changed.session_end - now), session)
 
     return [(keeping, "renew", renew), (queue, "renew", renew)]
 
@@ -42,14 +42,14 @@ def renewal_shortens() -> Patches:
         session_until = min(now + session_ttl, until)
         return record.model_copy(update={"until": until, "session_until": session_until, "lasts": ttl})
 
-    return [(keeping, "renewed", renewed), (again, "renewed", renewed)]
+    return [(keeping, "renewed", renewed)]
 
 
 @mutant("§4 That the janitor has renewed meanwhile is no loss", 8, 50, 83, arena="patience")
 def renewed_by_others_is_lost() -> Patches:
     original = keeping._change
 
-    async def change(context: Context, claim: Claim, changed: ClaimRecord) -> Any:
+    async def change(context: Context, claim: HeldClaim, changed: ClaimRecord) -> Any:
         outcome = await original(context, claim, changed)
         if isinstance(outcome, Refused):
             raise keeping.lost_error(claim, "its record has changed")
@@ -76,32 +76,36 @@ def kept_no_longer_in_silence() -> Patches:
 
 @mutant("§4 A new session waits until the time of the old one is over, unless that has handed over", 64, 62, 64)
 def session_does_not_wait() -> Patches:
-    original = again.resume
+    original = ById._resume
 
-    async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
-        return await original(context, order, standing, vacated=standing.record.session)
+    async def resume(self: ById, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
+        return await original(self, order, standing, vacated=standing.record.session)
 
-    return [(again, "resume", resume)]
+    return [(ById, "_resume", resume)]
 
 
 @mutant(
     "§4 A new session waits for the session's time, not for the claim's, which its run renews", 8, 10, 11, arena="long"
 )
 def session_waits_for_the_claim() -> Patches:
-    original = again.resume
+    original = ById._resume
 
-    async def resume(context: Context, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
-        record, now = standing.record, await context.now()
-        if record.session not in ("", vacated, order.session) and not is_over(context, record.until, now):
-            raise again.busy_error(context, order, record, record.until, now)
-        return await original(context, order, standing, vacated=vacated)
+    async def resume(self: ById, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
+        context, record = self._context, standing.record
+        now = await context.now()
+        if record.session not in ("", vacated, order.session) and not context.is_over(record.until, now):
+            raise by_id.busy_error(context, order, record, record.until, now)
+        return await original(self, order, standing, vacated=vacated)
 
-    return [(again, "resume", resume)]
+    return [(ById, "_resume", resume)]
 
 
 @mutant("§4 A holder trusts the earlier of both times", 8, 10, 11, arena="long")
 def holder_trusts_the_claim() -> Patches:
-    return [(Claim, "_until", lambda self, *, in_doubt: self._trusted(self._record.until, in_doubt))]
+    def trusted_until(self: HeldClaim, *, in_doubt: bool = True) -> float:
+        return self._context.time.trusted_until(self.record.until, self._context.margin, in_doubt=in_doubt)
+
+    return [(HeldClaim, "trusted_until", trusted_until)]
 
 
 @mutant("§4 On behalf of a run the janitor renews the claim's time alone, never its session's", 8, 10, 11, arena="long")

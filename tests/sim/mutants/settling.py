@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import again, claiming, desk, effects, records, settling
+from airflow_provider_pawnqueue.engine.claims import effects, records, settling
 from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision
 from airflow_provider_pawnqueue.engine.store.port import Done
 from tests.sim.mutants.entering import Patches, mutant
@@ -17,13 +16,12 @@ from tests.sim.mutants.entering import Patches, mutant
 @mutant("§4 Settle writes the decisions into the record before their effects", 25, 44, 68)
 def no_decision() -> Patches:
     async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
-        claim._now_at(
-            claim._record.model_copy(update={"settled": {**claim._record.settled, **decisions}}), claim._version
-        )
-        await effects.carry_out(context, claim.topic, claim._record, list(decisions), claim._leases)
+        settled = {**claim.record.settled, **decisions}
+        claim.moved_to(claim.record.model_copy(update={"settled": settled}), claim.version)
+        await effects.carry_out(context, claim.topic, claim.record, list(decisions), claim.leases)
         return settling.Settled(decided=dict(decisions))
 
-    return [(settling, "settle", settle), (desk, "settle", settle), (claiming, "settle", settle)]
+    return [(settling, "settle", settle)]
 
 
 @mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 236, 74, 99)
@@ -77,18 +75,17 @@ def closed_too_early() -> Patches:
         await original(*arguments, **more)
         return {}
 
-    modules = (effects, settling, sweeping_claims, again)
-    return [(module, "carry_out", carry_out) for module in modules]
+    return [(effects, "carry_out", carry_out)]
 
 
 @mutant("§3 What is given back with a delay tells that delay, by the store's time", 0, 1, 3, arena="patience")
 def delayed_as_if_in_1970() -> Patches:
-    original = effects._released
+    original = effects.released
 
     def released(record: ClaimRecord, uuid: str, decision: Decision, _: float) -> Any:
         return original(record, uuid, decision, 0.0)
 
-    return [(effects, "_released", released)]
+    return [(effects, "released", released)]
 
 
 @mutant(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.claims import again, desk, looking, records, takeover
+from airflow_provider_pawnqueue.engine.claims import effects, records, takeover
 from airflow_provider_pawnqueue.engine.claims.known import Known
-from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -20,73 +18,73 @@ def no_record_is_free() -> Patches:
     async def create_fenced(*_: Any) -> bool:
         return True
 
-    return [(takeover, "_create_fenced", create_fenced)]
+    return [(takeover._Judging, "_create_fenced", create_fenced)]
 
 
 @mutant(
     "§4 An open claim that is over is fenced by compare-and-set before its messages are taken", 4, 4, 42, arena="duel"
 )
 def no_fence() -> Patches:
-    async def fence(_context: Context, _topic: str, standing: Any) -> Any:
+    async def fence(_context: Any, _topic: str, standing: Any) -> Any:
         return standing
 
-    return [(module, "fence", fence) for module in (takeover, again, desk, sweeping_claims)]
+    return [(takeover, "fence", fence)]
 
 
 @mutant("§4 A claim that was fenced early still waits for its last time", 21, 4, 21)
 def early_fence_is_free() -> Patches:
-    original, original_live = takeover._judge_claim, Known._live_until
+    original, original_live = takeover._Judging._judge_claim, Known._live_until
 
-    async def judge_claim(context: Context, topic: str, stem: str, *rest: Any) -> None:
-        standing = await records.read(context, topic, stem)
+    async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
+        standing = await records.read(self._context, self._topic, stem)
         fenced = standing is not None and standing.record.state == "expired"
-        leases, now, judged = rest
-        await original(context, topic, stem, leases, math.inf if fenced else now, judged)
+        await original(self, stem, leases, math.inf if fenced else now)
 
     def live_until(self: Known, stem: str, info: Any, now: float) -> float | None:
         known = self._records.get(stem)
         fenced = known is not None and known.found.record.state == "expired"
         return None if fenced else original_live(self, stem, info, now)
 
-    return [(takeover, "_judge_claim", judge_claim), (Known, "_live_until", live_until)]
+    return [(takeover._Judging, "_judge_claim", judge_claim), (Known, "_live_until", live_until)]
 
 
 @mutant("§4 The claim's time counts, not the lease's: a renewed claim is held", 2, 21, 33)
 def only_the_lease_counts() -> Patches:
-    original = takeover._judge_claim
+    original = takeover._Judging._judge_claim
 
-    async def judge_claim(context: Context, topic: str, stem: str, *rest: Any) -> None:
-        leases, _, judged = rest
-        standing = await records.read(context, topic, stem)
+    async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
+        standing = await records.read(self._context, self._topic, stem)
         if standing is not None and not any(uuid in standing.record.settled for uuid in leases):
-            judged.free.update(leases)
+            self.judged.free.update(leases)
         else:
-            await original(context, topic, stem, *rest)
+            await original(self, stem, leases, now)
 
     async def covered(*_: Any) -> dict[str, float]:
         return {}
 
-    return [(takeover, "_judge_claim", judge_claim), (Known, "covered", covered)]
+    return [(takeover._Judging, "_judge_claim", judge_claim), (Known, "covered", covered)]
 
 
 @mutant("§5.3 What was settled is carried out by whoever meets it, and not delivered again", 40, 53, 69)
 def decided_is_taken() -> Patches:
-    original = takeover._judge_claim
+    original = takeover._Judging._judge_claim
 
-    async def judge_claim(context: Context, topic: str, stem: str, *rest: Any) -> None:
-        leases, _, judged = rest
-        standing = await records.read(context, topic, stem)
+    async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
+        standing = await records.read(self._context, self._topic, stem)
         if standing is not None and any(uuid in standing.record.settled for uuid in leases):
-            judged.free.update(leases)
+            self.judged.free.update(leases)
         else:
-            await original(context, topic, stem, *rest)
+            await original(self, stem, leases, now)
 
-    return [(takeover, "_judge_claim", judge_claim)]
+    return [(takeover._Judging, "_judge_claim", judge_claim)]
 
 
 @mutant("§5.5 Every crash point is finished by someone", 16, 2, 3)
 def nobody_finishes_effects() -> Patches:
-    async def carry_out(*_: Any, **_more: Any) -> dict[str, Any]:
-        return {}
+    original = effects.carry_out
 
-    return [(module, "carry_out", carry_out) for module in (looking, takeover, again, sweeping_claims)]
+    async def carry_out(*arguments: Any, **more: Any) -> dict[str, Any]:
+        # Who decided something still carries it out; whoever finds it unfinished does not.
+        return await original(*arguments, **more) if "at_last" in more else {}
+
+    return [(effects, "carry_out", carry_out)]

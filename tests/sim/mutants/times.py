@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout, server_time
-from airflow_provider_pawnqueue.engine.claims.claim import Claim
 from airflow_provider_pawnqueue.engine.claims.claiming import Attempt
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
 from airflow_provider_pawnqueue.engine.server_time import ServerTime
@@ -15,7 +15,7 @@ from tests.sim.mutants.entering import Patches, mutant
 
 #: A claim's deadline is kept twice: as it was reckoned when it was asked for, and by what is known of the store's time
 #: now. What is to take out a rule of the first has to take out the second as well.
-AS_IT_WAS_RECKONED = (Claim, "_until", lambda self, **_: self._deadline)
+AS_IT_WAS_RECKONED = (HeldClaim, "trusted_until", lambda self, **_: self._deadline)
 
 
 @mutant("§2 Unknown is never read as done", 10, 11, 1)

@@ -1,0 +1,126 @@
+"""What users pass to the queue's methods, checked before anything is done: each wrong one is told in a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+
+from airflow_provider_pawnqueue.engine.claims import Claim, Message
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.settings import Settings
+
+#: Which messages of a claim: one or many, each as the message itself or by its id.
+Chosen: TypeAlias = str | Message | Iterable[str | Message]
+
+LONGEST_TIME = 10 * 365 * 86_400.0
+#: Of what was passed, in an error.
+SHOWN = 60
+
+
+def checked_count(value: object, name: str, operation: str) -> int:
+    """Return a number of messages or bytes."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise InvalidArgumentError(f"{name} is a whole number from 1, not {shown(value)}.", operation=operation)
+
+
+def checked_seconds(value: object, name: str, topic: str, operation: str) -> float:
+    """Return a time to wait, or to hold something back."""
+    if is_number(value) and 0 <= value < LONGEST_TIME:
+        return float(value)
+    raise InvalidArgumentError(
+        f"{name} is a number of seconds from 0 to ten years, not {shown(value)}.", topic=topic, operation=operation
+    )
+
+
+def checked_ttl(settings: Settings, ttl: object, name: str = "ttl") -> float:
+    """Return how long a claim lasts, or how long its session is trusted."""
+    time = settings.polling.visibility_timeout_seconds if ttl is None else ttl
+    margin = settings.claims.margin_seconds
+    if not is_number(time) or not margin < time < LONGEST_TIME:
+        raise InvalidArgumentError(
+            f"{name}={shown(time)}: pass a number of seconds above claims.margin_seconds={margin:g}, which is taken "
+            "off at its end, and below ten years.",
+            operation="claim",
+        )
+    return float(time)
+
+
+def checked_session_ttl(settings: Settings, session_ttl: object, ttl: float) -> float:
+    """Return how long a session is trusted: for as long as the claim lasts, or for a part of it."""
+    if session_ttl is None:
+        return ttl
+    session = checked_ttl(settings, session_ttl, "session_ttl")
+    if session > ttl:
+        raise InvalidArgumentError(
+            f"session_ttl={session:g} is more than ttl={ttl:g}: a session is trusted for a part of its claim's time.",
+            operation="claim",
+        )
+    return session
+
+
+def checked_text(value: object, name: str, topic: str, operation: str) -> str:
+    """Return a text."""
+    if isinstance(value, str):
+        return value
+    raise InvalidArgumentError(f"{name} is a text, not {shown(value)}: use str(...).", topic=topic, operation=operation)
+
+
+def checked_flag(value: object, name: str, operation: str) -> bool:
+    """Return a flag."""
+    if isinstance(value, bool):
+        return value
+    raise InvalidArgumentError(f"{name} is True or False, not {shown(value)}.", operation=operation)
+
+
+def chosen_ids(claim: Claim, messages: object, operation: str) -> list[str]:
+    """Return the ids of the messages of a claim that somebody means: all of them, one, or some."""
+    if messages is None:
+        return claim.ids
+    some = [messages] if isinstance(messages, str | Message) else messages
+    if not isinstance(some, Iterable) or isinstance(some, bytes | dict | Claim):
+        raise _no_messages(messages, claim, operation)
+    ids = []
+    for one in some:
+        if not isinstance(one, str | Message):
+            raise _no_messages(one, claim, operation)
+        ids.append(one.id if isinstance(one, Message) else one)
+    return ids
+
+
+def checked_ids(ids: object, topic: str, operation: str) -> set[str] | None:
+    """Return ids of messages that are in no claim: one, or many; None where all are meant."""
+    if ids is None:
+        return None
+    some = [ids] if isinstance(ids, str) else ids
+    if isinstance(some, Iterable) and not isinstance(some, bytes | dict):
+        found = [getattr(one, "id", one) for one in some]
+        texts = {one for one in found if isinstance(one, str)}
+        if all(isinstance(one, str) for one in found):
+            return texts
+    raise InvalidArgumentError(
+        f"{operation} takes ids of messages, one or many, not {shown(ids)}.", topic=topic, operation=operation
+    )
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Say whether it is a number that can be reckoned with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def shown(value: object) -> str:
+    """Show what was passed, in short: it may be large, and is nobody's business in full."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _no_messages(value: object, claim: Claim, operation: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{operation} takes messages of its claim, or their ids, one or many, not {shown(value)}: "
+        f"{operation}(claim, [message]), or {operation}(claim) for all of them.",
+        topic=claim.topic,
+        operation=operation,
+    )

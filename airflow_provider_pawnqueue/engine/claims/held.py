@@ -1,0 +1,198 @@
+"""The engine's side of a claim: what it knows of the record and of the leases, and what it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Self
+
+from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.claims.claim import Claim, Message
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
+from airflow_provider_pawnqueue.engine.events import ClaimLost, HandedOver
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.records import ClaimRecord
+
+
+class HeldClaim(Claim):
+    """A claim as the engine has it. Whoever is given one sees a :class:`Claim`, and can change nothing of it."""
+
+    def __init__(  # noqa: PLR0913 - the parts of one thing, made in one place
+        self,
+        context: Context,
+        topic: str,
+        standing: FoundRecord,
+        messages: Sequence[Message] = (),
+        *,
+        uuids: Mapping[str, str],
+        leases: Mapping[str, str],
+        deadline: float,
+        session_ttl: float,
+        is_fleeting: bool = False,
+    ) -> None:
+        super().__init__(topic, standing, messages, uuids)
+        self._context = context
+        self._deadline = deadline
+        self._session_ttl = session_ttl
+        self._is_fleeting = is_fleeting
+        self.leases = dict(leases)  # of each member's key, the version of its lease, where it is known
+        self.done: set[str] = set()  # members whose decision is known to be carried out
+        self.under_way: set[str] = set()  # and those where it is being carried out
+        self.lock = asyncio.Lock()  # one change of the record at a time: our own refusals would only cost requests
+
+    @classmethod
+    def of(cls, claim: object, operation: str) -> Self:
+        """Return what the engine has of a claim that it is given back.
+
+        :raises InvalidArgumentError: it is no claim.
+        """
+        if isinstance(claim, cls):
+            return claim
+        example = f": {operation}(claim, message)" if isinstance(claim, Message) else ""
+        raise InvalidArgumentError(
+            f"{operation} takes a claim first, as claim() or attach() gave it, and was given a "
+            f"{type(claim).__name__}{example}.",
+            operation=operation,
+        )
+
+    @property
+    def record(self) -> ClaimRecord:
+        """The record, as it was last seen."""
+        return self._record
+
+    @property
+    def version(self) -> str:
+        """The version of the record; none of a claim that is not recorded."""
+        return self._version
+
+    @property
+    def standing(self) -> FoundRecord:
+        """Both."""
+        return records.FoundRecord(self._record, self._version)
+
+    @property
+    def uuids(self) -> Mapping[str, str]:
+        """Of each message's key the uuid in it, and the message's id."""
+        return self._uuids
+
+    @property
+    def left(self) -> list[str]:
+        """The uuids of the members of which nothing was decided."""
+        return self._record.unsettled
+
+    @property
+    def given_away(self) -> bool:
+        """Whether this process has left it to others."""
+        return self._given_away
+
+    @property
+    def is_fleeting(self) -> bool:
+        """Whether nobody else can know its id, so that its record may go when it is done."""
+        return self._is_fleeting and not self._given_away
+
+    @property
+    def seconds_left(self) -> float:
+        """See :class:`Claim`."""
+        if self._lost is not None or self._given_away:
+            return 0.0
+        return max(0.0, self.trusted_until() - self._context.clock.elapsed())
+
+    @property
+    def deadline(self) -> datetime:
+        """See :class:`Claim`."""
+        return datetime.fromtimestamp(self._context.clock.wall(), UTC) + timedelta(seconds=self.seconds_left)
+
+    @property
+    def session_ttl(self) -> float:
+        """See :class:`Claim`."""
+        return min(self._session_ttl, self.ttl)
+
+    def trusted_until(self, *, in_doubt: bool = True) -> float:
+        """Return when this process stops trusting the claim, in the elapsed seconds of its clock.
+
+        ⚑ §2: it is counted from when the claim was asked for. If our clock is found to have stood still since, what is
+        known of the store's time by now is what counts.
+
+        :param in_doubt: count what is suspected of our clock as well. Renewing does not, as it finds out.
+        """
+        if not self._version:
+            return self._deadline
+        # ⚑ §4: the earlier of the claim's time and its session's.
+        by_the_store = self._context.time.trusted_until(
+            self._record.session_end, self._context.margin, in_doubt=in_doubt
+        )
+        return min(self._deadline, by_the_store)
+
+    def is_ours(self) -> bool:
+        """Say whether this process works for it, as far as is known."""
+        return self._record.session == self.session and not self._given_away
+
+    def is_held(self, now: float) -> bool:
+        """Say whether there is anything in the claim that this process has, at this moment of its elapsed time."""
+        is_ours = self.state == "open" and self.is_ours() and self._lost is None
+        return is_ours and self.trusted_until(in_doubt=False) > now and bool(self.left)
+
+    def is_unfinished(self) -> bool:
+        """Say whether something was decided of the claim, by this process, and not carried out."""
+        is_ours = self._record.state == "open" and self._record.session == self.session
+        return is_ours and not self.done.issuperset(self._record.settled)
+
+    def is_done(self, besides: Collection[str] = ()) -> bool:
+        """Say whether all that it had is decided, and carried out, or will be with these."""
+        return not self._record.unsettled and self.done.union(besides).issuperset(self._record.settled)
+
+    def uuids_by_id(self) -> dict[str, list[str]]:
+        """Return under which uuids each message is kept: two redriven copies of one message have one id."""
+        found: dict[str, list[str]] = {}
+        for uuid in self._record.members:
+            decision = self._record.settled.get(uuid)
+            message_id = (decision.id if decision else "") or self._uuids.get(uuid, uuid)
+            found.setdefault(message_id, []).append(uuid)
+        return found
+
+    def moved_to(self, record: ClaimRecord, version: str) -> None:
+        """Hear what stands in the bucket now."""
+        self._record = record
+        self._version = version
+
+    def trust(self, deadline: float, session_ttl: float) -> None:
+        """Hear until when, in elapsed time, it is trusted from now on, and for how long its session was renewed."""
+        self._deadline = deadline
+        self._session_ttl = session_ttl
+
+    def lose(self, why: str) -> None:
+        """Remember that it is lost, unless it was left to others."""
+        if self._given_away:
+            return
+        if self._lost is None and self._messages:
+            self._context.events.tell(
+                ClaimLost(topic=self.topic, claim=self.stem, messages=len(self._messages), why=why)
+            )
+        self._lost = why
+
+    def give_away(self) -> None:
+        """Leave it to whoever comes next: this process works on it no more."""
+        self._given_away = True
+        self._context.events.tell(HandedOver(topic=self.topic, claim=self.stem))
+
+    def keep_record(self) -> None:
+        """Have its record closed in the end, and not deleted, although nobody can ask for it."""
+        self._is_fleeting = False
+
+    def withhold(self, uuids: Iterable[str]) -> None:
+        """Hand these messages out to nobody: somebody else has them, or may have them soon."""
+        ids = {self._uuids.get(uuid) for uuid in uuids}
+        self._messages = tuple(message for message in self._messages if message.id not in ids)
+
+    async def refresh(self, context: Context) -> None:
+        """Look at the record again: somebody has changed it, perhaps an earlier request of ours that landed late."""
+        found = await records.read(context, self.topic, self._record.stem)
+        if found is None:
+            # Only closed records are deleted, so what it had decided was carried out, and nothing is ours any more.
+            self._record = self._record.model_copy(update={"state": "expired"})
+        else:
+            self.moved_to(found.record, found.version)

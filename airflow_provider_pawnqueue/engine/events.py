@@ -1,0 +1,321 @@
+"""What happens in a queue, as events: the log is written from them, and whoever opens the queue may have them all.
+
+One logger a subject, below ``pawnqueue``: an operator who wants to know what became of a message reads
+``pawnqueue.claims`` and ``pawnqueue.dead_letters`` at INFO, or all of it at DEBUG. No event has a payload or a secret.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
+
+Subject: TypeAlias = Literal["queue", "topics", "publish", "claims", "dead_letters", "janitor", "store", "registry"]
+
+#: So many ids are named in a line of the log.
+SHOWN = 5
+
+
+def logger_of(subject: Subject) -> logging.Logger:
+    """Return the logger of a subject."""
+    return logging.getLogger(f"pawnqueue.{subject}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened. :meth:`sentence` says it in one line."""
+
+    subject: ClassVar[Subject] = "queue"
+    level: ClassVar[int] = logging.DEBUG
+
+    def sentence(self) -> str:
+        """Say what happened."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOpened(Event):
+    """A process opened the bucket's queue."""
+
+    level = logging.INFO
+
+    bucket: str
+    strategy: str
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return f"Opened the queue in bucket {self.bucket!r}, with {self.strategy}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueClosed(Event):
+    """A process closed its queue; what it had not finished was given back, or left to who comes by its claims' ids."""
+
+    level = logging.INFO
+
+    claims: int = 0
+    messages: int = 0
+    kept: bool = False
+    complete: bool = True
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        if not self.claims:
+            return "Closed the queue; nothing was held."
+        what = "left to whoever comes by their ids" if self.kept else "given back"
+        rest = "" if self.complete else ", the others wait for their time to end"
+        return f"Closed with {self.claims} open claims: their {self.messages} messages were {what}{rest}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChanged(Event):
+    """A topic was created, changed, purged or deleted by this process."""
+
+    subject = "topics"
+    level = logging.INFO
+
+    topic: str
+    what: Literal["created", "changed", "purged", "deleted"]
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return f"Topic {self.topic!r} was {self.what}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published(Event):
+    """Messages came into a topic."""
+
+    subject = "publish"
+
+    topic: str
+    ids: tuple[str, ...]
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return f"Published {_messages(self.ids)} into topic {self.topic!r}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfClaim(Event):
+    subject = "claims"
+
+    topic: str
+    claim: str
+
+    def _what(self) -> str:
+        return f"claim {self.claim} of topic {self.topic!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed(_OfClaim):
+    """A consumer was given messages: claimed, claimed again by the same id, or attached to."""
+
+    ids: tuple[str, ...]
+    consumer: str
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return f"Consumer {self.consumer!r} has {_messages(self.ids)} by {self._what()}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed(_OfClaim):
+    """A claim was renewed."""
+
+    seconds: float
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return f"Renewed {self._what()} for {self.seconds:g} seconds."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled(_OfClaim):
+    """Messages of a claim were settled. ``lost`` are those that others have, or may have."""
+
+    acked: tuple[str, ...] = ()
+    buried: tuple[str, ...] = ()
+    released: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        parts = [
+            f"{_messages(ids)} {how}"
+            for how, ids in (
+                ("acked", self.acked),
+                ("buried", self.buried),
+                ("released", self.released),
+                ("lost", self.lost),
+            )
+            if ids
+        ]
+        return f"Settled {self._what()}: {'; '.join(parts) or 'nothing'}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver(_OfClaim):
+    """This process gave a claim to another one, or left it to who comes by its id."""
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return f"Left {self._what()} to whoever works for it next."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimLost(_OfClaim):
+    """This process may work on a claim's messages no more: others have them, or may have them soon."""
+
+    level = logging.WARNING
+
+    messages: int
+    why: str
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return f"Lost {self._what()}, with {self.messages} messages: {self.why}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver(_OfClaim):
+    """A claim whose time was over was ended: what it had not settled may be claimed by others."""
+
+    level = logging.INFO
+
+    consumer: str
+    messages: int
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return (
+            f"Ended {self._what()}, whose time is over: {self.messages} messages that consumer {self.consumer!r} had "
+            "not settled may be claimed by others."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenBack(_OfClaim):
+    """Messages of a claim were given back to the queue before anybody worked on them to the end."""
+
+    level = logging.INFO
+
+    messages: int
+    why: str
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return f"Gave back {self.messages} messages of {self._what()}: {self.why}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageBuried(Event):
+    """A message became a dead letter."""
+
+    subject = "dead_letters"
+    level = logging.INFO
+
+    topic: str
+    message: str
+    """The id under which the dead letter is kept."""
+    reason: str
+    deliveries: int
+    claim: str
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return (
+            f"Message {self.message} of topic {self.topic!r} is a dead letter, after {self.deliveries} deliveries: "
+            f"{self.reason} (claim {self.claim})."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersRedriven(Event):
+    """Dead letters were given back to the queue."""
+
+    subject = "dead_letters"
+    level = logging.INFO
+
+    topic: str
+    moved: int
+    skipped: int
+    failed: int
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return (
+            f"Redrove {self.moved} dead letters of topic {self.topic!r}; {self.skipped} were skipped, and "
+            f"{self.failed} failed."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept(Event):
+    """The janitor went through a topic. ``counts`` are those of its report, by their names there."""
+
+    subject = "janitor"
+    level = logging.INFO
+
+    topic: str
+    counts: tuple[tuple[str, int], ...]
+    failures: int
+    dry_run: bool
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        did = ", ".join(f"{name} {count}" for name, count in self.counts if count) or "nothing to do"
+        told = f"Swept topic {self.topic!r}{' (dry run)' if self.dry_run else ''}: {did}"
+        return f"{told}; {self.failures} objects could not be dealt with." if self.failures else f"{told}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRepeated(Event):
+    """A request of the store failed and is sent again."""
+
+    subject = "store"
+
+    operation: str
+    why: str
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return f"{self.operation or 'A request'} is sent again: {self.why}"
+
+
+#: What ``PawnQueue.open(on_event=...)`` takes: it is called in the thread of the queue's loop, and must not block.
+Listener: TypeAlias = Callable[[Event], None]
+
+
+class Events:
+    """Tells of what happens: to the log, and to who asked for it."""
+
+    def __init__(self, listener: object = None) -> None:
+        if listener is not None and (not callable(listener) or inspect.iscoroutinefunction(listener)):
+            raise InvalidArgumentError(
+                f"on_event is a function of one argument that returns at once, not {listener!r}: from an async "
+                "one, put the event into an asyncio.Queue.",
+                operation="open",
+            )
+        self._listener: Listener | None = listener
+
+    def tell(self, event: Event) -> None:
+        """Write the event into the log, and hand it on. What its listener raises is logged, and changes nothing."""
+        logger = logger_of(event.subject)
+        if logger.isEnabledFor(event.level):
+            logger.log(event.level, "%s", event.sentence())
+        if self._listener is None:
+            return
+        try:
+            self._listener(event)
+        except Exception:
+            logger.exception("on_event failed on %s.", type(event).__name__)
+
+
+def _messages(ids: tuple[str, ...]) -> str:
+    shown = ", ".join(ids[:SHOWN]) + (", …" if len(ids) > SHOWN else "")
+    return f"{len(ids)} message{'' if len(ids) == 1 else 's'} ({shown})"

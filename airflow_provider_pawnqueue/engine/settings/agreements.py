@@ -1,0 +1,69 @@
+"""What settings must agree on, beyond the range of each."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+_TTL: Final = "{polling.visibility_timeout_seconds=}"
+_RENEWAL: Final = "{polling.lease_refresh_interval_seconds=}"
+_MARGIN: Final = "{claims.margin_seconds=}"
+
+#: Told of settings that disagree, and when they do. {path} is a setting, {path=} a setting whose value may be shown.
+_AGREEMENTS: Final[tuple[tuple[str, Callable[..., object]], ...]] = (
+    (
+        "{s3.aws_access_key_id} is set and {s3.aws_secret_access_key} is not: give both or neither",
+        lambda key, secret: key and not secret,
+    ),
+    (
+        "{s3.aws_secret_access_key} is set and {s3.aws_access_key_id} is not: give both or neither",
+        lambda secret, key: secret and not key,
+    ),
+    (
+        "{s3.aws_session_token} is set and {s3.aws_access_key_id} is not: a token needs the key it came with",
+        lambda token, key: token and not key,
+    ),
+    (
+        "{s3.role_external_id} is set and {s3.role_arn} is not: there is no role to assume",
+        lambda external_id, role: external_id and not role,
+    ),
+    (
+        "{s3.sse_kms_key_id} needs {s3.server_side_encryption=} to be aws:kms or aws:kms:dsse",
+        lambda key, encryption: key and encryption not in {"aws:kms", "aws:kms:dsse"},
+    ),
+    (
+        "{s3.sse_bucket_key_enabled=} needs {s3.server_side_encryption=} to be aws:kms",
+        lambda enabled, encryption: enabled and encryption != "aws:kms",
+    ),
+    (
+        f"{_TTL} must be above {_MARGIN}, for so long before its end no claim is trusted",
+        lambda ttl, margin: ttl <= margin,
+    ),
+    (
+        f"{_RENEWAL} must be under half of {_TTL}, so that a claim survives a renewal that fails",
+        lambda renewal, ttl: renewal >= ttl / 2,
+    ),
+    (
+        f"{_RENEWAL} must be under {_TTL} less {_MARGIN}, while the claim is still trusted",
+        lambda renewal, ttl, margin: ttl > margin and ttl - margin <= renewal < ttl / 2,
+    ),
+    (
+        "{concurrency.csprng_verify.jitter_min_ms=} must not be above {concurrency.csprng_verify.jitter_max_ms=}",
+        lambda low, high: low > high,
+    ),
+    (
+        "{retry.initial_delay_seconds=} must not be above {retry.max_delay_seconds=}",
+        lambda initial, longest: initial > longest,
+    ),
+)
+_PLACE: Final = re.compile(r"{([\w.]+)(=?)}")
+_PATHS: Final = tuple(tuple(place[1] for place in _PLACE.finditer(sentence)) for sentence, _ in _AGREEMENTS)
+
+
+def contradictions(values: Mapping[str, object], named: Callable[[str, object], str]) -> Iterator[str]:
+    """Say which settings contradict each other, of those whose values are given by their dotted paths.
+
+    :param named: what to call a setting, by its path and what may be shown of its value.
+    """
+    for (sentence, disagree), paths in zip(_AGREEMENTS, _PATHS, strict=True):
+        if all(path in values for path in paths) and disagree(*(values[path] for path in paths)):
+            yield _PLACE.sub(lambda place: named(place[1], values[place[1]] if place[2] else None), sentence)

@@ -1,0 +1,34 @@
+"""What became of messages that were to be settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What became of the messages that were to be settled, as lists of ids."""
+
+    acked: list[str] = field(default_factory=list)
+    buried: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    """Another claim has them, or may have: nothing was changed."""
+    not_in_claim: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """It could not be found out; settle them again to know."""
+    unfinished: dict[str, str] = field(default_factory=dict)
+    """Decided, as the other lists say, but not carried out yet, and why: the store refuses to delete a message, say.
+    They are not delivered again; whoever meets them, or the janitor, tries again."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was asked for was decided by this claim, and carried out."""
+        return not (self.lost or self.not_in_claim or self.unknown or self.unfinished)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Give each id with what became of it."""
+        for outcome in ("acked", "buried", "released", "lost", "not_in_claim", "unknown"):
+            for one in getattr(self, outcome):
+                yield one, outcome

@@ -1,0 +1,72 @@
+"""Waiting for a claim: while there is nothing to be had, or while somebody else works for its id."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine.errors import ClaimBusyError
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims import Claim
+    from airflow_provider_pawnqueue.engine.context import Context
+
+#: The first pause of a claim that waits; the following ones double.
+FIRST_PAUSE = 0.25
+
+
+async def until_there(
+    context: Context,
+    attempt: Callable[[], Awaitable[Claim]],
+    *,
+    wait: float,
+    is_settled: Callable[[Claim], bool],
+    check_open: Callable[[], None],
+) -> Claim:
+    """Claim again and again for so many seconds, until there is something.
+
+    :param is_settled: whether a claim without messages is all that there will be.
+    :raises ClaimBusyError: somebody else works for the claim, and goes on.
+    """
+    clock, polling = context.clock, context.settings.polling
+    give_up = clock.elapsed() + wait
+    pause = FIRST_PAUSE
+    while True:
+        busy: ClaimBusyError | None = None
+        claim: Claim | None = None
+        try:
+            claim = await attempt()
+        except ClaimBusyError as error:
+            busy = error
+        left = give_up - clock.elapsed()
+        if busy is not None and left <= 0:
+            raise busy
+        if claim is not None and (claim or left <= 0 or is_settled(claim)):
+            return claim
+        check_open()
+        # An idle consumer costs one LIST a look, and looks less often the longer there is nothing.
+        jitter = clock.uniform(0, polling.jitter_max_ms / 1000)
+        await clock.sleep(min(pause + jitter, left))
+        pause = min(pause * 2, max(polling.interval_seconds, FIRST_PAUSE))
+        check_open()
+
+
+async def until_free(
+    context: Context, attempt: Callable[[], Awaitable[Claim]], *, wait: float, check_open: Callable[[], None]
+) -> Claim:
+    """Attach as soon as nobody else works for the claim, for so many seconds.
+
+    :raises ClaimBusyError: somebody else works for it, and goes on.
+    """
+    clock = context.clock
+    give_up = clock.elapsed() + wait
+    while True:
+        try:
+            return await attempt()
+        except ClaimBusyError as busy:
+            left = give_up - clock.elapsed()
+            if left <= 0:
+                raise
+            pause = min(busy.retry_after + FIRST_PAUSE, context.settings.polling.interval_seconds)
+            await clock.sleep(min(pause, left))
+            check_open()

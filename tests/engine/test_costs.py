@@ -1,0 +1,105 @@
+"""What docs/faq.md says that it costs, counted in requests and multiplied by the prices that it names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.engine.virtual import TOPIC, World, numbered
+
+if TYPE_CHECKING:
+    from tests.engine.virtual import Process
+
+PAGE = (Path(__file__).parents[2] / "docs" / "faq.md").read_text()
+#: Dollars a million.
+PRICES = {"PUT": 5.0, "COPY": 5.0, "LIST": 5.0, "GET": 0.4, "HEAD": 0.4, "DELETE": 0.0}
+MONTH = 30 * 86_400.0
+HOURS = 6 * 3600.0
+
+
+def dollars(counted: Counter[str]) -> float:
+    """Return what a million times these requests cost."""
+    return sum(PRICES[kind] * count for kind, count in counted.items())
+
+
+def row(beginning: str) -> list[float]:
+    """Return the numbers of the table's row that begins so."""
+    [line] = re.findall(rf"^\| {re.escape(beginning)} \|(.*)\|$", PAGE, re.MULTILINE)
+    return [float(cell) for cell in line.split("|")]
+
+
+def test_the_page_names_these_prices() -> None:
+    """The page's prices are the ones that are reckoned with."""
+    assert "PUT, COPY and\nLIST $5.00 a million, GET and HEAD $0.40, DELETE free" in PAGE
+
+
+@pytest.mark.parametrize("batch", [1, 10, 100])
+async def test_a_million_messages(world: World, batch: int) -> None:
+    """Publishing, and claiming and acking, in batches of so many cost what the page says."""
+    publisher, consumer = await world.process(), await world.process()
+    for queue in (publisher.queue, consumer.queue):  # who has just begun makes a few requests more
+        await queue.publish(TOPIC, numbered(batch), producer="shop")
+        await queue.ack(await queue.claim(TOPIC, "billing", max_messages=batch))
+    count = max(400, 10 * batch)
+    with publisher.client.counting() as published:
+        for _ in range(count // batch):
+            await publisher.queue.publish(TOPIC, numbered(batch), producer="shop")
+            await world.later(0.5 if batch == 1 else 2)
+    done = 0
+    with consumer.client.counting() as consumed:
+        while claim := await consumer.queue.claim(TOPIC, "billing", max_messages=batch):
+            assert (await consumer.queue.ack(claim)).complete
+            done += len(claim)
+
+    assert done == count
+    told = row(str(batch))
+    reckoned = [dollars(published) / count, dollars(consumed) / count]
+    assert told == pytest.approx([*reckoned, sum(reckoned)], rel=0.02)
+
+
+async def _wait(consumer: Process, world: World, seconds: float) -> None:
+    await consumer.queue.claim(TOPIC, "billing", wait=seconds)
+
+
+async def _ask_each_minute(consumer: Process, world: World, _: float) -> None:
+    await consumer.queue.claim(TOPIC, "billing")
+    await world.later(60)
+
+
+IDLE: list[tuple[str, float, Callable[[Process, World, float], Awaitable[None]]]] = [
+    ("waits: `claim(..., wait=3600)`", 3600, _wait),
+    ("waits half a minute at a time: `wait=30`", 30, _wait),
+    ("asks once a minute: `wait=0`", 0, _ask_each_minute),
+]
+
+
+async def _a_month(world: World, consumer: Process, seconds: float, look: Callable[..., Awaitable[None]]) -> float:
+    """Return what a month of a consumer costs that finds nothing."""
+    await consumer.queue.register_consumer("billing")
+    await look(consumer, world, seconds)
+    began = world.clock.elapsed()
+    with consumer.client.counting() as counted:
+        while world.clock.elapsed() - began < HOURS:
+            await look(consumer, world, seconds)
+    return dollars(counted) / 1e6 * MONTH / (world.clock.elapsed() - began)
+
+
+@pytest.mark.parametrize(("beginning", "seconds", "look"), IDLE)
+async def test_an_idle_month(
+    world: World, beginning: str, seconds: float, look: Callable[..., Awaitable[None]]
+) -> None:
+    """A consumer that finds nothing costs what the page says, heartbeat included."""
+    month = await _a_month(world, await world.process(), seconds, look)
+    assert row(beginning) == pytest.approx([month], abs=0.06)
+
+
+async def test_looking_less_often(world: World) -> None:
+    """Half a minute between two looks costs what the page says."""
+    consumer = await world.process(polling={"interval_seconds": 30})
+    [told] = re.findall(r"from 5 to 30, and waiting costs (\d\.\d\d)", PAGE)
+    assert float(told) == pytest.approx(await _a_month(world, consumer, 3600, _wait), abs=0.06)

@@ -1,0 +1,33 @@
+"""Settling, where it does not matter, or is what is tested, that some of it comes too late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import LeaseLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from airflow_provider_pawnqueue.engine import Settlement
+
+
+async def settlement_of(settling: Awaitable[Settlement]) -> Settlement:
+    """Await an ack or a nack, and return what became of each message, whether or not some were lost."""
+    try:
+        return await settling
+    except LeaseLostError as error:
+        if error.settlement is None:
+            raise
+        return error.settlement
+
+
+async def late(settling: Awaitable[Settlement]) -> Settlement:
+    """Await an ack or a nack of messages some of which others have: that is an error, which tells of each."""
+    with pytest.raises(LeaseLostError, match=r"had lost \d+ of the \d+ messages") as told:
+        await settling
+    assert told.value.settlement is not None
+    assert told.value.settlement.lost
+    return told.value.settlement

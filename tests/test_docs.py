@@ -1,0 +1,155 @@
+"""What the pages say in code works: every Python block runs, on a store in memory, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import os
+import re
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import MemoryStore, PawnQueue, SyncPawnQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOP = Path(__file__).parent.parent
+PAGES = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md")), TOP / "tools" / "engine" / "README.md"]
+FENCE = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+
+#: What the first word behind a fence may be. Only Python runs here; the policies are tried in tests/servers.
+KINDS = {"console", "json", "python", "text", "toml", "yaml"}
+
+CONFIG = 's3:\n  bucket_name: "my-queue-bucket"\n'
+PYTEST = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: Path
+    line: int
+    kind: str
+    body: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the page's fenced blocks, in order."""
+    text = page.read_text()
+    return [Block(page, text.count("\n", 0, m.start()) + 2, m["kind"], m["body"]) for m in FENCE.finditer(text)]
+
+
+def name(page: Path) -> str:
+    """Return the page's name for a test's id."""
+    return str(page.relative_to(TOP))
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is opened without a store is on one store in memory, and ``config.yaml`` is there."""
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    for variable in [each for each in os.environ if each.startswith("PAWNQUEUE_")]:
+        monkeypatch.delenv(variable)
+    store, original = MemoryStore(), PawnQueue.open
+
+    def opened(settings: object = None, **options: Any) -> object:
+        return original(settings, **{**options, "store": options.get("store") or store})
+
+    monkeypatch.setattr(PawnQueue, "open", staticmethod(opened))
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """The handlers of signals are put back."""
+    import signal  # noqa: PLC0415 - a page's code imports it too
+
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def run(runner: asyncio.Runner, block: Block, names: dict[str, Any]) -> None:
+    """Run a block as the prompt of ``python -m asyncio`` would, by the lines of its page."""
+    tree = ast.parse(block.body, filename=str(block.page))
+    ast.increment_lineno(tree, block.line - 1)
+    code = compile(tree, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    function = types.FunctionType(code, names)
+    if code.co_flags & inspect.CO_COROUTINE:
+        runner.run(function())
+    else:
+        function()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(b.kind == "python" for b in blocks(page))], ids=name)
+@pytest.mark.usefixtures("in_memory", "handlers")
+def test_the_blocks_of_a_page_run(page: Path) -> None:
+    """The Python of a page runs from its first line to its last, one block after the other."""
+    names: dict[str, Any] = {"__name__": "__page__"}
+    with asyncio.Runner() as runner:
+        try:
+            for block in blocks(page):
+                if block.kind == "python":
+                    run(runner, block, names)
+        finally:
+            for value in list(names.values()):
+                if isinstance(value, PawnQueue):
+                    runner.run(value.aclose())
+                elif isinstance(value, SyncPawnQueue):
+                    value.close()
+
+
+TESTS = [block for page in PAGES for block in blocks(page) if block.kind == "python test"]
+
+
+@pytest.mark.parametrize("block", TESTS, ids=lambda block: f"{name(block.page)}:{block.line}")
+def test_the_tests_of_a_page_pass(block: Block, tmp_path: Path) -> None:
+    """What a page shows as a test is one, and passes as a file of its own."""
+    (tmp_path / "test_page.py").write_text(block.body)
+    (tmp_path / "pytest.ini").write_text(PYTEST)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pytest.ini", "test_page.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    """No block escapes these tests because its language was forgotten."""
+    assert {block.kind.partition(" ")[0] for block in blocks(page)} <= KINDS
+
+
+def anchor(title: str) -> str:
+    """Make the anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """Files and headings that a page links to are there."""
+    for target in (found["target"] for found in LINK.finditer(FENCE.sub("", page.read_text()))):
+        if "://" in target:
+            continue
+        path, _, fragment = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists(), target
+        if fragment:
+            titles = HEADING.finditer(FENCE.sub("", other.read_text()))
+            assert fragment in {anchor(title["title"]) for title in titles}, target

@@ -1,0 +1,88 @@
+"""The two distributions that one tree gives: the provider, and the engine by itself."""
+
+from __future__ import annotations
+
+import email
+import logging
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+import pytest
+
+from airflow_provider_pawnqueue.provider_info import get_provider_info
+
+if TYPE_CHECKING:
+    from tests.support.wheels import Wheels
+
+TOP = Path(__file__).parent.parent
+PACKAGE = "airflow_provider_pawnqueue"
+
+
+def _files(wheel: Path) -> dict[str, bytes]:
+    with ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def _part(wheel: Path, name: str) -> str:
+    """Return a file of the wheel's ``.dist-info``, or nothing where it has none."""
+    with ZipFile(wheel) as archive:
+        found = [each for each in archive.namelist() if each.endswith(f".dist-info/{name}")]
+        return archive.read(found[0]).decode() if found else ""
+
+
+def _project(folder: Path) -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    return project
+
+
+@pytest.mark.slow
+def test_the_wheels_share_the_engine_byte_for_byte(wheels: Wheels) -> None:
+    """What is in the engine's wheel is in the provider's too, unchanged, and it is all of the engine."""
+    provider, engine = _files(wheels.provider), _files(wheels.engine)
+    own = {str(path.relative_to(TOP)) for path in (TOP / PACKAGE / "engine").rglob("*.py")}
+
+    assert {name: body for name, body in provider.items() if name in engine} == engine
+    assert set(engine) == own | {f"{PACKAGE}/__init__.py", f"{PACKAGE}/py.typed"}
+
+
+@pytest.mark.slow
+def test_the_engines_wheel_is_no_provider(wheels: Wheels) -> None:
+    """Airflow finds the provider only where the provider is installed, and both say one version and one licence."""
+    metadata = [email.message_from_string(_part(wheel, "METADATA")) for wheel in (wheels.provider, wheels.engine)]
+    licences = [_part(wheel, "licenses/LICENSE") for wheel in (wheels.provider, wheels.engine)]
+
+    assert "apache_airflow_provider" in _part(wheels.provider, "entry_points.txt")
+    assert not _part(wheels.engine, "entry_points.txt")
+    assert metadata[0]["Version"] == metadata[1]["Version"]
+    assert licences == [(TOP / "LICENSE").read_text()] * 2
+
+
+def test_the_engine_asks_for_what_the_provider_asks_for() -> None:
+    """The engine's dependencies are four of the provider's, with the same bounds; neither Airflow nor Spark is one."""
+    provider, engine = _project(TOP), _project(TOP / "tools" / "engine")
+    names = {re.split(r"[^a-z0-9-]", each)[0] for each in engine["dependencies"]}
+
+    assert names == {"boto3", "obstore", "pydantic", "pyyaml"}
+    assert set(engine["dependencies"]) < set(provider["dependencies"])
+    assert engine["requires-python"] == provider["requires-python"]
+
+
+def test_airflow_is_told_of_two_versions_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An engine of another version beside the provider is warned of when Airflow starts; of none, nothing is said."""
+    with caplog.at_level(logging.WARNING):
+        get_provider_info()
+        assert not caplog.records
+        folder = tmp_path / "pawnqueue_engine-0.0.1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text("Metadata-Version: 2.4\nName: pawnqueue-engine\nVersion: 0.0.1\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        get_provider_info()
+
+    [told] = [record.getMessage() for record in caplog.records]
+    assert "pawnqueue-engine 0.0.1 are installed side by side" in told
+    assert "Uninstall both, then install airflow-provider-pawnqueue alone" in told
