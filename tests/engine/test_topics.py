@@ -314,7 +314,7 @@ async def test_an_empty_marker_of_a_real_store_is_listed(
     """An empty object made by hand makes a topic on a real server too."""
     async with PawnQueue.open(settings_for(seaweedfs, s3={"client": client})) as queue:
         assert await queue.list_topics() == []
-        await queue._store.put(MARKER, b"")
+        await queue._context.store.put(MARKER, b"")
         assert await queue.list_topics() == ["orders"]
         await queue.delete_topic("orders")
         assert await queue.list_topics() == []

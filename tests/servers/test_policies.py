@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import PawnQueue, PawnQueueError, Settings, SyncPawnQueue
 
 if TYPE_CHECKING:
-    from tests.support.servers import S3Server
+    from tools.kit.servers import S3Server
 
 pytestmark = pytest.mark.servers
 

@@ -1,1 +1,1 @@
-"""What tests, benchmarks and demos stand on: real S3 servers as processes, and an S3 server that fails on demand."""
+"""What tests stand on: an S3 server that fails on demand, and a clock whose time is virtual."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
+from typing import Any
 
 #: The store's time when a clock begins. Machines' dates are three hours off.
 EPOCH = 1_767_225_600.25
@@ -96,3 +97,20 @@ class VirtualClock:
         self.now = max(self.now, at)
         if not waker.done():
             waker.set_result(None)
+
+
+class StandingClock:
+    """The clock of a machine that may stand still while the world's goes on."""
+
+    def __init__(self, world: VirtualClock) -> None:
+        self._world = world
+        #: For how long it has.
+        self.stood = 0.0
+
+    def elapsed(self) -> float:
+        """See the port."""
+        return self._world.elapsed() - self.stood
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - everything else is the world's
+        """Be the world's clock in all else."""
+        return getattr(self._world, name)

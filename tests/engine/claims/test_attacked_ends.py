@@ -8,9 +8,10 @@ from contextlib import suppress
 import pytest
 
 from airflow_provider_pawnqueue.engine import QueueClosedError, StoreError, layout
-from airflow_provider_pawnqueue.engine.store.port import Expect, Expectation, Outcome, Refused, Unknown
+from airflow_provider_pawnqueue.engine.store.port import Expect, Refused, Unknown
 from tests.engine.claims.polled import GIVEN_BACK, cancelled, had
 from tests.engine.virtual import MARGIN, TOPIC, Process, World, numbered, numbers
+from tools.kit.stores import Answer, CarryOut, Request
 
 SIX_HOURS = 21_600.0
 
@@ -36,18 +37,18 @@ async def test_a_claim_whose_record_could_not_be_seen_at_first_does_not_count(wo
     ann = await world.process(retry={"budget_seconds": 1.0})
     await ann.queue.publish(TOPIC, numbered(1))
     created: list[float] = []
-    stored = world.bucket.get
 
-    async def get(key: str) -> object:
-        if "/claims/" in key and created and world.clock.elapsed() - created[0] < 1:
+    async def read_later(request: Request, carry_out: CarryOut) -> Answer:
+        is_too_early = created and world.clock.elapsed() - created[0] < 1
+        if is_too_early and request.call == "get" and "/claims/" in request.key:
             raise StoreError("It cannot be read yet.", transient=True)
-        return await stored(key)
+        return await carry_out()
 
     def note(kind: str, key: str) -> None:
         if kind == "PUT" and "/claims/" in key and not created:
             created.append(world.clock.elapsed())
 
-    world.bucket.get = get  # type: ignore[method-assign]
+    ann.client.hook = read_later
     ann.client.meanwhile = note
     ann.client.inject("answer lost", "PUT", "*/claims/*", times=1)
     got = []
@@ -74,21 +75,20 @@ async def test_a_claim_of_a_thousand_is_cancelled_within_half_a_minute(
 async def test_a_record_that_is_created_late_is_refused(world: World, ann: Process, bob: Process) -> None:
     """Its creation was repeated, so its first PUT may land hours later: it must not cover what others hold then."""
     await ann.queue.publish(TOPIC, numbered(2))
-    late: list[tuple[str, bytes, Expectation]] = []
-    stored = world.bucket.put
+    late: list[CarryOut] = []
 
-    async def put(key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
-        if "/claims/" in key and expect is Expect.NOTHING and not late:
-            late.append((key, body, expect))
+    async def create_late(request: Request, carry_out: CarryOut) -> Answer:
+        if "/claims/" in request.key and request.expect is Expect.NOTHING and not late:
+            late.append(carry_out)
             return Unknown(StoreError("It took too long.", transient=True))
-        return await stored(key, body, expect=expect)
+        return await carry_out()
 
-    world.bucket.put = put  # type: ignore[method-assign]
+    ann.client.hook = create_late
     claim = await ann.queue.claim(TOPIC, "c", ttl=SIX_HOURS)
     assert numbers(claim) == [0, 1]
     assert (await ann.queue.nack(claim, requeue=True)).complete
-    [(key, body, expect)] = late
-    assert isinstance(await stored(key, body, expect=expect), Refused)
+    [create] = late
+    assert isinstance(await create(), Refused)
     dead = await world.process()
     assert len(await dead.queue.claim(TOPIC, "dead", ttl=30)) == 2
     await world.later(1)

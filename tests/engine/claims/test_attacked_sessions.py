@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
@@ -19,25 +18,10 @@ from airflow_provider_pawnqueue.engine import (
 )
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from tests.engine.claims.polled import GIVEN_BACK, cancelled, had, slow
-from tests.engine.virtual import MARGIN, TOPIC, Client, Died, Process, VirtualClock, World, numbered, numbers
+from tests.engine.virtual import MARGIN, TOPIC, Client, Died, Process, World, numbered, numbers
+from tests.support.clock import StandingClock
 
 SIX_HOURS = 21_600.0
-
-
-class StandingClock:
-    """The clock of a machine that may stand still while the world's goes on."""
-
-    def __init__(self, world: VirtualClock) -> None:
-        self._world = world
-        self.stood = 0.0
-
-    def elapsed(self) -> float:
-        """See :class:`VirtualClock`."""
-        return self._world.elapsed() - self.stood
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - everything else is the world's
-        """Be the world's clock in all else."""
-        return getattr(self._world, name)
 
 
 def plant_absurd_record(world: World) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_pawnqueue.engine import StoreError, layout
 from tests.engine.virtual import OVERDUE, TOPIC, Process, World, numbered, numbers
+from tools.kit.stores import Answer, CarryOut, Request
 
 
 async def drained(process: Process, *, most: int = 10, claims: int = 30) -> list[int]:
@@ -148,12 +149,10 @@ async def test_a_ghost_in_the_listing(world: World, ann: Process) -> None:
     await world.later(1)
     await ann.queue.publish(TOPIC, numbered(2))
 
-    original = world.bucket.get
+    async def miss(request: Request, carry_out: CarryOut) -> Answer:
+        return None if (request.call, request.key) == ("get", key) else await carry_out()
 
-    async def get(asked: str) -> object:
-        return None if asked == key else await original(asked)
-
-    world.bucket.get = get  # type: ignore[method-assign]
+    ann.client.hook = miss
     assert await drained(ann, most=1) == [0, 1]
     with ann.client.counting() as requests:
         assert not await ann.queue.claim(TOPIC, "c", max_messages=1, wait=30)
