@@ -109,7 +109,7 @@ class Counted:
 
     unseen: bool = False
     decided: bool = False
-    """Its fate was written down, with the count that it had then: who learns later that it was unseen is too late."""
+    """Its lease was given back, with the count that it had then: who learns later that it was unseen is too late."""
 
 
 @dataclass(slots=True)
@@ -259,8 +259,8 @@ class Truth:
             for uuid in members:
                 one = Counted(record["consumer"], self.world.loop.now, _end_of(record) - EPOCH)
                 counted, decision = self._counted[uuid].setdefault(stem, one), record["settled"].get(uuid)
-                if decision is not None and not counted.decided:
-                    counted.unseen, counted.decided = decision.get("unseen", False), True
+                if not counted.decided:  # without conditions, what was written may be overwritten before it counts
+                    counted.unseen = decision is not None and decision.get("unseen", False)
         members.update(uuid for uuid, lease in self._leases.items() if lease["claim"] == stem)
         for uuid in sorted(members):
             self._reconsider(uuid)
