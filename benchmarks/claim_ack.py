@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import PawnQueue, Settings, layout
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.leases import lease as leases_
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
 from airflow_provider_pawnqueue.engine.store.connect import connect
@@ -165,7 +165,7 @@ async def _bare_requests(near: Settings, settings: Settings, begin: float, count
     at_once = settings.concurrency.max_in_flight
     messages = [f"{TOPIC}/messages/{number:06d}-{uuid.uuid4()}" for number in range(count)]
     nearby, store = connect(near.s3), CountingStore(connect(settings.s3))
-    await each(lambda key: nearby.put(key, b"m" * ENVELOPE), messages, at_once=at_once)
+    await for_each(lambda key: nearby.put(key, b"m" * ENVELOPE), messages, at_once=at_once)
     await store.get(TOPIC)  # the first request opens a connection
     await asyncio.sleep(max(0.0, begin - time.time()))
     store.forget()
@@ -212,9 +212,9 @@ async def _bare_batch(store: Store, messages: Sequence[str], bodies: _Bodies, at
     """Make the requests of one claim and its ack: leases, bodies, record; the settlement, messages, leases."""
     leases = [f"{TOPIC}/leases/{uuid.uuid4()}.lease" for _ in messages]
     record = f"{TOPIC}/claims/{uuid.uuid4()}.json"
-    won = await each(lambda key: store.put(key, bodies.lease, expect=Expect.NOTHING), leases, at_once=at_once)
+    won = await for_each(lambda key: store.put(key, bodies.lease, expect=Expect.NOTHING), leases, at_once=at_once)
     assert all(isinstance(one, Done) for one in won)  # noqa: S101 - nobody else writes here
-    await each(store.get, messages, at_once=at_once)
+    await for_each(store.get, messages, at_once=at_once)
     created = await store.put(record, bodies.record, expect=Expect.NOTHING)
     assert isinstance(created, Done)  # noqa: S101
     settled = await store.put(record, bodies.settled, expect=created.version)

@@ -24,7 +24,7 @@ import obstore
 from obstore.store import S3Store
 
 from airflow_provider_pawnqueue.engine import Settings
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.store.boto3_s3 import BATCH
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect
@@ -154,10 +154,10 @@ async def _through_the_port(bench: _Bench, store: Store) -> None:
             raise ValueError(len(found))
 
     await store.put("warm/up", b"")
-    await bench.measure("PUT, create", OBJECTS, lambda: each(create, keys, at_once=AT_ONCE))
-    await bench.measure("GET", OBJECTS, lambda: each(read, keys, at_once=AT_ONCE))
+    await bench.measure("PUT, create", OBJECTS, lambda: for_each(create, keys, at_once=AT_ONCE))
+    await bench.measure("GET", OBJECTS, lambda: for_each(read, keys, at_once=AT_ONCE))
     requests = LISTS * OBJECTS // BATCH
-    await bench.measure("LIST of 1,000", requests, lambda: each(list_all, range(LISTS), at_once=1))
+    await bench.measure("LIST of 1,000", requests, lambda: for_each(list_all, range(LISTS), at_once=1))
     if await bench.measure("DELETE of 1,000", OBJECTS // BATCH, lambda: store.delete(keys)):
         raise ValueError("not all were deleted")
     await store.aclose()
@@ -190,10 +190,10 @@ async def _raw(bench: _Bench, settings: S3Settings) -> None:
             raise ValueError(len(found))
 
     await obstore.put_async(store, "warm/up", b"")
-    await bench.measure("PUT, create", OBJECTS, lambda: each(create, keys, at_once=AT_ONCE))
-    await bench.measure("GET", OBJECTS, lambda: each(read, keys, at_once=AT_ONCE))
+    await bench.measure("PUT, create", OBJECTS, lambda: for_each(create, keys, at_once=AT_ONCE))
+    await bench.measure("GET", OBJECTS, lambda: for_each(read, keys, at_once=AT_ONCE))
     requests = LISTS * OBJECTS // BATCH
-    await bench.measure("LIST of 1,000", requests, lambda: each(list_all, range(LISTS), at_once=1))
+    await bench.measure("LIST of 1,000", requests, lambda: for_each(list_all, range(LISTS), at_once=1))
     await bench.measure("DELETE of 1,000", OBJECTS // BATCH, lambda: obstore.delete_async(store, keys))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import PawnQueue, Settings, layout
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Envelope, Member
 from airflow_provider_pawnqueue.engine.store.connect import connect
@@ -201,4 +201,4 @@ async def _outlive(store: Store, flying: Sequence[_Flying]) -> None:
 
 
 async def _write(store: Store, bodies: Sequence[tuple[str, bytes]]) -> None:
-    await each(lambda one: store.put(*one), bodies, at_once=AT_ONCE)
+    await for_each(lambda one: store.put(*one), bodies, at_once=AT_ONCE)

@@ -26,13 +26,13 @@ from airflow_provider_pawnqueue.engine.errors import (
     TopicNotEmptyError,
     TopicNotFoundError,
 )
-from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
-from airflow_provider_pawnqueue.engine.janitor import OpenClaim, Report
-from airflow_provider_pawnqueue.engine.probe import Finding
+from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats
+from airflow_provider_pawnqueue.engine.janitor import OpenClaim, SweepReport
+from airflow_provider_pawnqueue.engine.probe import ProbeResult
 from airflow_provider_pawnqueue.engine.publish import NewMessage
 from airflow_provider_pawnqueue.engine.queue import PawnQueue
 from airflow_provider_pawnqueue.engine.records import TopicSettings
-from airflow_provider_pawnqueue.engine.redrive import Redriven
+from airflow_provider_pawnqueue.engine.redrive import RedriveResult
 from airflow_provider_pawnqueue.engine.registry import Registration
 from airflow_provider_pawnqueue.engine.removal import Removed
 from airflow_provider_pawnqueue.engine.settings import Settings
@@ -48,31 +48,31 @@ __all__ = [
     "ConfigError",
     "DeadLetter",
     "DeadLetterPage",
-    "Finding",
-    "Found",
     "InvalidArgumentError",
     "InvalidPayloadError",
     "InvalidTopicError",
     "KeepAlive",
     "LeaseLostError",
+    "Location",
     "MemoryStore",
     "Message",
     "NewMessage",
     "OpenClaim",
     "PawnQueue",
     "PawnQueueError",
+    "ProbeResult",
     "PublishError",
     "QueueClosedError",
     "QueueFullError",
-    "Redriven",
+    "RedriveResult",
     "Registration",
     "Removed",
-    "Report",
     "RetryBudgetExceededError",
     "Settings",
     "Settlement",
     "Stats",
     "StoreError",
+    "SweepReport",
     "SyncKeepAlive",
     "SyncPawnQueue",
     "Topic",

@@ -15,7 +15,7 @@ from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ConfigE
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.leases import strategies
 from airflow_provider_pawnqueue.engine.leases.cas import Registers, Step, Strategy
-from airflow_provider_pawnqueue.engine.probe import Finding, probe
+from airflow_provider_pawnqueue.engine.probe import ProbeResult, probe
 from airflow_provider_pawnqueue.engine.records import BucketRecord, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
@@ -114,7 +114,7 @@ async def _establish(store: ResilientStore, clock: Clock, settings: Settings, wa
     )
 
 
-def _chosen(finding: Finding, wanted: Strategy | None) -> Strategy:
+def _chosen(finding: ProbeResult, wanted: Strategy | None) -> Strategy:
     chosen = wanted or strategies.best(finding)[0]
     refusal = chosen.refusal(finding)
     if refusal:

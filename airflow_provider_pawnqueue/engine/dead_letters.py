@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.bodies import as_message
 from airflow_provider_pawnqueue.engine.clock import instant
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, InvalidArgumentError, StoreError
-from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ async def dead_letters(  # noqa: PLR0913 - which, and how much of each
     async def read(letter: Listed) -> DeadLetter:
         return await _read(patient, topic, letter, payloads=payloads)
 
-    found = await each(read, chosen, at_once=context.at_once)
+    found = await for_each(read, chosen, at_once=context.at_once)
     return DeadLetterPage(tuple(found), len(letters), _token(chosen[-1]) if len(ordered) > len(chosen) else None)
 
 
@@ -119,7 +119,7 @@ async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[
             return message.id if message is not None else None
 
         others = [one for one in letters if one.id not in kept]
-        names = await each(message_id, others, at_once=context.at_once)
+        names = await for_each(message_id, others, at_once=context.at_once)
         by_message = {name: one.id for name, one in zip(names, others, strict=True) if name in missing}
         kept |= set(by_message.values())
         missing -= set(by_message)

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from airflow_provider_pawnqueue.engine import hint, layout
+from airflow_provider_pawnqueue.engine import layout, size_hint
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import as_message
+from airflow_provider_pawnqueue.engine.concurrency import all_of, for_each
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError
 from airflow_provider_pawnqueue.engine.events import logger_of
-from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Location:
     """Where a message is, and what is known of it."""
 
     id: str
@@ -73,7 +73,7 @@ async def stats(context: Context, topic: str) -> Stats:
     """
     now = await context.now()
     store = context.store
-    messages, leases, dead = await together(
+    messages, leases, dead = await all_of(
         _all(store.pages(layout.messages(topic))),
         _all(context.registers.pages(layout.leases(topic))),
         _all(store.pages(layout.dead_letters(topic))),
@@ -128,7 +128,7 @@ async def peek(context: Context, topic: str, most: int) -> list[Message]:
         infos = [info for info in page if layout.parse_message(info.key)]
         while infos and (wanted := most - len(found)) > 0:
             head, infos = infos[:wanted], infos[wanted:]
-            found += [one for one in await each(read, head, at_once=context.at_once) if one]
+            found += [one for one in await for_each(read, head, at_once=context.at_once) if one]
         if len(found) >= most:
             break
     if faults and not found:
@@ -137,7 +137,7 @@ async def peek(context: Context, topic: str, most: int) -> list[Message]:
     return found
 
 
-async def find(context: Context, topic: str, message_id: str) -> Found | None:
+async def find(context: Context, topic: str, message_id: str) -> Location | None:
     """Say where a message is: a LIST through the topic, and what its lease or its dead letter tells."""
     lease = await context.read_lease(topic, message_id)
     async for page in context.store.pages(layout.messages(topic)):
@@ -146,9 +146,9 @@ async def find(context: Context, topic: str, message_id: str) -> Found | None:
             if parsed is None or parsed.uuid != message_id:
                 continue
             if lease is None:
-                return Found(message_id, "pending", info.key)
+                return Location(message_id, "pending", info.key)
             state, until = await _judge(context, topic, message_id, lease)
-            return Found(message_id, state, info.key, lease.lease.deliveries, lease.lease.consumer_id, until)
+            return Location(message_id, state, info.key, lease.lease.deliveries, lease.lease.consumer_id, until)
     letter = layout.dead_letter(topic, message_id)
     if await context.store.head(letter) is None:
         return None
@@ -157,7 +157,7 @@ async def find(context: Context, topic: str, message_id: str) -> Found | None:
         reason = DeadReason.decode(why.body, why.info.key) if why else DeadReason(reason="")
     except UnreadableRecordError:
         reason = DeadReason(reason="")
-    return Found(
+    return Location(
         message_id, "dead", letter, reason.deliveries, reason.consumer, reason=reason.reason, error=reason.error
     )
 
@@ -182,9 +182,9 @@ async def _states(context: Context, topic: str, leases: Mapping[str, ObjectInfo]
     ⚑ §5.7: whatever cannot be read, no message is in flight for longer than its lease's hint says, unless its claim's
     record does: whoever waits for messages to be pending is told of them then.
     """
-    glances = {uuid: _glance(context, info) for uuid, info in leases.items()}
-    states = {uuid: _at_first_sight(context, glance, now) for uuid, glance in glances.items()}
-    overdue = {uuid for uuid, one in glances.items() if one.state != "released" and context.is_over(one.earliest, now)}
+    hints = {uuid: _hint(context, info) for uuid, info in leases.items()}
+    states = {uuid: _at_first_sight(context, hint, now) for uuid, hint in hints.items()}
+    overdue = {uuid for uuid, one in hints.items() if one.state != "released" and context.is_over(one.earliest, now)}
     members = await _members(context, topic, now) if overdue else _Members()
     states.update(dict.fromkeys(overdue & members.ended, "pending"))
     states.update(dict.fromkeys(overdue & members.live, "in_flight"))
@@ -192,8 +192,8 @@ async def _states(context: Context, topic: str, leases: Mapping[str, ObjectInfo]
     # What could be over by now is read, where the hint has no bound for it, and where it is a delay. Those first that
     # may be over for longest.
     doubtful = sorted(
-        (uuid for uuid, one in glances.items() if _is_doubtful(one, now, is_told=uuid in told)),
-        key=lambda uuid: glances[uuid].earliest,
+        (uuid for uuid, one in hints.items() if _is_doubtful(one, now, is_told=uuid in told)),
+        key=lambda uuid: hints[uuid].earliest,
     )
     patient = context.patient(PATIENCE)
 
@@ -206,23 +206,23 @@ async def _states(context: Context, topic: str, leases: Mapping[str, ObjectInfo]
     return states
 
 
-def _glance(context: Context, info: ObjectInfo) -> hint.Glance:
+def _hint(context: Context, info: ObjectInfo) -> size_hint.SizeHint:
     """Return what a LIST tells of a lease; what tells nothing, pawn-queue's or garbage, is judged by its age."""
     over = info.last_modified.timestamp() + context.settings.polling.visibility_timeout_seconds
-    return hint.glance_at_lease(info.size, info.last_modified) or hint.Glance("held", over, over)
+    return size_hint.hint_of_lease(info.size, info.last_modified) or size_hint.SizeHint("held", over, over)
 
 
-def _is_doubtful(glance: hint.Glance, now: float, *, is_told: bool) -> bool:
+def _is_doubtful(hint: size_hint.SizeHint, now: float, *, is_told: bool) -> bool:
     """Say whether a lease is to be read, unless a record has told of its message: of a released one, none does."""
-    if not glance.earliest <= now < glance.latest:
+    if not hint.earliest <= now < hint.latest:
         return False
-    return glance.state == "released" or (glance.latest == math.inf and not is_told)
+    return hint.state == "released" or (hint.latest == math.inf and not is_told)
 
 
-def _at_first_sight(context: Context, glance: hint.Glance, now: float) -> State:
-    if glance.state == "released":
-        return "delayed" if glance.latest > glance.earliest and glance.latest > now else "pending"
-    return "pending" if context.is_over(glance.latest, now) else "in_flight"
+def _at_first_sight(context: Context, hint: size_hint.SizeHint, now: float) -> State:
+    if hint.state == "released":
+        return "delayed" if hint.latest > hint.earliest and hint.latest > now else "pending"
+    return "pending" if context.is_over(hint.latest, now) else "in_flight"
 
 
 @dataclass(slots=True)
@@ -243,10 +243,10 @@ async def _members(context: Context, topic: str, now: float) -> _Members:
     claims = await _all(context.registers.pages(layout.claims(topic)))
     for info in sorted(claims, key=lambda info: info.last_modified, reverse=True):
         parsed = layout.parse_claim(info.key)
-        glance = hint.glance_at_record(info.size, info.last_modified)
-        if parsed is None or (glance is not None and glance.state == "closed"):
+        hint = size_hint.hint_of_record(info.size, info.last_modified)
+        if parsed is None or (hint is not None and hint.state == "closed"):
             continue
-        is_told = glance is not None and context.is_over(glance.latest, now)
+        is_told = hint is not None and context.is_over(hint.latest, now)
         (over if is_told else unsure).append(layout.claim_stem(*parsed))
     patient = context.patient(PATIENCE)
     read = await _read_each(patient, [*unsure, *over], lambda stem: records.read(patient, topic, stem))
@@ -286,7 +286,7 @@ async def _read_each(context: Context, names: Sequence[str], read: Callable[[str
         except PawnQueueError as error:
             logger.warning("%s is not counted by what it says, as it cannot be read: %s", name, error)
 
-    await each(one, names[:MOST_READS], at_once=context.at_once)
+    await for_each(one, names[:MOST_READS], at_once=context.at_once)
     return found
 
 

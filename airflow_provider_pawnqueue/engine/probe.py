@@ -51,7 +51,7 @@ class _Race(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding(Abilities):
+class ProbeResult(Abilities):
     """What the probe found, and why."""
 
     strategy: str
@@ -60,7 +60,7 @@ class Finding(Abilities):
     look_to_answer: float | None = None
 
 
-async def probe(store: ResilientStore, clock: Clock) -> Finding:
+async def probe(store: ResilientStore, clock: Clock) -> ProbeResult:
     """Ask the store. Leaves nothing behind, whatever happens.
 
     :raises CompatibilityError: the store cannot carry a queue at all.
@@ -75,12 +75,12 @@ class _Probe:
         self._clock = clock
         self._keys: list[str] = []
 
-    async def run(self) -> Finding:
+    async def run(self) -> ProbeResult:
         try:
             await self._read_after_write()
             found = await self._abilities()
             strategy, why = strategies.best(found)
-            finding = Finding(
+            finding = ProbeResult(
                 strategy.name,
                 why or _all_held(found),
                 look_to_answer=await self._measure() if strategy.advice is not None else None,

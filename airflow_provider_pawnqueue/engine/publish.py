@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.cancellation import in_full
 from airflow_provider_pawnqueue.engine.clock import iso
+from airflow_provider_pawnqueue.engine.concurrency import all_of, for_each
 from airflow_provider_pawnqueue.engine.errors import (
     InvalidPayloadError,
     PublishError,
@@ -15,7 +17,6 @@ from airflow_provider_pawnqueue.engine.errors import (
     TopicNotFoundError,
 )
 from airflow_provider_pawnqueue.engine.events import Published, logger_of
-from airflow_provider_pawnqueue.engine.gather import each, in_full, together
 from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
 from airflow_provider_pawnqueue.engine.records import Envelope
 from airflow_provider_pawnqueue.engine.store.port import Done, Refused
@@ -115,8 +116,8 @@ class Publisher:
                 headers=message.headers,
             )
             envelopes.append((layout.message_name(stamp, envelope.id), envelope))
-        results, there = await together(
-            each(lambda each_: self._send(topic, *each_), envelopes, at_once=self._context.at_once),
+        results, there = await all_of(
+            for_each(lambda each_: self._send(topic, *each_), envelopes, at_once=self._context.at_once),
             self._is_there(topic, is_there),
         )
         if not there:
@@ -190,7 +191,7 @@ class Publisher:
         """
         store, registers = self._context.store, self._context.registers
         return any(
-            await together(
+            await all_of(
                 store.head(layout.message(topic, name)),
                 registers.head(layout.lease(topic, uuid)),
                 store.head(layout.dead_letter(topic, uuid)),

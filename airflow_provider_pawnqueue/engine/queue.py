@@ -23,21 +23,22 @@ from airflow_provider_pawnqueue.engine.arguments import (
     chosen_ids,
     is_number,
 )
+from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-from airflow_provider_pawnqueue.engine.claims.keeping import renew, session_time
+from airflow_provider_pawnqueue.engine.claims.renewing import renew, session_time
+from airflow_provider_pawnqueue.engine.concurrency import all_of
 from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters, kept_under
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, LeaseLostError, QueueClosedError
 from airflow_provider_pawnqueue.engine.events import Claimed, LettersRedriven, Settled, Swept
-from airflow_provider_pawnqueue.engine.gather import together, uncut
-from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats, find, peek, stats
-from airflow_provider_pawnqueue.engine.janitor import AskOwner, Report, asking, sweep, sweep_probes
+from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats, find, peek, stats
+from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, sweep, sweep_probes
 from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
-from airflow_provider_pawnqueue.engine.probe import Finding, probe
+from airflow_provider_pawnqueue.engine.probe import ProbeResult, probe
 from airflow_provider_pawnqueue.engine.publish import NewMessage, Publisher, checked_messages
 from airflow_provider_pawnqueue.engine.records import Decision
-from airflow_provider_pawnqueue.engine.redrive import Redriven, redrive
+from airflow_provider_pawnqueue.engine.redrive import RedriveResult, redrive
 from airflow_provider_pawnqueue.engine.registry import Heartbeat, Registration, Registry
 from airflow_provider_pawnqueue.engine.removal import Removed
 from airflow_provider_pawnqueue.engine.settings import Settings
@@ -124,7 +125,7 @@ class PawnQueue:
         """The lease strategy that all processes of this bucket follow."""
         return self._agreed.strategy
 
-    async def probe(self) -> Finding:
+    async def probe(self) -> ProbeResult:
         """Ask the store again what it can do. Changes nothing; :attr:`strategy` stays what was agreed on."""
         self._check_open()
         return await probe(self._context.store, self._context.clock)
@@ -489,7 +490,7 @@ class PawnQueue:
 
     async def redrive(
         self, topic: str, ids: Iterable[str] | str | None = None, *, max_messages: int | None = None
-    ) -> Redriven:
+    ) -> RedriveResult:
         """Give dead letters back to the queue, with their count of deliveries at zero.
 
         :param ids: which, by the ids of dead letters or of their messages; without it, all of them.
@@ -512,7 +513,7 @@ class PawnQueue:
 
     # --- looking after a topic ---
 
-    async def sweep(self, topic: str, *, dry_run: bool = False, ask: AskOwner | None = None) -> Report:
+    async def sweep(self, topic: str, *, dry_run: bool = False, ask: AskOwner | None = None) -> SweepReport:
         """Let the janitor sweep the topic once: finish what crashed processes left, remove what nobody needs.
 
         :param dry_run: change nothing; the report says what would be done.
@@ -539,7 +540,7 @@ class PawnQueue:
         await self._topic(topic, "peek")
         return await peek(self._context, topic, most)
 
-    async def find(self, topic: str, message_id: str) -> Found | None:
+    async def find(self, topic: str, message_id: str) -> Location | None:
         """Say where a message is, by the id under which it is kept, or None if it is nowhere (any more)."""
         self._check_open()
         layout.checked_topic(topic)
@@ -574,7 +575,7 @@ class PawnQueue:
         keep = self._context.settings.claims.keep_when_closed if keep_claims is None else keep_claims
         try:
             # Those first who work on what is given back then: they are told.
-            await together(*(one.end("its queue was closed") for one in self._kept))
+            await all_of(*(one.end("its queue was closed") for one in self._kept))
             await self._claims.close(keep=keep)
         finally:
             await self._heartbeat.stop()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from airflow_provider_pawnqueue.engine import hint
+from airflow_provider_pawnqueue.engine import size_hint
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError
 from airflow_provider_pawnqueue.engine.names import ClaimStem, MessageId
 
@@ -231,7 +231,7 @@ class ClaimRecord(Record):
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""
-        return hint.padded(super().encode(), hint.RECORD_STATES[self.state], self.ttl)
+        return size_hint.padded(super().encode(), size_hint.RECORD_STATES[self.state], self.ttl)
 
 
 class Lease(Record):
@@ -258,7 +258,7 @@ class Lease(Record):
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""
-        return hint.padded(super().encode(), hint.LEASE_STATES[self.state], self.ttl)
+        return size_hint.padded(super().encode(), size_hint.LEASE_STATES[self.state], self.ttl)
 
 
 class DeadReason(Record):

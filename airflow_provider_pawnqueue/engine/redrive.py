@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import moves
-from airflow_provider_pawnqueue.engine.claims.moves import PATIENCE
+from airflow_provider_pawnqueue.engine.claims import finish_redrive
+from airflow_provider_pawnqueue.engine.claims.finish_redrive import PATIENCE
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
-from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
@@ -27,7 +27,7 @@ ENOUGH = 10
 
 
 @dataclass(slots=True)
-class Redriven:
+class RedriveResult:
     """What a redrive did, by the uuids under which the dead letters were kept."""
 
     moved: list[str] = field(default_factory=list)
@@ -38,12 +38,12 @@ class Redriven:
     """Not moved, or begun and not confirmed: whoever consumes or sweeps the topic next finishes what was begun."""
 
 
-async def redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> Redriven:
+async def redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> RedriveResult:
     """Give dead letters back, in the order in which they are listed.
 
     ⚑ §5.7: a letter that cannot be moved concerns itself alone, and costs the others no more than a few seconds.
     """
-    done = Redriven()
+    done = RedriveResult()
     patient, curt = context.patient(PATIENCE), context.patient(0.0)
 
     async def move(letter: tuple[str, ObjectInfo]) -> bool:
@@ -63,7 +63,7 @@ async def redrive(context: Context, topic: str, *, only: Collection[str] | None,
             # What is skipped does not count: the next ones take its place.
             wanted = len(letters) if most is None else most - len(done.moved)
             some, letters = letters[:wanted], letters[wanted:]
-            for (uuid, _), moved in zip(some, await each(move, some, at_once=context.at_once), strict=True):
+            for (uuid, _), moved in zip(some, await for_each(move, some, at_once=context.at_once), strict=True):
                 if uuid not in done.failed:
                     (done.moved if moved else done.skipped).append(uuid)
         if most is not None and len(done.moved) >= most:
@@ -89,10 +89,10 @@ async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bo
     if isinstance(outcome, Unknown):
         raise outcome.fault
     if isinstance(outcome, Done):
-        return await moves.finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
+        return await finish_redrive.finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
     # Somebody else has the lock. ⚑ §5: whoever meets it overdue finishes the move.
     standing = await context.read_lease(topic, parsed.uuid)
     if standing is None or standing.lease.state != "moving":
         return False
     due = context.is_due(standing.lease, await context.now())
-    return due and await moves.finish_move(context, topic, parsed.uuid, standing)
+    return due and await finish_redrive.finish_move(context, topic, parsed.uuid, standing)

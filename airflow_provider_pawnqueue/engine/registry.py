@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import instant, iso
+from airflow_provider_pawnqueue.engine.concurrency import Shared, first_of, for_each
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
-from airflow_provider_pawnqueue.engine.gather import Shared, each, first_of
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import RegistrationRecord, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Unknown
@@ -105,7 +105,7 @@ class Registry:
         """
         now = await self._time.now()
         due = [name for name, entry in self._mine.items() if not older_than or _age(entry, now) >= older_than]
-        outcomes = await each(lambda name: self._touch(*name, iso(now)), due, at_once=self._at_once)
+        outcomes = await for_each(lambda name: self._touch(*name, iso(now)), due, at_once=self._at_once)
         for error in outcomes:
             if error is not None:
                 raise error
@@ -243,7 +243,7 @@ class _Roll:
                 logger.warning("%s cannot be read and is left alone: %s", key, error)
 
         unread = [key for key, version in listed.items() if not self._knows(key, version, names_only=names_only)]
-        await each(read, unread, at_once=self._at_once)
+        await for_each(read, unread, at_once=self._at_once)
         return unreadable
 
     def _knows(self, key: str, version: str, *, names_only: bool) -> bool:

@@ -8,11 +8,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import hint, layout
+from airflow_provider_pawnqueue.engine import layout, size_hint
+from airflow_provider_pawnqueue.engine.cancellation import in_full
 from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError, TopicNotEmptyError
 from airflow_provider_pawnqueue.engine.events import TopicChanged, logger_of
-from airflow_provider_pawnqueue.engine.gather import each, in_full
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.lease import is_over
 from airflow_provider_pawnqueue.engine.store.port import Unknown
@@ -136,7 +137,7 @@ class _Removal:
     async def refuse_if_used(self) -> list[str]:
         """Raise if anything is there that stands for a message; return the keys of the claims that have ended."""
         parts = (layout.messages, layout.packs, layout.leases, layout.dead_letters)
-        found = await each(self._first_pages, [part(self._topic) for part in parts], at_once=len(parts))
+        found = await for_each(self._first_pages, [part(self._topic) for part in parts], at_once=len(parts))
         if any(folder.infos for folder in found):
             raise self._not_empty(await _told(self._context, *found))
         return await self._ended_claims()
@@ -200,14 +201,14 @@ class _Removal:
         async for page in self._registers.pages(layout.claims(self._topic)):
             for info in page:
                 parsed = layout.parse_claim(info.key)
-                glance = hint.glance_at_record(info.size, info.last_modified)
+                hint = size_hint.hint_of_record(info.size, info.last_modified)
                 if parsed is None:
                     raise self._not_empty(_counted({"stranger": 1}, info.key))
-                if glance is not None and glance.state == "closed":
+                if hint is not None and hint.state == "closed":
                     ended.append(info.key)
                 else:
                     unsure[info.key] = layout.claim_stem(*parsed)
-        standing = await each(self._read_claim, unsure.values(), at_once=self._context.at_once)
+        standing = await for_each(self._read_claim, unsure.values(), at_once=self._context.at_once)
         open_ = [
             one.record.stem
             for one in standing
@@ -312,12 +313,12 @@ async def _told(context: Context, messages: _Folder, packs: _Folder, leases: _Fo
 
 
 def _state(lease: ObjectInfo | None, now: float, margin: float) -> str:
-    glance = hint.glance_at_lease(lease.size, lease.last_modified) if lease is not None else None
-    if lease is None or glance is None:
+    hint = size_hint.hint_of_lease(lease.size, lease.last_modified) if lease is not None else None
+    if lease is None or hint is None:
         return "pending" if lease is None else "in flight"
-    if glance.state == "released":
-        return "delayed" if glance.latest > max(now, lease.last_modified.timestamp()) else "pending"
-    return "pending" if is_over(glance.latest, now, margin) else "in flight"
+    if hint.state == "released":
+        return "delayed" if hint.latest > max(now, lease.last_modified.timestamp()) else "pending"
+    return "pending" if is_over(hint.latest, now, margin) else "in flight"
 
 
 def _counted(counts: Mapping[str, int], example: str = "") -> str:

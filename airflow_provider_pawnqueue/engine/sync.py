@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage
     from airflow_provider_pawnqueue.engine.errors import LeaseLostError
     from airflow_provider_pawnqueue.engine.events import Listener
-    from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
-    from airflow_provider_pawnqueue.engine.janitor import AskOwner, Report
+    from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats
+    from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport
     from airflow_provider_pawnqueue.engine.opening import Sections
-    from airflow_provider_pawnqueue.engine.probe import Finding
+    from airflow_provider_pawnqueue.engine.probe import ProbeResult
     from airflow_provider_pawnqueue.engine.publish import NewMessage
-    from airflow_provider_pawnqueue.engine.redrive import Redriven
+    from airflow_provider_pawnqueue.engine.redrive import RedriveResult
     from airflow_provider_pawnqueue.engine.registry import Registration
     from airflow_provider_pawnqueue.engine.removal import Removed
     from airflow_provider_pawnqueue.engine.settings import Settings
@@ -179,7 +179,7 @@ class SyncPawnQueue:
         """The lease strategy that all processes of this bucket follow."""
         return self._queue.strategy
 
-    def probe(self) -> Finding:
+    def probe(self) -> ProbeResult:
         """Ask the store again what it can do."""
         return self._run(lambda queue: queue.probe())
 
@@ -345,11 +345,11 @@ class SyncPawnQueue:
 
     def redrive(
         self, topic: str, ids: Iterable[str] | str | None = None, *, max_messages: int | None = None
-    ) -> Redriven:
+    ) -> RedriveResult:
         """Give dead letters back to the queue, with their count of deliveries at zero."""
         return self._run(lambda queue: queue.redrive(topic, ids, max_messages=max_messages))
 
-    def sweep(self, topic: str, *, dry_run: bool = False, ask: AskOwner | None = None) -> Report:
+    def sweep(self, topic: str, *, dry_run: bool = False, ask: AskOwner | None = None) -> SweepReport:
         """Let the janitor sweep the topic once."""
         return self._run(lambda queue: queue.sweep(topic, dry_run=dry_run, ask=ask))
 
@@ -357,7 +357,7 @@ class SyncPawnQueue:
         """Read messages from the head without claiming them."""
         return self._run(lambda queue: queue.peek(topic, max_messages))
 
-    def find(self, topic: str, message_id: str) -> Found | None:
+    def find(self, topic: str, message_id: str) -> Location | None:
         """Say where a message is."""
         return self._run(lambda queue: queue.find(topic, message_id))
 

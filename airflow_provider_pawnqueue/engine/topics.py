@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import instant
+from airflow_provider_pawnqueue.engine.concurrency import Shared, for_each
 from airflow_provider_pawnqueue.engine.errors import (
     ConfigError,
     StoreError,
@@ -19,7 +20,6 @@ from airflow_provider_pawnqueue.engine.errors import (
     TopicNotFoundError,
 )
 from airflow_provider_pawnqueue.engine.events import TopicChanged
-from airflow_provider_pawnqueue.engine.gather import Shared, each
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done, Refused, Unknown
@@ -122,7 +122,7 @@ class Topics:
     async def names(self) -> list[str]:
         """Return the names of all topics: one LIST, and a HEAD for each folder, as a folder alone makes no topic."""
         names = [name for name in map(layout.topic_of_folder, await self._store.folders()) if name]
-        markers = await each(self._registers.head, map(layout.topic_marker, names), at_once=self._at_once)
+        markers = await for_each(self._registers.head, map(layout.topic_marker, names), at_once=self._at_once)
         return sorted(name for name, marker in zip(names, markers, strict=True) if marker)
 
     async def is_there(self, topic: str, *, patience: float) -> bool:

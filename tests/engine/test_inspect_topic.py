@@ -14,7 +14,7 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotFoundError,
     layout,
 )
-from airflow_provider_pawnqueue.engine.inspect_topic import Found, Stats
+from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from tests.engine.virtual import MARGIN, TOPIC, TTL, Died, Effect, Process, World, numbered, numbers
 
@@ -91,7 +91,7 @@ async def test_find_says_where_a_message_is(world: World, ann: Process, state: s
         assert (found.deliveries, found.consumer) == (1, "worker")
         assert found.until == pytest.approx(world.clock.server() + (300 if state == "in_flight" else 250), abs=1)
     if state == "pending":
-        assert found == Found(ids[state], "pending", found.key)
+        assert found == Location(ids[state], "pending", found.key)
 
 
 async def test_a_delayed_message_is_pending_when_its_time_has_come(world: World, ann: Process) -> None:
@@ -160,7 +160,7 @@ async def test_find_reads_dead_letters_without_a_reason(world: World, ann: Proce
         if body is not None:
             world.bucket.plant(layout.dead_reason(TOPIC, NOBODY), body)
         found = await ann.queue.find(TOPIC, NOBODY)
-        assert found == Found(NOBODY, "dead", layout.dead_letter(TOPIC, NOBODY))
+        assert found == Location(NOBODY, "dead", layout.dead_letter(TOPIC, NOBODY))
 
 
 async def test_find_on_a_page_further_behind(ann: Process) -> None:

@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import CompatibilityError, MemoryStore, PawnQueue, Settings
 from airflow_provider_pawnqueue.engine.clock import SystemClock
 from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.probe import Finding, judge, probe
+from airflow_provider_pawnqueue.engine.probe import ProbeResult, judge, probe
 from airflow_provider_pawnqueue.engine.settings import RetrySettings
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import (
@@ -198,7 +198,7 @@ async def test_a_memory_store_carries_conditional_writes(caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO, logger="pawnqueue")
     store = MemoryStore()
     finding = await probe(patient(store), SystemClock())
-    assert finding == Finding("conditional_write", "If-None-Match and If-Match held in sequence and in a race")
+    assert finding == ProbeResult("conditional_write", "If-None-Match and If-Match held in sequence and in a race")
     [record] = caplog.records
     assert record.levelno == logging.INFO
     assert "conditional_write" in record.getMessage()
@@ -245,7 +245,7 @@ ANSWERS: dict[str, tuple[Behaviour, bool, str]] = {
 }
 
 
-async def found_in_a_storm(behaviour: Behaviour, storm: Sequence[Fault], client: str, seed: int) -> Finding:
+async def found_in_a_storm(behaviour: Behaviour, storm: Sequence[Fault], client: str, seed: int) -> ProbeResult:
     """Probe in a storm, and see to it that nothing is left but what landed late."""
     with FaultServer(replace(behaviour, seed=seed), buckets=(BUCKET,)) as server:
         for fault in storm:
@@ -552,7 +552,7 @@ def test_a_race_without_a_winner_says_nothing(*, silence_is_refusal: bool) -> No
 # --- real servers ---
 
 
-async def probed(settings: Settings) -> tuple[Finding, list[Any]]:
+async def probed(settings: Settings) -> tuple[ProbeResult, list[Any]]:
     """Return the finding, and what is left of the probe."""
     store = patient(connect(settings.s3))
     try:

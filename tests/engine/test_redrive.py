@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import InvalidArgumentError, QueueClosedError, TopicNotFoundError, layout
-from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK
+from airflow_provider_pawnqueue.engine.claims.candidates import FULL_LOOK
 from tests.engine.virtual import OVERDUE, TOPIC, Died, Effect, Kind, Process, World, numbered, numbers
 
 #: After so long, a redriver's lock is over.

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases.cas import Abilities, Registers, Step, Strategy
 from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import Record, nonce_of
@@ -137,7 +137,7 @@ class ChainedBlocks:
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
         """See Registers."""
-        return await each(self._take_or_tell, steps, at_once=self._at_once)
+        return await for_each(self._take_or_tell, steps, at_once=self._at_once)
 
     async def overwrite(self, key: str, record: Record) -> Version:
         """See Registers: a block behind whatever is the last one."""
@@ -160,7 +160,7 @@ class ChainedBlocks:
             failed[owners[name]] = error
         ended = [key for key in keys if key not in failed]
         left: dict[str, str] = {}
-        for key, chain in zip(ended, await each(self._chain, ended, at_once=self._at_once), strict=True):
+        for key, chain in zip(ended, await for_each(self._chain, ended, at_once=self._at_once), strict=True):
             left.update({stray.info.key: key for stray in chain.strays})
         for name, error in (await self._store.delete(list(left)) if left else {}).items():
             failed[left[name]] = error

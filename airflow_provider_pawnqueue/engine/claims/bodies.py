@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.claim import Message
 from airflow_provider_pawnqueue.engine.clock import instant
+from airflow_provider_pawnqueue.engine.concurrency import for_each_in_time
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError, StoreError
-from airflow_provider_pawnqueue.engine.gather import each_in_time
 from airflow_provider_pawnqueue.engine.records import Decision, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Bodies:
                 return error
 
         # One that hangs is left out as well.
-        found = await each_in_time(
+        found = await for_each_in_time(
             fetch, wanted, at_once=context.at_once, clock=context.clock, seconds=seconds, late=lambda _: _late(seconds)
         )
         for uuid, body in zip(wanted, found, strict=True):

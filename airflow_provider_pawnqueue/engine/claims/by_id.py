@@ -19,11 +19,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import effects, keeping, records, settling, takeover
+from airflow_provider_pawnqueue.engine.cancellation import uncut
+from airflow_provider_pawnqueue.engine.claims import effects, records, renewing, settling, takeover
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
+from airflow_provider_pawnqueue.engine.claims.candidates import FULL_LOOK
 from airflow_provider_pawnqueue.engine.claims.claiming import (
     SHARE,
-    Order,
+    ClaimRequest,
     Won,
     as_claim,
     claim_fresh,
@@ -32,19 +34,18 @@ from airflow_provider_pawnqueue.engine.claims.claiming import (
     not_had,
     without_bad_ones,
 )
-from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.context import HASTE, PARTING
 from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
-from airflow_provider_pawnqueue.engine.gather import each, uncut
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.candidates import Finder
+    from airflow_provider_pawnqueue.engine.claims.contention import Contention
     from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-    from airflow_provider_pawnqueue.engine.claims.looking import Lookout
-    from airflow_provider_pawnqueue.engine.claims.spread import Spread
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 
@@ -57,77 +58,77 @@ LOOKS = 200
 class ById:
     """The claims of one topic, by their ids. Each step returns None where somebody changed something: look again."""
 
-    def __init__(self, context: Context, lookout: Lookout, spread: Spread) -> None:
+    def __init__(self, context: Context, finder: Finder, contention: Contention) -> None:
         self._context = context
-        self._lookout = lookout
-        self._spread = spread
+        self._finder = finder
+        self._contention = contention
         self._unknown: dict[str, float] = {}  # ids that had no record when they were looked for, and when that was
 
-    async def claim(self, order: Order) -> HeldClaim:
+    async def claim(self, request: ClaimRequest) -> HeldClaim:
         """Find the claim again, or begin it.
 
         :raises ClaimBusyError: somebody else works for it.
         """
         for _ in range(LOOKS):
-            claim = await self._look_and_claim(order)
+            claim = await self._look_and_claim(request)
             if claim is not None:
                 return claim
-        raise not_had(order, "its record keeps changing")
+        raise not_had(request, "its record keeps changing")
 
-    async def attach(self, order: Order, vacated: str) -> HeldClaim:
+    async def attach(self, request: ClaimRequest, vacated: str) -> HeldClaim:
         """Go on with a claim that was handed over, in one of its generations, by a session that works no more."""
         for _ in range(LOOKS):
-            standing = await records.read(self._context, order.topic.name, order.stem)
+            standing = await records.read(self._context, request.topic.name, request.stem)
             if standing is None:
-                raise not_had(order, "it has no record any more")
+                raise not_had(request, "it has no record any more")
             if standing.record.state != "open" or not standing.record.unsettled:
-                return self._ended(order, standing)
-            claim = await self._resume(order, standing, vacated=vacated)
+                return self._ended(request, standing)
+            claim = await self._resume(request, standing, vacated=vacated)
             if claim is not None:
                 return claim
-        raise not_had(order, "its record keeps changing")
+        raise not_had(request, "its record keeps changing")
 
     # --- what is found under the id ---
 
-    async def _look_and_claim(self, order: Order) -> HeldClaim | None:
+    async def _look_and_claim(self, request: ClaimRequest) -> HeldClaim | None:
         # ⚑ §4.1: who waits by an id for something to claim need not look for its record each time. If another process
         # has begun the claim meanwhile, ours is refused its record, and looks again then.
-        if self._context.clock.elapsed() - self._unknown.get(order.claim_id, -math.inf) < FULL_LOOK:
-            return await self._begin_fresh(order)
-        generation = await self._latest_generation(order)
+        if self._context.clock.elapsed() - self._unknown.get(request.claim_id, -math.inf) < FULL_LOOK:
+            return await self._begin_fresh(request)
+        generation = await self._latest_generation(request)
         if generation is None:
-            return await self._begin(order)
-        stem = layout.claim_stem(order.claim_id, generation)
-        standing = await records.read(self._context, order.topic.name, stem)
-        return None if standing is None else await self._go_on(order, standing)
+            return await self._begin(request)
+        stem = layout.claim_stem(request.claim_id, generation)
+        standing = await records.read(self._context, request.topic.name, stem)
+        return None if standing is None else await self._go_on(request, standing)
 
-    async def _go_on(self, order: Order, standing: FoundRecord) -> HeldClaim | None:
+    async def _go_on(self, request: ClaimRequest, standing: FoundRecord) -> HeldClaim | None:
         record = standing.record
-        if record.owner == order.owner:
+        if record.owner == request.owner:
             if record.state == "open":
-                return await (self._resume(order, standing) if record.unsettled else self._finish(order, standing))
+                return await (self._resume(request, standing) if record.unsettled else self._finish(request, standing))
             if record.was_handed_out and not record.was_returned:
-                return self._ended(order, standing)
+                return self._ended(request, standing)
             # All that it had won was bad and is buried, or it was given back when its process ended in good order: its
             # owner has not finished with anything of it, and is not to go without.
-        following = await self._next_generation(order, standing)
-        return None if following is None else await self._begin(replace(order, generation=following))
+        following = await self._next_generation(request, standing)
+        return None if following is None else await self._begin(replace(request, generation=following))
 
-    async def _latest_generation(self, order: Order) -> int | None:
+    async def _latest_generation(self, request: ClaimRequest) -> int | None:
         """Return the newest generation of a claim that has a record, or None: one LIST."""
-        topic = order.topic.name
-        before = layout.claim(topic, order.claim_id).removesuffix(".json")
+        topic = request.topic.name
+        before = layout.claim(topic, request.claim_id).removesuffix(".json")
         generations = []
         async for page in self._context.registers.pages(layout.claims(topic), start_after=before):
             for info in page:
                 parsed = layout.parse_claim(info.key)
-                if parsed is not None and parsed[0] == order.claim_id:
+                if parsed is not None and parsed[0] == request.claim_id:
                     generations.append(parsed[1])
             if not page[-1].key.startswith(before):
                 break
         return max(generations, default=None)
 
-    async def _next_generation(self, order: Order, standing: FoundRecord) -> int | None:
+    async def _next_generation(self, request: ClaimRequest, standing: FoundRecord) -> int | None:
         """Return the generation that may begin after the last one has ended. No final record is opened again.
 
         :raises ClaimBusyError: it has not ended.
@@ -136,72 +137,72 @@ class ById:
         if record.state == "open":
             now = await context.now()
             if not context.is_over(record.until, now):
-                raise busy_error(context, order, record, record.until, now)
-            if await takeover.fence(context, order.topic.name, standing) is None:
+                raise busy_error(context, request, record, record.until, now)
+            if await takeover.fence(context, request.topic.name, standing) is None:
                 return None
-        if layout.parse_stem(layout.claim_stem(order.claim_id, record.generation + 1)) is None:
+        if layout.parse_stem(layout.claim_stem(request.claim_id, record.generation + 1)) is None:
             raise CompatibilityError(
-                f"Claim {order.claim_id} of topic {order.topic.name!r} has a record of generation "
+                f"Claim {request.claim_id} of topic {request.topic.name!r} has a record of generation "
                 f"{record.generation}, behind which there is none, and which nobody of ours has written: delete it, or "
                 "use another claim_id.",
-                topic=order.topic.name,
+                topic=request.topic.name,
                 operation="claim",
             )
         return record.generation + 1
 
     # --- no record: begin, or adopt ---
 
-    async def _begin(self, order: Order) -> HeldClaim | None:
-        orphans = await self._orphans(order)
+    async def _begin(self, request: ClaimRequest) -> HeldClaim | None:
+        orphans = await self._orphans(request)
         if orphans:
-            return await self._adopt(order, orphans)
-        if order.generation == 0:
+            return await self._adopt(request, orphans)
+        if request.generation == 0:
             now = self._context.clock.elapsed()
             self._unknown = {claim_id: at for claim_id, at in self._unknown.items() if now - at < FULL_LOOK}
-            self._unknown[order.claim_id] = now
-        return await self._begin_fresh(order)
+            self._unknown[request.claim_id] = now
+        return await self._begin_fresh(request)
 
-    async def _begin_fresh(self, order: Order) -> HeldClaim | None:
+    async def _begin_fresh(self, request: ClaimRequest) -> HeldClaim | None:
         try:
-            claim = await claim_fresh(self._context, self._lookout, self._spread, order)
+            claim = await claim_fresh(self._context, self._finder, self._contention, request)
         except BaseException:
-            self._unknown.pop(order.claim_id, None)  # leases may name it, or its record be there
+            self._unknown.pop(request.claim_id, None)  # leases may name it, or its record be there
             raise
         if claim is None or claim:
-            self._unknown.pop(order.claim_id, None)
+            self._unknown.pop(request.claim_id, None)
         return claim
 
-    async def _orphans(self, order: Order) -> dict[str, FoundLease]:
+    async def _orphans(self, request: ClaimRequest) -> dict[str, FoundLease]:
         """Return the leases that name this claim while it has no record, and whose time is not over.
 
         Only leases that no live claim covers are read. What is over may be taken by others at this moment, and is left
         to them.
         """
         context = self._context
-        listed = await self._lookout.held_leases()
-        covered = await self._lookout.covered() if listed else {}
+        listed = await self._finder.held_leases()
+        covered = await self._finder.covered() if listed else {}
         unsure = [uuid for uuid in listed if uuid not in covered]
 
         async def read(uuid: str) -> FoundLease | None:
             try:
-                return await hasty.read_lease(order.topic.name, uuid)
+                return await hasty.read_lease(request.topic.name, uuid)
             except (StoreError, CompatibilityError):
                 return None  # ⚑ §5.6: it concerns its own message only
 
         hasty = context.patient()
-        found = dict(zip(unsure, await each(read, unsure, at_once=context.at_once), strict=True))
+        found = dict(zip(unsure, await for_each(read, unsure, at_once=context.at_once), strict=True))
         now = await context.now()
         return {
             uuid: one
             for uuid, one in found.items()
             if one is not None
-            and one.lease.claim == order.stem
+            and one.lease.claim == request.stem
             and one.lease.state == "held"
             # There has to be time to read and record them.
             and one.lease.until > now + 2 * context.margin + context.time.error
         }
 
-    async def _adopt(self, order: Order, found: dict[str, FoundLease]) -> HeldClaim | None:
+    async def _adopt(self, request: ClaimRequest, found: dict[str, FoundLease]) -> HeldClaim | None:
         """Record the leases that a former attempt at this very claim won before it died, with the time that they have.
 
         None as well where nothing of it can be handed out.
@@ -223,17 +224,17 @@ class ById:
             },
             versions={uuid: one.version for uuid, one in found.items()},
         )
-        bodies = await Bodies.fetch(context, order.topic, won.members, HASTE)
+        bodies = await Bodies.fetch(context, request.topic, won.members, HASTE)
         if context.clock.elapsed() >= won.deadline:
             return None
-        record = made_record(order, won, bodies.decisions)
-        outcome = await records.create(context, order.topic.name, record)
+        record = made_record(request, won, bodies.decisions)
+        outcome = await records.create(context, request.topic.name, record)
         if isinstance(outcome, Unknown):
             raise outcome.fault
         if not isinstance(outcome, Done):
             return None
         claim = as_claim(
-            context, order, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
+            context, request, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
         )
         if bodies.decisions:
             await settling.carry_out_decided(context, claim)
@@ -245,7 +246,9 @@ class ById:
 
     # --- a record: resume, finish, or show how it ended ---
 
-    async def _resume(self, order: Order, standing: FoundRecord, *, vacated: str | None = None) -> HeldClaim | None:
+    async def _resume(
+        self, request: ClaimRequest, standing: FoundRecord, *, vacated: str | None = None
+    ) -> HeldClaim | None:
         """Work for an open claim in a new session.
 
         ⚑ §4, Sessions: who does not know by a reference that the last session has handed over waits until that
@@ -257,15 +260,15 @@ class ById:
         context, record = self._context, standing.record
         now = await context.now()
         # Our own session stands there if an earlier attempt landed of which nobody knew: nobody else works for it.
-        if record.session not in ("", vacated, order.session) and not context.is_over(record.session_end, now):
-            raise busy_error(context, order, record, record.session_end, now)
+        if record.session not in ("", vacated, request.session) and not context.is_over(record.session_end, now):
+            raise busy_error(context, request, record, record.session_end, now)
         started = context.clock.elapsed()
         now = await context.now()
         # A new session begins with a time of its own; ours goes on if it is there already.
-        before = record if record.session == order.session else record.model_copy(update={"session_until": 0.0})
-        changed = keeping.renewed(context, before, now, ttl=order.ttl, session_ttl=order.session_ttl)
-        changed = changed.model_copy(update={"session": order.session})
-        change = records.change(context, order.topic.name, changed, standing.version)
+        before = record if record.session == request.session else record.model_copy(update={"session_until": 0.0})
+        changed = renewing.renewed(context, before, now, ttl=request.ttl, session_ttl=request.session_ttl)
+        changed = changed.model_copy(update={"session": request.session})
+        change = records.change(context, request.topic.name, changed, standing.version)
         outcome = await uncut(change, context.clock, PARTING)
         if isinstance(outcome, Unknown):
             raise outcome.fault
@@ -275,32 +278,32 @@ class ById:
         standing = FoundRecord(changed, outcome.version)
         members = {uuid: record.members[uuid] for uuid in record.unsettled}
         try:
-            bodies = await Bodies.fetch(context, order.topic, members, max(HASTE, order.ttl * SHARE))
+            bodies = await Bodies.fetch(context, request.topic, members, max(HASTE, request.ttl * SHARE))
         except BaseException:
             # Whoever comes by its id or the reference next is not to wait for us.
-            held = as_claim(context, order, standing, Bodies(), versions={}, deadline=deadline)
-            await uncut(keeping.leave(context.patient(), held), context.clock, PARTING)
+            held = as_claim(context, request, standing, Bodies(), versions={}, deadline=deadline)
+            await uncut(renewing.leave(context.patient(), held), context.clock, PARTING)
             raise
         # The session before us may have been given what is bad or gone now: it counts as handed out.
         bodies.decisions = {uuid: one.model_copy(update={"unseen": False}) for uuid, one in bodies.decisions.items()}
-        claim = as_claim(context, order, standing, bodies, versions={}, deadline=deadline)
+        claim = as_claim(context, request, standing, bodies, versions={}, deadline=deadline)
         if changed.session_end <= now:
-            raise keeping.lost_error(claim, "it is older than claims.max_claim_age_seconds")
+            raise renewing.lost_error(claim, "it is older than claims.max_claim_age_seconds")
         return await without_bad_ones(context, claim, bodies)
 
-    async def _finish(self, order: Order, standing: FoundRecord) -> HeldClaim | None:
+    async def _finish(self, request: ClaimRequest, standing: FoundRecord) -> HeldClaim | None:
         """Carry out what a claim has decided of all that it had, and show it as it ended.
 
         ⚑ §5.5: whoever decided it died before the end, or was refused by the store. What is refused again is left to
         the next who meets it: the claim has ended all the same.
         """
-        context, topic, record = self._context, order.topic.name, standing.record
+        context, topic, record = self._context, request.topic.name, standing.record
         carried_out = effects.carry_out(context.patient(), topic, record, list(record.settled), {})
         failed, finished = await effects.finish(context, topic, standing, carried_out)
         if failed:
             logger.warning(
                 "Claim %s of topic %r has decided of %d messages what could not be carried out: %s",
-                order.stem,
+                request.stem,
                 topic,
                 len(failed),
                 next(iter(failed.values())),
@@ -308,28 +311,30 @@ class ById:
         if finished is None:
             return None
         if record.was_handed_out and not record.was_returned:
-            return self._ended(order, finished)
+            return self._ended(request, finished)
         # What it has decided of messages that nobody was given is being refused by the store: the next generation.
         if finished.record.state == "closed" or await takeover.fence(context, topic, finished) is None:
             return None
-        return await self._begin(replace(order, generation=record.generation + 1))
+        return await self._begin(replace(request, generation=record.generation + 1))
 
-    def _ended(self, order: Order, standing: FoundRecord) -> HeldClaim:
+    def _ended(self, request: ClaimRequest, standing: FoundRecord) -> HeldClaim:
         """Show a claim that has ended: it has no messages, and tells what was decided."""
-        return as_claim(self._context, order, standing, Bodies(), versions={}, deadline=0.0)
+        return as_claim(self._context, request, standing, Bodies(), versions={}, deadline=0.0)
 
 
-def busy_error(context: Context, order: Order, record: ClaimRecord, until: float, now: float) -> ClaimBusyError:
+def busy_error(
+    context: Context, request: ClaimRequest, record: ClaimRecord, until: float, now: float
+) -> ClaimBusyError:
     """Say who has the claim, and until when."""
     left = max(0.0, until + context.margin - now)
     return ClaimBusyError(
-        f"Claim {order.claim_id} of topic {order.topic.name!r} is worked for by consumer {record.consumer!r} on "
+        f"Claim {request.claim_id} of topic {request.topic.name!r} is worked for by consumer {record.consumer!r} on "
         f"behalf of {record.owner!r}, for {left:.0f} more seconds unless that is renewed: claim again then, pass "
         "wait=, or claim under another claim_id.",
-        claim_id=order.claim_id,
+        claim_id=request.claim_id,
         owner=record.owner,
         until=datetime.fromtimestamp(until + context.margin, UTC),
         retry_after=left,
-        topic=order.topic.name,
+        topic=request.topic.name,
         operation="claim",
     )

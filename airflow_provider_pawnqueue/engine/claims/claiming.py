@@ -9,17 +9,17 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import effects, records, settling
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
+from airflow_provider_pawnqueue.engine.claims.candidates import COURTESY, Candidate, Finder
+from airflow_provider_pawnqueue.engine.claims.contention import Contention, Picks
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-from airflow_provider_pawnqueue.engine.claims.looking import COURTESY, Candidate, Lookout
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
-from airflow_provider_pawnqueue.engine.claims.spread import Picks, Spread
 from airflow_provider_pawnqueue.engine.claims.takeover import named_by_others
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, LeaseLostError, StoreError
 from airflow_provider_pawnqueue.engine.events import GivenBack, logger_of
-from airflow_provider_pawnqueue.engine.gather import uncut
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
@@ -51,7 +51,7 @@ LEAST_PATIENCE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ClaimRequest:
     """What a consumer asks for."""
 
     topic: TopicRecord
@@ -93,7 +93,9 @@ class Won:
     asked: dict[str, Member] = field(default_factory=dict)  # won as well, or not: nobody knows
 
 
-async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order: Order) -> HeldClaim | None:
+async def claim_fresh(
+    context: Context, finder: Finder, contention: Contention, request: ClaimRequest
+) -> HeldClaim | None:
     """Claim messages that nobody has. Returns None where the claim's id has been used up meanwhile: look again.
 
     ⚑ §5.7: nobody leaves empty-handed while there is plenty: who lost a race looks again, and tries elsewhere.
@@ -104,36 +106,36 @@ async def claim_fresh(context: Context, lookout: Lookout, spread: Spread, order:
     looks = 0.0
     while looks < LOOKS:
         # ⚑ §5.6: bad messages, one after another, do not make a claim take longer than one of them.
-        patience = max(order.ttl * SHARE - (context.clock.elapsed() - began), LEAST_PATIENCE)
-        attempt = Attempt(context, lookout, spread, order, patience)
+        patience = max(request.ttl * SHARE - (context.clock.elapsed() - began), LEAST_PATIENCE)
+        attempt = Attempt(context, finder, contention, request, patience)
         result = await attempt.run()
         unread = unread or attempt.unread
         fault = fault or attempt.fault
         if isinstance(result, HeldClaim):
             return result
-        if result is Outcome.TAKEN or (order.named and attempt.recorded):
+        if result is Outcome.TAKEN or (request.named and attempt.recorded):
             return None
         took = context.clock.elapsed() - began
-        if result is Outcome.NOTHING or ((fault or result is Outcome.BAD) and took > 2 * SHARE * order.ttl):
+        if result is Outcome.NOTHING or ((fault or result is Outcome.BAD) and took > 2 * SHARE * request.ttl):
             break
         # Bad messages are out of the way now: there is progress, however many there are.
         looks += 1 if result is not Outcome.BAD else LOOKS / MOST_BAD
-        order = order if order.named else replace(order, claim_id=context.clock.uuid())
+        request = request if request.named else replace(request, claim_id=context.clock.uuid())
     if unread and fault is None:
-        await _check_that_the_store_answers(context, order.topic.name)
+        await _check_that_the_store_answers(context, request.topic.name)
     if fault is not None:
         raise fault
-    empty = nothing(context, order)
+    empty = nothing(context, request)
     if unread:
         empty.lose(TOO_LATE)
     return empty
 
 
-def not_had(order: Order, why: str) -> LeaseLostError:
+def not_had(request: ClaimRequest, why: str) -> LeaseLostError:
     """Make the error that says that a claim could not be had."""
     return LeaseLostError(
-        f"Claim {order.claim_id} of topic {order.topic.name!r} could not be had: {why}. Claim anew.",
-        topic=order.topic.name,
+        f"Claim {request.claim_id} of topic {request.topic.name!r} could not be had: {why}. Claim anew.",
+        topic=request.topic.name,
         operation="claim",
     )
 
@@ -146,12 +148,14 @@ async def _check_that_the_store_answers(context: Context, topic: str) -> None:
 class Attempt:
     """One look, and what comes of it."""
 
-    def __init__(self, context: Context, lookout: Lookout, spread: Spread, order: Order, patience: float) -> None:
+    def __init__(
+        self, context: Context, finder: Finder, contention: Contention, request: ClaimRequest, patience: float
+    ) -> None:
         self._context = context
         self._patience = patience
-        self._lookout = lookout
-        self._spread = spread
-        self._order = order
+        self._finder = finder
+        self._contention = contention
+        self._request = request
         self._won: Won | None = None
         self._looked = 0.0
         self._standing: FoundRecord | None = None
@@ -166,10 +170,12 @@ class Attempt:
 
     async def run(self) -> HeldClaim | Outcome:
         """Claim once. Whatever interrupts it, what was won is given back."""
-        order = self._order
+        request = self._request
         self._looked = self._context.clock.elapsed()
-        window = self._spread.window(order.most)
-        pool = await self._lookout.candidates(window, most=max(window, SPARE * order.most), most_reads=2 * order.most)
+        window = self._contention.window(request.most)
+        pool = await self._finder.candidates(
+            window, most=max(window, SPARE * request.most), most_reads=2 * request.most
+        )
         if not pool:
             return Outcome.NOTHING
         try:
@@ -177,7 +183,7 @@ class Attempt:
             if not won.members:
                 return Outcome.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
-            bodies = await Bodies.fetch(self._context, order.topic, won.members, self._patience)
+            bodies = await Bodies.fetch(self._context, request.topic, won.members, self._patience)
             self._note(bodies)
             return await self._record(won, bodies)
         except BaseException:
@@ -185,39 +191,41 @@ class Attempt:
             raise
 
     async def _win_of(self, pool: list[Candidate]) -> Won:
-        picks = self._spread.picks(pool, self._order.most)
+        picks = self._contention.picks(pool, self._request.most)
         left: list[Candidate] = []
         try:
             won = await self._win(picks)
-            left = picks.left if self._spread.is_alone else []
+            left = picks.left if self._contention.is_alone else []
         finally:
-            self._lookout.take_back(pool, left)
+            self._finder.take_back(pool, left)
             if picks.left and not left:  # with others about, or after an error, it is looked at again
-                self._lookout.is_stale()
+                self._finder.is_stale()
         return won
 
     async def _win(self, picks: Picks) -> Won:
-        order, context = self._order, self._context
+        request, context = self._request, self._context
         # ⚑ §2: the time of a claim is counted from before its first request was sent.
         started = context.clock.elapsed()
         now = await context.now()
         self._won = won = Won(
-            now + order.ttl, now + order.session_ttl, context.trusted(started, min(order.ttl, order.session_ttl))
+            now + request.ttl,
+            now + request.session_ttl,
+            context.trusted(started, min(request.ttl, request.session_ttl)),
         )
         sizes: dict[str, int] = {}
         for _ in range(ROUNDS):
             used = sum(sizes[uuid] for uuid in won.members)
-            batch = picks.take(order.most - len(won.members), order.most_bytes - used, is_first=not won.members)
+            batch = picks.take(request.most - len(won.members), request.most_bytes - used, is_first=not won.members)
             sizes.update({one.uuid: one.size for one in batch})
-            if not batch or context.clock.elapsed() - started > order.session_ttl * SHARE:
+            if not batch or context.clock.elapsed() - started > request.session_ttl * SHARE:
                 break
             refused = 0
             for some in _chunks(batch, CHUNK * context.at_once if context.registers.is_certain else len(batch)):
                 # ⚑ §4, Interrupted: a lease that was asked for may be won. Its answer is waited for; no more is sent.
                 refused += await uncut(self._ask_for(won, some), context.clock, PARTING)
-            self._spread.learn(len(batch), refused)
+            self._contention.learn(len(batch), refused)
             if refused:
-                self._lookout.is_stale()
+                self._finder.is_stale()
                 # A store may take seconds to refuse something: SeaweedFS does.
                 if context.registers.is_certain and context.clock.elapsed() - self._looked > FRESH:
                     break
@@ -242,11 +250,11 @@ class Attempt:
                 if isinstance(outcome, Unknown):
                     self.fault = self.fault or outcome.fault
                     # ⚑ §5.6: it concerns its own message; the others are not to wait for it again and again.
-                    self._lookout.aside.put(one.uuid, outcome.fault)
+                    self._finder.aside.put(one.uuid, outcome.fault)
         return refused
 
     def _step(self, one: Candidate, won: Won) -> tuple[Step, Member]:
-        order, before = self._order, one.lease
+        request, before = self._request, one.lease
         # ⚑ §4: deliveries are hand-outs: this will be the next.
         member = Member(name=one.name, deliveries=1)
         if before is not None:
@@ -256,36 +264,36 @@ class Attempt:
         lease = leases.held(
             one.uuid,
             one.name,
-            consumer=order.consumer,
-            claim=order.stem,
+            consumer=request.consumer,
+            claim=request.stem,
             deliveries=member.deliveries,
             until=min(won.until, won.session_until),
-            ttl=min(order.ttl, order.session_ttl),
+            ttl=min(request.ttl, request.session_ttl),
         ).model_copy(update={"reason": member.reason, "error": member.error})
-        key = layout.lease(order.topic.name, one.uuid)
+        key = layout.lease(request.topic.name, one.uuid)
         return Step(key, lease, Expect.NOTHING if before is None else before.version), member
 
     def _note(self, bodies: Bodies) -> None:
         """Remember what this process cannot take, and that what is gone shows that others are at work here."""
         for uuid, why in bodies.aside.items():
-            self._lookout.aside.put(uuid, why)
+            self._finder.aside.put(uuid, why)
             if isinstance(why, StoreError):
                 self.unread = True
         for uuid, decision in bodies.decisions.items():
             if decision.how == "gone":
-                self._lookout.aside.put(uuid, "its message is not there", quiet=True)
-                self._spread.meet()
-                self._lookout.is_stale()
+                self._finder.aside.put(uuid, "its message is not there", quiet=True)
+                self._contention.meet()
+                self._finder.is_stale()
 
     async def _record(self, won: Won, bodies: Bodies) -> HeldClaim | Outcome:
         """⚑ §4.3: record what was won, and what is to become of the bad ones, before any of it is handed out."""
-        context, order = self._context, self._order
+        context, request = self._context, self._request
         if context.clock.elapsed() >= won.deadline:
             # ⚑ §4: nothing of it may be handed out any more, so it is not recorded, and does not count as delivered.
-            late = nothing(context, order)
+            late = nothing(context, request)
             late.lose(TOO_LATE)
             return late
-        record = made_record(order, won, bodies.decisions)
+        record = made_record(request, won, bodies.decisions)
         outcome = await uncut(self._create(record), context.clock, PARTING)
         if isinstance(outcome, Unknown):
             raise outcome.fault
@@ -293,14 +301,14 @@ class Attempt:
             await uncut(self._give_up(won), context.clock, PARTING)
             return Outcome.TAKEN
         claim = as_claim(
-            context, order, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
+            context, request, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
         )
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
         if outcome.repeated:
             claim.keep_record()
         if not context.registers.is_certain:
             await self._leave_to_rivals(claim)
-        errands, errand = self._lookout.errands, f"what claim {order.stem} found bad in {order.topic.name}"
+        errands, errand = self._finder.errands, f"what claim {request.stem} found bad in {request.topic.name}"
         if bodies.decisions:
             # Beside the delivery of the good ones: a burial that the store refuses does not hold them up for long.
             errands.run(errand, lambda: _carried_out(context, claim))
@@ -314,7 +322,7 @@ class Attempt:
 
     async def _leave_to_rivals(self, claim: HeldClaim) -> None:
         """Give back what another live claim's record names: it is that claim's."""
-        theirs = await named_by_others(self._context, claim.topic, self._order.stem, claim.record.members)
+        theirs = await named_by_others(self._context, claim.topic, self._request.stem, claim.record.members)
         if theirs:
             decisions = {uuid: Decision(how="released", until=until, unseen=True) for uuid, until in theirs.items()}
             await settling.settle(self._context, claim, decisions)
@@ -322,7 +330,7 @@ class Attempt:
 
     async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
         self._may_be_recorded = True
-        outcome = await records.create(self._context, self._order.topic.name, record)
+        outcome = await records.create(self._context, self._request.topic.name, record)
         if isinstance(outcome, Done):
             self._standing = FoundRecord(record, outcome.version)
         elif isinstance(outcome, Refused):
@@ -338,26 +346,26 @@ class Attempt:
         won = self._won
         if won is None or not (won.members or won.asked):
             return
-        self._lookout.is_stale()
+        self._finder.is_stale()
         if self._standing is None:
             # What was asked for and cut, by a second cancellation, may be ours; whoever carries this out looks first.
             won = replace(won, members={**won.asked, **won.members})
         given_back = dict.fromkeys(won.members, Decision(how="released", unseen=True))
-        context, order = self._context.patient(), self._order
+        context, request = self._context.patient(), self._request
         try:
             if self._may_be_recorded and self._standing is None:
                 # Its answer was lost, or cut. If it stands there, nobody was given what it lists.
-                found = await records.read(context, order.topic.name, order.stem)
-                if found is None or found.record.session != order.session:
+                found = await records.read(context, request.topic.name, request.stem)
+                if found is None or found.record.session != request.session:
                     return
                 self._standing = found
             if self._standing is None:
-                record = made_record(order, won, given_back)
-                outcome = await records.create(context, order.topic.name, record)
+                record = made_record(request, won, given_back)
+                outcome = await records.create(context, request.topic.name, record)
                 if not isinstance(outcome, Done):
                     return
                 self._standing = FoundRecord(record, outcome.version)
-            claim = as_claim(context, order, self._standing, Bodies(), versions=won.versions, deadline=0.0)
+            claim = as_claim(context, request, self._standing, Bodies(), versions=won.versions, deadline=0.0)
             await settling.settle(context, claim, given_back)
             context.events.tell(
                 GivenBack(
@@ -365,28 +373,28 @@ class Attempt:
                 )
             )
         except StoreError as error:
-            logger.warning("What claim %s had won could not be given back: %s", order.stem, error)
+            logger.warning("What claim %s had won could not be given back: %s", request.stem, error)
 
     async def _give_up(self, won: Won) -> None:
         """Release what was won for a claim that somebody else has recorded: what is not among its members is nobody's.
 
         Who its members are never changes, so lease by lease will do here.
         """
-        context, order = self._context.patient(), self._order
-        self._lookout.is_stale()
+        context, request = self._context.patient(), self._request
+        self._finder.is_stale()
         try:
-            standing = await records.read(context, order.topic.name, order.stem)
+            standing = await records.read(context, request.topic.name, request.stem)
             mine = [uuid for uuid in won.members if standing is not None and uuid not in standing.record.members]
             now = await context.now()
-            record, unseen = made_record(order, won, {}), Decision(how="released", unseen=True)
+            record, unseen = made_record(request, won, {}), Decision(how="released", unseen=True)
             freed = {uuid: effects.released(record, uuid, unseen, now) for uuid in mine}
             steps = [
-                Step(layout.lease(order.topic.name, uuid), lease, won.versions[uuid]) for uuid, lease in freed.items()
+                Step(layout.lease(request.topic.name, uuid), lease, won.versions[uuid]) for uuid, lease in freed.items()
             ]
             await context.registers.write(steps)
         except (StoreError, CompatibilityError) as error:
             logger.warning(
-                "What was won for claim %s, which another one has, waits for its time to end: %s", order.stem, error
+                "What was won for claim %s, which another one has, waits for its time to end: %s", request.stem, error
             )
 
 
@@ -395,19 +403,19 @@ def _chunks(batch: Sequence[Candidate], size: int) -> Iterator[Sequence[Candidat
         yield batch[start : start + size]
 
 
-def made_record(order: Order, won: Won, decisions: Mapping[str, Decision]) -> ClaimRecord:
+def made_record(request: ClaimRequest, won: Won, decisions: Mapping[str, Decision]) -> ClaimRecord:
     """Make the record of a batch that was won."""
     return ClaimRecord(
-        claim_id=order.claim_id,
-        generation=order.generation,
-        owner=order.owner,
-        consumer=order.consumer,
-        session=order.session,
-        created_at=won.until - order.ttl,
+        claim_id=request.claim_id,
+        generation=request.generation,
+        owner=request.owner,
+        consumer=request.consumer,
+        session=request.session,
+        created_at=won.until - request.ttl,
         # ⚑ §4: creating the record extends nothing: its times are those that the leases were won with.
         until=won.until,
         session_until=min(won.session_until, won.until),
-        lasts=order.ttl,
+        lasts=request.ttl,
         members=won.members,
         settled=dict(decisions),
     )
@@ -415,7 +423,7 @@ def made_record(order: Order, won: Won, decisions: Mapping[str, Decision]) -> Cl
 
 def as_claim(  # noqa: PLR0913 - the parts of one thing
     context: Context,
-    order: Order,
+    request: ClaimRequest,
     standing: FoundRecord,
     bodies: Bodies,
     *,
@@ -427,14 +435,14 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
     uuids = {uuid: message.id for uuid, message in bodies.messages.items()}
     return HeldClaim(
         context,
-        order.topic.name,
+        request.topic.name,
         standing,
         messages,
         uuids=uuids,
         leases=versions,
         deadline=deadline,
-        session_ttl=order.session_ttl,
-        is_fleeting=not order.named,
+        session_ttl=request.session_ttl,
+        is_fleeting=not request.named,
     )
 
 
@@ -453,17 +461,17 @@ async def without_bad_ones(context: Context, claim: HeldClaim, bodies: Bodies) -
     return in_time(context, claim)
 
 
-def nothing(context: Context, order: Order) -> HeldClaim:
+def nothing(context: Context, request: ClaimRequest) -> HeldClaim:
     """Make the claim of a consumer that found no message. It is in no bucket."""
     record = ClaimRecord(
-        claim_id=order.claim_id,
-        generation=order.generation,
-        owner=order.owner,
-        consumer=order.consumer,
-        session=order.session,
+        claim_id=request.claim_id,
+        generation=request.generation,
+        owner=request.owner,
+        consumer=request.consumer,
+        session=request.session,
         state="closed",
     )
-    return as_claim(context, order, FoundRecord(record, ""), Bodies(), versions={}, deadline=0.0)
+    return as_claim(context, request, FoundRecord(record, ""), Bodies(), versions={}, deadline=0.0)
 
 
 async def _carried_out(context: Context, claim: HeldClaim) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.clock import iso
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.events import MessageBuried
-from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.records import DeadReason
@@ -46,7 +46,7 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
     finished = [uuid for uuid in todo if record.settled[uuid].how in ("acked", "gone")]
 
     failed: dict[str, StoreError] = {}
-    buried = await each(lambda uuid: _bury(context, topic, record, uuid), dead, at_once=context.at_once)
+    buried = await for_each(lambda uuid: _bury(context, topic, record, uuid), dead, at_once=context.at_once)
     for uuid, fault in zip(dead, buried, strict=True):
         if fault is None:
             finished.append(uuid)
@@ -176,7 +176,7 @@ async def _versions_of_ours(
         if found is not None and found.lease.claim == record.stem and found.lease.state == "held":
             current[uuid] = found.version
 
-    await each(read, uuids, at_once=context.at_once)
+    await for_each(read, uuids, at_once=context.at_once)
     if current:
         # A claim's id may be used again when its record is gone, and then a lease that names it is another claim's. The
         # leases were read before the record was seen to stand: they are its own.

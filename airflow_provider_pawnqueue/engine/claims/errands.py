@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_pawnqueue.engine.concurrency import first_of
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.events import logger_of
-from airflow_provider_pawnqueue.engine.gather import first_of
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock

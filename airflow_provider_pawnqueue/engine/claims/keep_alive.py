@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_pawnqueue.engine.claims import keeping
+from airflow_provider_pawnqueue.engine.claims import renewing
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError, PawnQueueError
 from airflow_provider_pawnqueue.engine.events import logger_of
 
@@ -124,7 +124,7 @@ class KeepAlive:
 
         Returns what went wrong, whatever it was.
         """
-        renewal = asyncio.ensure_future(keeping.renew(self._context, self._claim, self._ttl))
+        renewal = asyncio.ensure_future(renewing.renew(self._context, self._claim, self._ttl))
         renewal.add_done_callback(_fault)  # it may be cut below, and nobody asks it any more
         self._renewal = renewal
         try:
@@ -141,11 +141,11 @@ class KeepAlive:
     def _too_late(self) -> LeaseLostError:
         record = self._claim.record
         why = "its time was over before it was renewed"
-        if keeping.lengthened(self._context, record, math.inf) <= record.until:
+        if renewing.lengthened(self._context, record, math.inf) <= record.until:
             why = "it has come to the age of claims.max_claim_age_seconds, past which none is renewed"
         elif self._failure is not None:
             why = f"{why}; the last attempt ended with {type(self._failure).__name__}: {self._failure}"
-        error = keeping.lost_error(self._claim, why)
+        error = renewing.lost_error(self._claim, why)
         error.cause = self._failure
         return error
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import hint
+from airflow_provider_pawnqueue.engine import size_hint
 from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
-from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION
 
 if TYPE_CHECKING:
@@ -54,16 +54,16 @@ class Known:
         known = self.lease(uuid, info)
         if known is not None:
             return known.lease.state == "released"
-        glance = hint.glance_at_lease(info.size, info.last_modified)
-        return glance is not None and glance.state == "released"
+        hint = size_hint.hint_of_lease(info.size, info.last_modified)
+        return hint is not None and hint.state == "released"
 
     def due_at(self, uuid: str, info: ObjectInfo) -> float:
         """Return the server time before which the message cannot be had, judged by its lease alone."""
         known = self.lease(uuid, info)
         if known is not None:
             return self._context.due_at(known.lease)
-        glance = hint.glance_at_lease(info.size, info.last_modified)
-        return 0.0 if glance is None else glance.earliest
+        hint = size_hint.hint_of_lease(info.size, info.last_modified)
+        return 0.0 if hint is None else hint.earliest
 
     async def read_leases(self, infos: Mapping[str, ObjectInfo]) -> set[str]:
         """Read these leases; return those that are not there: they were deleted, or are but ghosts of the listing.
@@ -79,7 +79,7 @@ class Known:
                 return error
 
         ghosts = set()
-        for uuid, found in zip(infos, await each(read, infos, at_once=context.at_once), strict=True):
+        for uuid, found in zip(infos, await for_each(read, infos, at_once=context.at_once), strict=True):
             if isinstance(found, PawnQueueError):
                 self._aside.put(uuid, found)
             elif found is not None:
@@ -116,14 +116,14 @@ class Known:
         if stem in self._aside:
             return False
         known = self._records.get(stem)
-        glance = hint.glance_at_record(info.size, info.last_modified)
+        hint = size_hint.hint_of_record(info.size, info.last_modified)
         if known is not None and known.found.version == info.version:
             return False
-        if glance is None:
+        if hint is None:
             return True
-        if glance.state == "closed" or self._context.is_over(glance.latest, now):
+        if hint.state == "closed" or self._context.is_over(hint.latest, now):
             return False
-        if known is None or glance.state != "open" or glance.earliest <= now:
+        if known is None or hint.state != "open" or hint.earliest <= now:
             return True
         # It was renewed, or it has settled something: who its members are never changes.
         return self._context.clock.elapsed() - known.read_at > RECHECK
@@ -135,10 +135,10 @@ class Known:
         if known.found.version == info.version:
             until = known.found.record.free_at
         else:
-            glance = hint.glance_at_record(info.size, info.last_modified)
-            if glance is None or glance.state != "open":
+            hint = size_hint.hint_of_record(info.size, info.last_modified)
+            if hint is None or hint.state != "open":
                 return None
-            until = glance.earliest
+            until = hint.earliest
         return None if self._context.is_over(until, now) else until
 
     async def _read_records(self, stems: list[str]) -> None:
@@ -150,7 +150,7 @@ class Known:
             except PawnQueueError as error:
                 return error
 
-        for stem, found in zip(stems, await each(read, stems, at_once=context.at_once), strict=True):
+        for stem, found in zip(stems, await for_each(read, stems, at_once=context.at_once), strict=True):
             if isinstance(found, PawnQueueError):
                 self._aside.put(stem, found)
             elif found is not None:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_provider_pawnqueue.engine import hint, layout
+from airflow_provider_pawnqueue.engine import layout, size_hint
 from airflow_provider_pawnqueue.engine.claims import effects, records
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.events import TakenOver
-from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
@@ -103,7 +103,7 @@ class _Judging:
                 # ⚑ §5.6: a record that cannot be read concerns the messages of its claim.
                 self.judged.faults.update(dict.fromkeys(by_claim[stem], error))
 
-        await each(of_claim, by_claim, at_once=self._context.at_once)
+        await for_each(of_claim, by_claim, at_once=self._context.at_once)
 
     async def _judge_claim(self, stem: str, leases: Leases, now: float) -> None:
         judged = self.judged
@@ -151,9 +151,9 @@ async def named_by_others(context: Context, topic: str, stem: str, members: Coll
 
     async def named(info: ObjectInfo) -> dict[str, float]:
         parsed = layout.parse_claim(info.key)
-        glance = hint.glance_at_record(info.size, info.last_modified)
+        hint = size_hint.hint_of_record(info.size, info.last_modified)
         other = layout.claim_stem(*parsed) if parsed else stem
-        if other == stem or (glance is not None and glance.state == "closed"):
+        if other == stem or (hint is not None and hint.state == "closed"):
             return {}
         standing = await records.read(context, topic, other)
         if standing is None or standing.record.state == "closed":
@@ -165,7 +165,7 @@ async def named_by_others(context: Context, topic: str, stem: str, members: Coll
         return dict.fromkeys(shared, standing.record.free_at + context.margin)
 
     found: dict[str, float] = {}
-    for part in await each(named, listed, at_once=context.at_once):
+    for part in await for_each(named, listed, at_once=context.at_once):
         found.update(part)
     return found
 

@@ -10,7 +10,7 @@ from airflow_provider_pawnqueue.engine.events import logger_of
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
-    from airflow_provider_pawnqueue.engine.janitor.report import Report
+    from airflow_provider_pawnqueue.engine.janitor.report import SweepReport
 
 logger = logger_of("janitor")
 
@@ -28,7 +28,7 @@ class Care:
     An outage is another matter: a LIST that fails ends the sweep.
     """
 
-    def __init__(self, context: Context, topic: str, report: Report) -> None:
+    def __init__(self, context: Context, topic: str, report: SweepReport) -> None:
         self.topic = topic
         self.report = report
         self.once = context.patient(0.0)  # for what must not be repeated later

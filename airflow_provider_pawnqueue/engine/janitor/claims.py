@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import hint, layout
+from airflow_provider_pawnqueue.engine import layout, size_hint
 from airflow_provider_pawnqueue.engine.claims import effects, records, takeover
-from airflow_provider_pawnqueue.engine.claims.keeping import lengthened
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
+from airflow_provider_pawnqueue.engine.claims.renewing import lengthened
+from airflow_provider_pawnqueue.engine.concurrency import first_of, for_each
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
-from airflow_provider_pawnqueue.engine.gather import each, first_of
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Unknown
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_pawnqueue.engine.janitor.care import Care
-    from airflow_provider_pawnqueue.engine.janitor.report import Ask, Verdict
+    from airflow_provider_pawnqueue.engine.janitor.report import AskByRecord, Verdict
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
@@ -34,7 +34,7 @@ LONGEST_ANSWER = 60.0
 class Claims:
     """The claims of one topic, in one sweep."""
 
-    def __init__(self, care: Care, ask: Ask | None, here: Collection[str]) -> None:
+    def __init__(self, care: Care, ask: AskByRecord | None, here: Collection[str]) -> None:
         """:param here: the uuids of all messages and leases of the topic, as they were listed after the claims."""
         self._care = care
         self._here = here
@@ -52,18 +52,18 @@ class Claims:
             if parsed is None:
                 self._report.strangers.append(info.key)
                 continue
-            glance = hint.glance_at_record(info.size, info.last_modified)
-            closed = glance is not None and glance.state == "closed"
+            hint = size_hint.hint_of_record(info.size, info.last_modified)
+            closed = hint is not None and hint.state == "closed"
             if closed and not self._is_past_retention(info, now):
                 continue
-            if self._ask is None and glance is not None and glance.state == "open" and glance.earliest > now:
+            if self._ask is None and hint is not None and hint.state == "open" and hint.earliest > now:
                 continue  # its holder works, and settles it itself
             wanted.append((layout.claim_stem(*parsed), info))
 
         async def alone(one: tuple[str, ObjectInfo]) -> None:
             await self._care.alone(one[1].key, self._claim(*one), None)
 
-        await each(alone, wanted, at_once=context.at_once)
+        await for_each(alone, wanted, at_once=context.at_once)
 
     def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
         retention = self._care.context.settings.claims.record_retention_seconds
@@ -218,7 +218,7 @@ class Claims:
             is_its = found is not None and found.lease.claim == record.stem and found.lease.state == "held"
             return found.version if found is not None and is_its else None
 
-        found = zip(uuids, await each(read, uuids, at_once=self._care.context.at_once), strict=True)
+        found = zip(uuids, await for_each(read, uuids, at_once=self._care.context.at_once), strict=True)
         return {uuid: version for uuid, version in found if version is not None}
 
     async def _give_back(self, standing: FoundRecord) -> FoundRecord | None:
@@ -264,7 +264,7 @@ class Claims:
         except PawnQueueError as error:
             if len(uuids) == 1:
                 return {uuids[0]: error}
-        parts = await each(lambda uuid: self._carry_out(record, [uuid], versions), uuids, at_once=context.at_once)
+        parts = await for_each(lambda uuid: self._carry_out(record, [uuid], versions), uuids, at_once=context.at_once)
         return {uuid: error for part in parts for uuid, error in part.items()}
 
     async def _change(self, standing: FoundRecord, changed: ClaimRecord) -> FoundRecord | None:

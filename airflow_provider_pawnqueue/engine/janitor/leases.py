@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import hint, layout
-from airflow_provider_pawnqueue.engine.claims import moves, records
+from airflow_provider_pawnqueue.engine import layout, size_hint
+from airflow_provider_pawnqueue.engine.claims import finish_redrive, records
 from airflow_provider_pawnqueue.engine.claims.takeover import free_to_take
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.janitor.care import Care
@@ -31,16 +31,16 @@ class Leases:
         suspects = []
         for info in listed:
             uuid = layout.parse_lease(info.key)
-            glance = hint.glance_at_lease(info.size, info.last_modified)
+            hint = size_hint.hint_of_lease(info.size, info.last_modified)
             if uuid is None:
                 self._report.strangers.append(info.key)
-            elif uuid not in here or (glance is not None and glance.state == "moving"):
+            elif uuid not in here or (hint is not None and hint.state == "moving"):
                 suspects.append(uuid)
 
         async def orphan(uuid: str) -> FoundLease | None:
             return await self._care.alone(self._key(uuid), self._orphan(uuid, is_here=uuid in here), None)
 
-        found = zip(suspects, await each(orphan, suspects, at_once=self._care.context.at_once), strict=True)
+        found = zip(suspects, await for_each(orphan, suspects, at_once=self._care.context.at_once), strict=True)
         await self._remove({uuid: one for uuid, one in found if one is not None})
 
     async def _orphan(self, uuid: str, *, is_here: bool) -> FoundLease | None:
@@ -64,7 +64,7 @@ class Leases:
         context = self._care.context
         if context.is_due(found.lease, await context.now()):
             if not self._report.dry_run:
-                await moves.finish_move(context, self._care.topic, uuid, found)
+                await finish_redrive.finish_move(context, self._care.topic, uuid, found)
             self._report.finished_moves += 1
 
     async def _remove(self, orphans: Mapping[str, FoundLease]) -> None:
@@ -78,7 +78,7 @@ class Leases:
             key = layout.claim(self._care.topic, stem) if stem else self._key(next(iter(by_claim[stem])))
             return await self._care.alone(key, self._free(stem, by_claim[stem]), ())
 
-        parts = await each(alone, by_claim, at_once=self._care.context.at_once)
+        parts = await for_each(alone, by_claim, at_once=self._care.context.at_once)
         self._report.removed_leases += await self._care.delete([self._key(uuid) for part in parts for uuid in part])
 
     async def _free(self, stem: str, orphans: Mapping[str, FoundLease]) -> Iterable[str]:

@@ -14,7 +14,7 @@ from airflow_provider_pawnqueue.engine.records import ClaimRecord
 Verdict: TypeAlias = Literal["going", "ended"]
 
 #: Asked about an open claim, by its record: does the run on whose behalf it was claimed still go on? None: not known.
-Ask: TypeAlias = Callable[[ClaimRecord], Awaitable[Verdict | None]]
+AskByRecord: TypeAlias = Callable[[ClaimRecord], Awaitable[Verdict | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class OpenClaim:
 AskOwner: TypeAlias = Callable[[OpenClaim], Awaitable[Verdict | None] | Verdict | None]
 
 
-def asking(topic: str, ask: AskOwner) -> Ask:
+def asking(topic: str, ask: AskOwner) -> AskByRecord:
     """Ask by what is shown of a record, whether the answer is awaited or not."""
 
     async def by_record(record: ClaimRecord) -> Verdict | None:
@@ -64,7 +64,7 @@ def asking(topic: str, ask: AskOwner) -> Ask:
 
 
 @dataclass(slots=True)
-class Report:
+class SweepReport:
     """What a sweep found and did; after a dry run, what it would do."""
 
     topic: str

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.janitor.care import Care
 from airflow_provider_pawnqueue.engine.janitor.claims import Claims
 from airflow_provider_pawnqueue.engine.janitor.leases import Leases
-from airflow_provider_pawnqueue.engine.janitor.report import Ask, Report
+from airflow_provider_pawnqueue.engine.janitor.report import AskByRecord, SweepReport
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 LEFTOVER_AGE = 3600.0
 
 
-async def sweep(context: Context, topic: str, *, dry_run: bool, ask: Ask | None = None) -> Report:
+async def sweep(context: Context, topic: str, *, dry_run: bool, ask: AskByRecord | None = None) -> SweepReport:
     """Finish what others left, and remove what nobody needs.
 
     :param ask: speak for the owners of open claims: what goes on is renewed, what has ended without settling is fenced.
     """
-    return await _Sweep(context, topic, Report(topic, dry_run), ask).run()
+    return await _Sweep(context, topic, SweepReport(topic, dry_run), ask).run()
 
 
 async def sweep_probes(context: Context, *, dry_run: bool) -> int:
@@ -43,14 +43,14 @@ async def sweep_probes(context: Context, *, dry_run: bool) -> int:
 
 
 class _Sweep:
-    def __init__(self, context: Context, topic: str, report: Report, ask: Ask | None) -> None:
+    def __init__(self, context: Context, topic: str, report: SweepReport, ask: AskByRecord | None) -> None:
         self._context = context
         self._topic = topic
         self._report = report
         self._care = Care(context, topic, report)
         self._ask = ask
 
-    async def run(self) -> Report:
+    async def run(self) -> SweepReport:
         # ⚑ §5.4: claims are listed before all that they may have: what a record had as it was listed and is in neither
         # of the lists that follow is gone. The other way round, so would look what was published and claimed meanwhile.
         claims = await self._list(self._context.registers.pages(layout.claims(self._topic)))
@@ -84,7 +84,7 @@ class _Sweep:
         async def alone(uuid: str) -> bool:
             return await self._care.alone(layout.dead_reason(self._topic, uuid), self._is_alone(uuid), otherwise=False)
 
-        are_alone = await each(alone, old, at_once=self._context.at_once)
+        are_alone = await for_each(alone, old, at_once=self._context.at_once)
         lone = [layout.dead_reason(self._topic, uuid) for uuid, yes in zip(old, are_alone, strict=True) if yes]
         self._report.removed_leftovers += await self._care.delete(lone)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.clock import Clock
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
-from airflow_provider_pawnqueue.engine.gather import each
 from airflow_provider_pawnqueue.engine.leases.cas import Abilities, Step, Strategy
 from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach
 from airflow_provider_pawnqueue.engine.records import nonce_of
@@ -52,7 +52,7 @@ class ConditionalWrite(OneObjectEach):
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
         """See :class:`~.cas.Registers`."""
-        return await each(self._take_or_tell, steps, at_once=self._at_once)
+        return await for_each(self._take_or_tell, steps, at_once=self._at_once)
 
     async def _take_or_tell(self, step: Step) -> Outcome:
         """Take one step; what the store will not have of it (a denied key, say) concerns no other step."""

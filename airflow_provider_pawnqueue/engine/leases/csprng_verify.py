@@ -35,9 +35,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.engine.clock import Clock
+from airflow_provider_pawnqueue.engine.concurrency import all_of, for_each
 from airflow_provider_pawnqueue.engine.errors import ConfigError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
-from airflow_provider_pawnqueue.engine.gather import each, together
 from airflow_provider_pawnqueue.engine.leases.cas import Step, Strategy
 from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach
 from airflow_provider_pawnqueue.engine.names import Version
@@ -203,7 +203,7 @@ class CsprngVerify(OneObjectEach):
             nonce = self._clock.nonce()
             writes.append(_Write(step, nonce, step.record.stamped(nonce).encode()))
         await self._look(writes)
-        await each(self._put_or_tell, _racing(writes), at_once=self._at_once)
+        await for_each(self._put_or_tell, _racing(writes), at_once=self._at_once)
         await self._verify(writes)
         return [write.outcome or Done(write.version) for write in writes]
 
@@ -305,7 +305,7 @@ class CsprngVerify(OneObjectEach):
                 self._learned.tell(found, self._clock.elapsed())
                 seen.versions[key] = found.version
 
-        await together(each(head, single, at_once=self._at_once), *listed)
+        await all_of(for_each(head, single, at_once=self._at_once), *listed)
         return seen
 
     async def _list(self, folder: str, keys: Sequence[str], seen: _Seen) -> None:

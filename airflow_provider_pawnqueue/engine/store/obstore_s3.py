@@ -24,10 +24,10 @@ import obstore
 from obstore.exceptions import BaseError, InvalidPathError, UnauthenticatedError
 from obstore.store import S3Store
 
+from airflow_provider_pawnqueue.engine.concurrency import all_of
 from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.gather import together
 from airflow_provider_pawnqueue.engine.names import Version
-from airflow_provider_pawnqueue.engine.store.exits import rest_at_exit
+from airflow_provider_pawnqueue.engine.store.at_exit import rest_at_exit
 from airflow_provider_pawnqueue.engine.store.faults import Fault, Kind, Place, kind_of, outcome_of
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
@@ -170,7 +170,7 @@ class ObstoreS3:
         plain = [key for key in keys if not _INEXPRESSIBLE.search(key)]
         failed = dict(await self._plain().delete(strange)) if strange else {}
         batches = [plain[start : start + BATCH] for start in range(0, len(plain), BATCH)]
-        for part in await together(*map(self._delete_batch, batches)):
+        for part in await all_of(*map(self._delete_batch, batches)):
             failed.update(part)
         return failed
 

@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_pawnqueue.engine.concurrency import first_of
 from airflow_provider_pawnqueue.engine.errors import RetryBudgetExceededError, StoreError
 from airflow_provider_pawnqueue.engine.events import RequestRepeated
-from airflow_provider_pawnqueue.engine.gather import first_of
 from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.store.port import (
     NO_VERSION,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims.looking import FEW, MORE
+from airflow_provider_pawnqueue.engine.claims.candidates import FEW, MORE
 from tests.engine.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 from tests.support.clock import EPOCH
 from tests.support.settlements import late

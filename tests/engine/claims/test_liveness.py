@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims.candidates import FULL_LOOK
 from airflow_provider_pawnqueue.engine.claims.known import RECHECK
-from airflow_provider_pawnqueue.engine.claims.looking import FULL_LOOK
-from airflow_provider_pawnqueue.engine.hint import glance_at_record
+from airflow_provider_pawnqueue.engine.size_hint import hint_of_record
 from tests.engine.virtual import MARGIN, OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
 
 
@@ -82,9 +82,9 @@ async def test_every_write_of_a_record_tells_what_is_left(world: World, ann: Pro
     await world.later(16_300)
     await ann.queue.ack(claim, claim.ids[:1])
     [info] = [info async for page in ann.queue._context.store.pages(layout.claims(TOPIC)) for info in page]
-    glance = glance_at_record(info.size, info.last_modified)
-    assert glance is not None
-    assert glance.latest - info.last_modified.timestamp() < 60
+    hint = hint_of_record(info.size, info.last_modified)
+    assert hint is not None
+    assert hint.latest - info.last_modified.timestamp() < 60
 
 
 async def test_a_claim_fenced_by_who_died_is_taken(world: World, ann: Process, bob: Process) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.janitor import Report, Verdict
+from airflow_provider_pawnqueue.engine.janitor import SweepReport, Verdict
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from tests.engine.virtual import TOPIC, Died, World, numbered
@@ -19,9 +19,9 @@ RETENTION = 86_400.0
 AN_HOUR = 3600.0
 
 
-def report(**counts: Any) -> Report:
+def report(**counts: Any) -> SweepReport:
     """A report that says only this."""
-    return Report(TOPIC, **counts)
+    return SweepReport(TOPIC, **counts)
 
 
 async def abandoned(world: World, **settled: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine.gather import each
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refusal, Refused, Unknown
@@ -105,7 +105,7 @@ async def test_free_running_contenders_never_both_win() -> None:
                 if isinstance(outcome, Done):
                     wins.append((expect, outcome.version))
 
-        await each(run, range(CONTENDERS), at_once=CONTENDERS)
+        await for_each(run, range(CONTENDERS), at_once=CONTENDERS)
         landed = {(landed.expect, landed.version) for landed in store.landed}
         assert set(wins) <= landed, f"seed {seed}"
         assert len({expect for expect, _ in wins}) == len({version for _, version in wins}) == len(wins)

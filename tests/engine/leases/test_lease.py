@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from airflow_provider_pawnqueue.engine import CompatibilityError, MemoryStore
 from airflow_provider_pawnqueue.engine.clock import SystemClock
-from airflow_provider_pawnqueue.engine.hint import glance_at_lease
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
 from airflow_provider_pawnqueue.engine.records import Lease
 from airflow_provider_pawnqueue.engine.settings import RetrySettings
+from airflow_provider_pawnqueue.engine.size_hint import hint_of_lease
 from airflow_provider_pawnqueue.engine.store.port import ObjectInfo, StoredObject
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
@@ -59,9 +59,9 @@ def test_a_lease_has_what_pawn_queue_reads(state: str) -> None:
 @pytest.mark.parametrize("state", MADE)
 def test_a_listing_tells_the_state(state: str) -> None:
     """The size of a lease says what it is, and that thirty seconds are more than sixteen and at most thirty-two."""
-    glance = glance_at_lease(len(MADE[state].stamped("n" * 64).encode()), WRITTEN)
-    assert glance is not None
-    assert (glance.state, glance.earliest, glance.latest) == (state, NOW + 16, NOW + 33)
+    hint = hint_of_lease(len(MADE[state].stamped("n" * 64).encode()), WRITTEN)
+    assert hint is not None
+    assert (hint.state, hint.earliest, hint.latest) == (state, NOW + 16, NOW + 33)
 
 
 def test_a_lease_released_at_once_is_due_at_once() -> None:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import by_id, claiming, desk, effects, keeping, records, takeover
+from airflow_provider_pawnqueue.engine.claims import by_id, claiming, effects, giving_out, records, renewing, takeover
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.claiming import Attempt
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
@@ -26,12 +26,14 @@ def record_extends() -> Patches:
     original = Attempt._record
 
     async def record(self: Attempt, won: Any, bodies: Bodies) -> Any:
-        context, order = self._context, self._order
+        context, request = self._context, self._request
         now = await context.now()
-        won.until, won.session_until, won.deadline = now + order.ttl, now + order.session_ttl, math.inf
+        won.until, won.session_until, won.deadline = now + request.ttl, now + request.session_ttl, math.inf
         result = await original(self, won, bodies)
         if isinstance(result, HeldClaim):
-            result.trust(context.trusted(context.clock.elapsed(), min(order.ttl, order.session_ttl)), order.session_ttl)
+            result.trust(
+                context.trusted(context.clock.elapsed(), min(request.ttl, request.session_ttl)), request.session_ttl
+            )
         return result
 
     return [(Attempt, "_record", record), AS_IT_WAS_RECKONED]
@@ -56,7 +58,7 @@ def bodies_first() -> Patches:
 
     async def win(self: Attempt, picks: Any) -> Any:
         members = {one.uuid: Member(name=one.name) for one in picks.left}
-        read.set(await original_fetch(self._context, self._order.topic, members, self._patience))
+        read.set(await original_fetch(self._context, self._request.topic, members, self._patience))
         return await original(self, picks)
 
     async def fetch(context: Context, topic: Any, members: Mapping[str, Member], seconds: float) -> Bodies:
@@ -78,8 +80,8 @@ def bodies_first() -> Patches:
 def bad_ones_are_not_settled() -> Patches:
     original = claiming.made_record
 
-    def made_record(order: Any, won: Any, decisions: Mapping[str, Decision]) -> ClaimRecord:
-        return original(order, won, {})
+    def made_record(request: Any, won: Any, decisions: Mapping[str, Decision]) -> ClaimRecord:
+        return original(request, won, {})
 
     return [(claiming, "made_record", made_record)]
 
@@ -113,7 +115,7 @@ def cut_off() -> Patches:
     async def cut(work: Any, *_: Any) -> Any:
         return await work
 
-    return [(claiming, "uncut", cut), (by_id, "uncut", cut), (keeping, "uncut", cut)]
+    return [(claiming, "uncut", cut), (by_id, "uncut", cut), (renewing, "uncut", cut)]
 
 
 @mutant(
@@ -124,7 +126,7 @@ def cut_off() -> Patches:
 )
 def given_back_without_a_record() -> Patches:
     async def give_back(self: Attempt) -> None:
-        won, context, topic = self._won, self._context, self._order.topic.name
+        won, context, topic = self._won, self._context, self._request.topic.name
         if won is None or not won.members or self._standing is not None:
             return
         now = await context.now()
@@ -134,8 +136,8 @@ def given_back_without_a_record() -> Patches:
                 released(
                     uuid,
                     one.name,
-                    consumer=self._order.consumer,
-                    claim=self._order.stem,
+                    consumer=self._request.consumer,
+                    claim=self._request.stem,
                     deliveries=one.deliveries - 1,
                     until=0.0,
                     now=now,
@@ -154,4 +156,4 @@ def closed_keeps() -> Patches:
     async def give_back(*_: Any) -> int:
         return 0
 
-    return [(desk.Claims, "_return", give_back)]
+    return [(giving_out.Claims, "_return", give_back)]

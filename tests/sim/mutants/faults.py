@@ -9,8 +9,8 @@ from typing import Any
 from airflow_provider_pawnqueue.engine.claims import effects, takeover
 from airflow_provider_pawnqueue.engine.claims.aside import Aside
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
+from airflow_provider_pawnqueue.engine.claims.candidates import Finder
 from airflow_provider_pawnqueue.engine.claims.known import Known
-from airflow_provider_pawnqueue.engine.claims.looking import Lookout
 from airflow_provider_pawnqueue.engine.claims.takeover import judge
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
@@ -77,7 +77,7 @@ def too_large_is_buried() -> Patches:
         most = context.settings.limits.max_payload_bytes
         _bury(bodies, [uuid for uuid, one in bodies.messages.items() if len(json.dumps(one.payload)) > most])
 
-    return [(Lookout, "_is_for_us", lambda self, uuid, _: uuid not in self.aside), *_with_bodies(judged)]
+    return [(Finder, "_is_for_us", lambda self, uuid, _: uuid not in self.aside), *_with_bodies(judged)]
 
 
 @mutant("§5.6 A lease that cannot be read fails no claim", 8, 33, 48, arena="stuck")

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.claims import claiming, known, looking
+from airflow_provider_pawnqueue.engine.claims import candidates, claiming, known
+from airflow_provider_pawnqueue.engine.claims.candidates import Finder
 from airflow_provider_pawnqueue.engine.claims.known import Known
-from airflow_provider_pawnqueue.engine.claims.looking import Lookout
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
 from airflow_provider_pawnqueue.engine.records import Lease
@@ -53,7 +53,7 @@ def known_records_are_not_read_again() -> Patches:
 
 @mutant("§4.1 What others give back shows in a full look, and there is one now and then", 2, 3, 5, arena="patience")
 def no_full_look() -> Patches:
-    return [(looking, "FULL_LOOK", math.inf), (looking, "SELDOMEST", math.inf)]
+    return [(candidates, "FULL_LOOK", math.inf), (candidates, "SELDOMEST", math.inf)]
 
 
 @mutant(
@@ -61,13 +61,13 @@ def no_full_look() -> Patches:
     test="tests/engine/claims/test_liveness.py::test_what_a_live_claim_gave_back_is_its_no_more",
 )
 def due_times_are_ignored() -> Patches:
-    original = Lookout._is_to_begin_anew
+    original = Finder._is_to_begin_anew
 
-    async def is_to_begin_anew(self: Lookout, view: Any) -> bool:
+    async def is_to_begin_anew(self: Finder, view: Any) -> bool:
         view.due = math.inf
         return await original(self, view)
 
-    return [(Lookout, "_is_to_begin_anew", is_to_begin_anew)]
+    return [(Finder, "_is_to_begin_anew", is_to_begin_anew)]
 
 
 @mutant(

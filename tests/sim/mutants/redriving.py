@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout, redrive
-from airflow_provider_pawnqueue.engine.claims import moves
+from airflow_provider_pawnqueue.engine.claims import finish_redrive
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.store.port import Done
@@ -47,7 +47,7 @@ def redrive_no_lock() -> Patches:
 )
 def redrive_by_put() -> Patches:
     bodies: dict[str, bytes] = {}
-    original_move, original_finish = redrive._move, moves.finish_move
+    original_move, original_finish = redrive._move, finish_redrive.finish_move
 
     async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
         found = await context.store.get(layout.dead_letter(topic, uuid))
@@ -61,20 +61,20 @@ def redrive_by_put() -> Patches:
             return await original_finish(context, topic, uuid, found)
         await context.store.overwrite(layout.message(topic, found.lease.key), body)
         await context.store.delete([layout.dead_letter(topic, found.lease.source)])
-        return await moves._unlock(context, topic, uuid, found)
+        return await finish_redrive._unlock(context, topic, uuid, found)
 
-    return [(redrive, "_move", move), (moves, "finish_move", finish)]
+    return [(redrive, "_move", move), (finish_redrive, "finish_move", finish)]
 
 
 @mutant("§5 Whoever meets an overdue move finishes it", 0, 6, 19)
 def nobody_finishes_moves() -> Patches:
-    original = moves.finish_move
+    original = finish_redrive.finish_move
 
     async def finish(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
         overdue = context.is_due(found.lease, await context.now())
         return not overdue and await original(context, topic, uuid, found)
 
-    return [(moves, "finish_move", finish)]
+    return [(finish_redrive, "finish_move", finish)]
 
 
 def _with(context: Context, **changed: Any) -> Any:

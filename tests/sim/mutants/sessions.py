@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout, queue
-from airflow_provider_pawnqueue.engine.claims import by_id, keep_alive, keeping
+from airflow_provider_pawnqueue.engine.claims import by_id, keep_alive, renewing
 from airflow_provider_pawnqueue.engine.claims.by_id import ById
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keep_alive import KeepAlive
@@ -26,13 +26,13 @@ def renews_whatever_happened() -> Patches:
         session = lasts if session_ttl is None else session_ttl
         now = await context.now()
         started = context.clock.elapsed()
-        changed = keeping.renewed(context, claim.record, now, ttl=lasts, session_ttl=session)
+        changed = renewing.renewed(context, claim.record, now, ttl=lasts, session_ttl=session)
         body = changed.stamped(context.clock.nonce()).encode()
         version = await context.store.overwrite(layout.claim(claim.topic, changed.stem), body)
         claim.moved_to(changed, version)
         claim.trust(context.trusted(started, changed.session_end - now), session)
 
-    return [(keeping, "renew", renew), (queue, "renew", renew)]
+    return [(renewing, "renew", renew), (queue, "renew", renew)]
 
 
 @mutant("§4 A renewal never shortens a claim", 241, 241, arena="duel")
@@ -42,20 +42,20 @@ def renewal_shortens() -> Patches:
         session_until = min(now + session_ttl, until)
         return record.model_copy(update={"until": until, "session_until": session_until, "lasts": ttl})
 
-    return [(keeping, "renewed", renewed)]
+    return [(renewing, "renewed", renewed)]
 
 
 @mutant("§4 That the janitor has renewed meanwhile is no loss", 8, 50, 83, arena="patience")
 def renewed_by_others_is_lost() -> Patches:
-    original = keeping._change
+    original = renewing._change
 
     async def change(context: Context, claim: HeldClaim, changed: ClaimRecord) -> Any:
         outcome = await original(context, claim, changed)
         if isinstance(outcome, Refused):
-            raise keeping.lost_error(claim, "its record has changed")
+            raise renewing.lost_error(claim, "its record has changed")
         return outcome
 
-    return [(keeping, "_change", change)]
+    return [(renewing, "_change", change)]
 
 
 @mutant("§4 Who keeps a claim alive never stops that in silence", 50, 65, 67, arena="patience")
@@ -78,8 +78,8 @@ def kept_no_longer_in_silence() -> Patches:
 def session_does_not_wait() -> Patches:
     original = ById._resume
 
-    async def resume(self: ById, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
-        return await original(self, order, standing, vacated=standing.record.session)
+    async def resume(self: ById, request: Any, standing: Any, *, vacated: str | None = None) -> Any:
+        return await original(self, request, standing, vacated=standing.record.session)
 
     return [(ById, "_resume", resume)]
 
@@ -90,12 +90,12 @@ def session_does_not_wait() -> Patches:
 def session_waits_for_the_claim() -> Patches:
     original = ById._resume
 
-    async def resume(self: ById, order: Any, standing: Any, *, vacated: str | None = None) -> Any:
+    async def resume(self: ById, request: Any, standing: Any, *, vacated: str | None = None) -> Any:
         context, record = self._context, standing.record
         now = await context.now()
-        if record.session not in ("", vacated, order.session) and not context.is_over(record.until, now):
-            raise by_id.busy_error(context, order, record, record.until, now)
-        return await original(self, order, standing, vacated=vacated)
+        if record.session not in ("", vacated, request.session) and not context.is_over(record.until, now):
+            raise by_id.busy_error(context, request, record, record.until, now)
+        return await original(self, request, standing, vacated=vacated)
 
     return [(ById, "_resume", resume)]
 

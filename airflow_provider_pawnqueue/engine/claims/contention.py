@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.claims.looking import Candidate
+    from airflow_provider_pawnqueue.engine.claims.candidates import Candidate
     from airflow_provider_pawnqueue.engine.clock import Clock
 
 #: The window is at most so many times as wide as what is wanted.
@@ -24,7 +24,7 @@ FIRST_TRY = 16
 LEAST_TRY = 8
 
 
-class Spread:
+class Contention:
     """How far from the head of one topic this process takes its messages. Alone, it takes them in order.
 
     :param by_the_piece: each lease that is asked for in vain costs something: a few are asked for before the rest.
@@ -88,8 +88,8 @@ class Spread:
 class Picks:
     """What is left of a pool: whoever was refused something picks another, so nobody leaves while there is plenty."""
 
-    def __init__(self, spread: Spread, clock: Clock, pool: Sequence[Candidate], wanted: int) -> None:
-        self._spread = spread
+    def __init__(self, contention: Contention, clock: Clock, pool: Sequence[Candidate], wanted: int) -> None:
+        self._contention = contention
         self._clock = clock
         self._wanted = wanted
         self.left = list(pool)
@@ -100,11 +100,11 @@ class Picks:
         :param most_bytes: how large they may be together. One that is larger by itself is taken alone, if it is the
             first of its claim: else nobody with such a limit would ever be given it.
         """
-        count = int(min(count, self._spread.pace))
+        count = int(min(count, self._contention.pace))
         first = 0
-        if not self._spread.is_narrow:
+        if not self._contention.is_narrow:
             # As wide for a few as for all that are wanted: the head is where the others are.
-            window = min(self._spread.window(self._wanted), len(self.left))
+            window = min(self._contention.window(self._wanted), len(self.left))
             first = int(self._clock.uniform(0, max(window - count, 0) + 1))
             first = min(first, max(len(self.left) - count, 0))
         taken = self.left[first : first + count]

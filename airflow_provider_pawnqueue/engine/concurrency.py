@@ -1,4 +1,4 @@
-"""Many requests at once, but not too many."""
+"""Many requests at once, but not too many; none that runs on behind its caller; none that is made twice at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 B = TypeVar("B")
 
-#: How often work is begun that a loop, as it ends, cancels over its caller's head.
-BEGINNINGS = 3
 
-
-async def each(function: Callable[[A], Awaitable[B]], items: Iterable[A], *, at_once: int) -> list[B]:
+async def for_each(function: Callable[[A], Awaitable[B]], items: Iterable[A], *, at_once: int) -> list[B]:
     """Call the function for every item, ``at_once`` of them at a time, and return the results in the items' order.
 
     The first error ends the others and is raised.
@@ -32,11 +29,11 @@ async def each(function: Callable[[A], Awaitable[B]], items: Iterable[A], *, at_
             position, item = waiting.pop()
             results[position] = await function(item)
 
-    await together(*(work() for _ in range(min(at_once, len(waiting)))))
+    await all_of(*(work() for _ in range(min(at_once, len(waiting)))))
     return [results[position] for position in range(len(results))]
 
 
-async def each_in_time(  # noqa: PLR0913 - what is done, and for how long
+async def for_each_in_time(  # noqa: PLR0913 - what is done, and for how long
     function: Callable[[A], Awaitable[B]],
     items: Iterable[A],
     *,
@@ -52,13 +49,13 @@ async def each_in_time(  # noqa: PLR0913 - what is done, and for how long
     async def keep(position: int) -> None:
         results[position] = await function(wanted[position])
 
-    work = asyncio.ensure_future(each(keep, range(len(wanted)), at_once=at_once))
+    work = asyncio.ensure_future(for_each(keep, range(len(wanted)), at_once=at_once))
     if await first_of(work, clock, seconds):
         work.result()
     return [results[position] if position in results else late(item) for position, item in enumerate(wanted)]
 
 
-async def together(*work: Awaitable[Any]) -> list[Any]:
+async def all_of(*work: Awaitable[Any]) -> list[Any]:
     """Await all of them at once, and return their results in order. The first error ends the others and is raised.
 
     When this returns or raises, none of them runs any more: that is what ``asyncio.gather`` does not promise.
@@ -84,46 +81,6 @@ async def first_of(work: Awaitable[Any], clock: Clock, at_most: float) -> bool:
         task.cancel()
         alarm.cancel()
         await asyncio.gather(task, alarm, return_exceptions=True)
-
-
-async def uncut(work: Awaitable[B], clock: Clock, at_most: float) -> B:
-    """Await the work to its end, also where the caller is cancelled meanwhile: the cancellation is raised after it.
-
-    A write that was sent may land, whether or not somebody waits for it: who is to know what it did has to hear its
-    answer. Whoever is cancelled waits for that no longer than ``at_most`` seconds, and a second cancellation cuts it.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.done():
-            await first_of(task, clock, at_most)
-        elif not task.cancelled():
-            task.exception()  # it was heard of: the cancellation is what is raised
-        raise
-
-
-async def in_full(work: Callable[[], Coroutine[Any, Any, B]]) -> B:
-    """Do the work to its end, however often the caller is cancelled meanwhile: the cancellation is raised after it.
-
-    For what must not be left half done. A loop that ends cancels the work itself too: it is begun once more then.
-    """
-    cancelled = False
-    begun = 0
-    while True:
-        task = asyncio.ensure_future(work())
-        begun += 1
-        while not task.done():
-            try:
-                await asyncio.wait((task,))
-            except asyncio.CancelledError:
-                cancelled = True
-        if not task.cancelled() or begun == BEGINNINGS:
-            break
-    if cancelled and not task.cancelled():
-        task.exception()  # it is heard of: the cancellation is what is raised
-        raise asyncio.CancelledError
-    return task.result()
 
 
 class _Errand(Generic[B]):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_pawnqueue.engine import hint
+from airflow_provider_pawnqueue.engine import size_hint
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Lease
 
 YEARS = 10 * 365 * 86_400.0
@@ -19,17 +19,17 @@ ttls = st.floats(1, YEARS) | st.integers(1, int(YEARS)).map(float) | st.integers
 bodies = st.dictionaries(st.text(max_size=10), st.text(max_size=200), max_size=10).map(lambda d: json.dumps(d).encode())
 
 
-@given(bodies, st.sampled_from(sorted(hint.LEASE_STATES)), ttls)
+@given(bodies, st.sampled_from(sorted(size_hint.LEASE_STATES)), ttls)
 def test_a_leases_size_tells_state_and_magnitude(body: bytes, state: str, ttl: float) -> None:
     """From one second to ten years, the size is decoded to the state, and to a time that brackets the true one."""
-    padded = hint.padded(body, hint.LEASE_STATES[state], ttl)
-    glance = hint.glance_at_lease(len(padded), datetime.fromtimestamp(NOW, UTC))
-    assert glance is not None
-    assert glance.state == state
-    assert glance.earliest <= NOW + ttl <= glance.latest
+    padded = size_hint.padded(body, size_hint.LEASE_STATES[state], ttl)
+    hint = size_hint.hint_of_lease(len(padded), datetime.fromtimestamp(NOW, UTC))
+    assert hint is not None
+    assert hint.state == state
+    assert hint.earliest <= NOW + ttl <= hint.latest
     if ttl <= 2**14:  # beyond that it says only "long"
-        assert glance.latest - glance.earliest <= ttl + 1 + (2 if ttl <= 2 else 0)
-    assert glance.earliest - NOW >= (ttl / 2 if 2 < ttl <= 2**14 else 0)
+        assert hint.latest - hint.earliest <= ttl + 1 + (2 if ttl <= 2 else 0)
+    assert hint.earliest - NOW >= (ttl / 2 if 2 < ttl <= 2**14 else 0)
 
 
 @given(st.sampled_from(["open", "expired", "closed"]), ttls, st.text(max_size=50), st.integers(0, 30))
@@ -39,21 +39,21 @@ def test_a_records_size_tells_state_and_magnitude(state: str, ttl: float, owner:
         claim_id="a", state=state, ttl=ttl, owner=owner, members={str(n): {"name": "x"} for n in range(members)}
     )
     body = record.encode()
-    glance = hint.glance_at_record(len(body), datetime.fromtimestamp(NOW, UTC))
-    assert glance is not None
-    assert glance.state == state
-    assert glance.earliest <= NOW + ttl <= glance.latest
+    hint = size_hint.hint_of_record(len(body), datetime.fromtimestamp(NOW, UTC))
+    assert hint is not None
+    assert hint.state == state
+    assert hint.earliest <= NOW + ttl <= hint.latest
     assert ClaimRecord.decode(body, "k") == record
 
 
 @given(bodies, st.integers(0, 2), st.floats(-10, YEARS))
 def test_a_padded_body_is_the_same_json(body: bytes, state: int, ttl: float) -> None:
     """Spaces behind it change nothing, and there are fewer of them than two to the sixth, or than fill 512 bytes."""
-    padded = hint.padded(body, state, ttl)
+    padded = size_hint.padded(body, state, ttl)
     assert json.loads(padded) == json.loads(body)
     assert padded.startswith(body)
-    assert len(padded) >= hint.SHORTEST
-    assert len(padded) < max(len(body), hint.SHORTEST) + 64
+    assert len(padded) >= size_hint.SHORTEST
+    assert len(padded) < max(len(body), size_hint.SHORTEST) + 64
 
 
 @given(st.floats(0, 1 - 1e-6), st.floats(1, YEARS), st.floats(0, 20))
@@ -62,26 +62,26 @@ def test_the_true_end_lies_between_earliest_and_latest(fraction: float, ttl: flo
     begun = NOW + fraction
     landed = begun + min(late, ttl / 4)
     body = Lease(ttl=ttl, until=begun + ttl).encode()
-    glance = hint.glance_at_lease(len(body), datetime.fromtimestamp(int(landed), UTC))
-    assert glance is not None
-    assert begun + ttl <= glance.latest
+    hint = size_hint.hint_of_lease(len(body), datetime.fromtimestamp(int(landed), UTC))
+    assert hint is not None
+    assert begun + ttl <= hint.latest
     if landed == begun:
-        assert glance.earliest <= begun + ttl
+        assert hint.earliest <= begun + ttl
 
 
 @pytest.mark.parametrize("ttl", [0.0, -1.0, -math.inf])
 def test_no_time_is_over_when_it_is_written(ttl: float) -> None:
     """What has no time to live is due at once."""
-    glance = hint.glance_at_lease(len(hint.padded(b"{}", 1, ttl)), datetime.fromtimestamp(NOW, UTC))
-    assert glance == hint.Glance("released", NOW, NOW)
+    hint = size_hint.hint_of_lease(len(size_hint.padded(b"{}", 1, ttl)), datetime.fromtimestamp(NOW, UTC))
+    assert hint == size_hint.SizeHint("released", NOW, NOW)
 
 
 @given(st.integers(0, 10_000))
 def test_any_size_is_read_or_told_to_be_none(size: int) -> None:
     """A size that is none of ours tells nothing, and never a wrong state; a short one is pawn-queue's."""
-    for glance, states in (
-        (hint.glance_at_lease(size, datetime.fromtimestamp(NOW, UTC)), hint.LEASE_STATES),
-        (hint.glance_at_record(size, datetime.fromtimestamp(NOW, UTC)), hint.RECORD_STATES),
+    for hint, states in (
+        (size_hint.hint_of_lease(size, datetime.fromtimestamp(NOW, UTC)), size_hint.LEASE_STATES),
+        (size_hint.hint_of_record(size, datetime.fromtimestamp(NOW, UTC)), size_hint.RECORD_STATES),
     ):
-        assert glance is None or (glance.state in states and glance.earliest <= glance.latest)
-        assert (glance is None) == (size < 512 or size % 64 >= 48)
+        assert hint is None or (hint.state in states and hint.earliest <= hint.latest)
+        assert (hint is None) == (size < 512 or size % 64 >= 48)

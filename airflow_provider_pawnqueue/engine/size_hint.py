@@ -32,7 +32,7 @@ def padded(body: bytes, state: int, ttl: float) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class SizeHint:
     """What a LIST tells of a lease or record."""
 
     state: str
@@ -42,17 +42,17 @@ class Glance:
     latest: float
 
 
-def glance_at_lease(size: int, last_modified: datetime) -> Glance | None:
+def hint_of_lease(size: int, last_modified: datetime) -> SizeHint | None:
     """Read a lease's size, or return None where it tells nothing."""
-    return _glance(size, last_modified, _LEASE_NAMES)
+    return _hint(size, last_modified, _LEASE_NAMES)
 
 
-def glance_at_record(size: int, last_modified: datetime) -> Glance | None:
+def hint_of_record(size: int, last_modified: datetime) -> SizeHint | None:
     """Read a claim record's size, or return None where it tells nothing."""
-    return _glance(size, last_modified, _RECORD_NAMES)
+    return _hint(size, last_modified, _RECORD_NAMES)
 
 
-def _glance(size: int, last_modified: datetime, names: Mapping[int, str]) -> Glance | None:
+def _hint(size: int, last_modified: datetime, names: Mapping[int, str]) -> SizeHint | None:
     if size < SHORTEST:
         return None
     state, magnitude = divmod(size % _MODULUS, _MAGNITUDES)
@@ -60,8 +60,8 @@ def _glance(size: int, last_modified: datetime, names: Mapping[int, str]) -> Gla
         return None
     written = last_modified.timestamp()
     if magnitude == 0:
-        return Glance(names[state], written, written)
+        return SizeHint(names[state], written, written)
     # Magnitude 1 stands for everything up to two seconds.
     least = 2.0 ** (magnitude - 1) if magnitude > 1 else 0.0
     longest = math.inf if magnitude == _MAGNITUDES - 1 else written + 1 + 2.0**magnitude
-    return Glance(names[state], written + least, longest)
+    return SizeHint(names[state], written + least, longest)

@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import settling
 from airflow_provider_pawnqueue.engine.claims.by_id import ById
-from airflow_provider_pawnqueue.engine.claims.claiming import Order, claim_fresh, not_had
-from airflow_provider_pawnqueue.engine.claims.keeping import leave
-from airflow_provider_pawnqueue.engine.claims.looking import Lookout
-from airflow_provider_pawnqueue.engine.claims.spread import Spread
+from airflow_provider_pawnqueue.engine.claims.candidates import Finder
+from airflow_provider_pawnqueue.engine.claims.claiming import ClaimRequest, claim_fresh, not_had
+from airflow_provider_pawnqueue.engine.claims.contention import Contention
+from airflow_provider_pawnqueue.engine.claims.renewing import leave
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import QueueClosedError
 from airflow_provider_pawnqueue.engine.events import GivenBack, QueueClosed, logger_of
-from airflow_provider_pawnqueue.engine.gather import each, uncut
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.settlement import Settlement
 
@@ -50,7 +51,7 @@ class Claims:
         session_ttl: float,
     ) -> HeldClaim:
         """Claim up to ``most`` messages, or find again what was claimed under the id."""
-        order = Order(
+        request = ClaimRequest(
             topic=topic,
             claim_id=claim_id or self._context.clock.uuid(),
             generation=0,
@@ -64,20 +65,20 @@ class Claims:
             named=claim_id is not None,
         )
         room = self._room(topic.name)
-        return await self._in_hand(room.by_id.claim(order) if order.named else self._claim_any(room, order))
+        return await self._in_hand(room.by_id.claim(request) if request.named else self._claim_any(room, request))
 
-    async def _claim_any(self, room: _Room, order: Order) -> HeldClaim:
+    async def _claim_any(self, room: _Room, request: ClaimRequest) -> HeldClaim:
         # A made-up id was never used: there is nothing to find.
-        claim = await claim_fresh(self._context, room.lookout, room.spread, order)
+        claim = await claim_fresh(self._context, room.finder, room.contention, request)
         if claim is None:
-            raise not_had(order, "its leases were taken for abandoned before it was recorded: ttl is too short")
+            raise not_had(request, "its leases were taken for abandoned before it was recorded: ttl is too short")
         return claim
 
     async def attach(
         self, topic: TopicRecord, reference: ClaimReference, *, ttl: float, session_ttl: float
     ) -> HeldClaim:
         """Go on with a claim that another process has handed over."""
-        order = Order(
+        request = ClaimRequest(
             topic=topic,
             claim_id=reference.claim_id,
             generation=reference.generation,
@@ -88,7 +89,7 @@ class Claims:
             ttl=ttl,
             session_ttl=min(session_ttl, ttl),
         )
-        return await self._in_hand(self._room(topic.name).by_id.attach(order, reference.session))
+        return await self._in_hand(self._room(topic.name).by_id.attach(request, reference.session))
 
     async def settle(self, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settlement:
         """Settle messages by their ids, and tell what became of each."""
@@ -137,10 +138,10 @@ class Claims:
             return await (self._leave if kept else self._return)(claim)
 
         left = sum(len(claim.left) for claim in ours)
-        back = await each(part, ours, at_once=self._context.at_once)
-        await each(self._finish, unfinished, at_once=self._context.at_once)
+        back = await for_each(part, ours, at_once=self._context.at_once)
+        await for_each(self._finish, unfinished, at_once=self._context.at_once)
         for room in self._rooms.values():
-            await room.lookout.errands.close(PARTING)
+            await room.finder.errands.close(PARTING)
         self._context.events.tell(
             QueueClosed(claims=len(ours), messages=sum(back), kept=keep, complete=sum(back) == left or keep)
         )
@@ -177,7 +178,7 @@ class Claims:
     def look_anew(self, topic: str) -> None:
         """Let the next look at the topic be a full one: something was given back here."""
         if topic in self._rooms:
-            self._rooms[topic].lookout.is_stale()
+            self._rooms[topic].finder.is_stale()
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forget what was remembered of these topics."""
@@ -201,6 +202,6 @@ class _Room:
     """What is remembered of one topic."""
 
     def __init__(self, context: Context, topic: str) -> None:
-        self.lookout = Lookout(context, topic)
-        self.spread = Spread(context.clock, by_the_piece=context.registers.is_certain)
-        self.by_id = ById(context, self.lookout, self.spread)
+        self.finder = Finder(context, topic)
+        self.contention = Contention(context.clock, by_the_piece=context.registers.is_certain)
+        self.by_id = ById(context, self.finder, self.contention)

@@ -11,13 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import effects, moves, takeover
+from airflow_provider_pawnqueue.engine.claims import effects, finish_redrive, takeover
 from airflow_provider_pawnqueue.engine.claims.aside import Aside
 from airflow_provider_pawnqueue.engine.claims.errands import Errands
 from airflow_provider_pawnqueue.engine.claims.known import Known
+from airflow_provider_pawnqueue.engine.concurrency import all_of, first_of
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.events import logger_of
-from airflow_provider_pawnqueue.engine.gather import first_of, together
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -77,7 +77,7 @@ class _View:
     is_stale: bool = False  # others are at work here: what was seen holds no more
 
 
-class Lookout:
+class Finder:
     """Looks at one topic, again and again.
 
     A full look goes through the messages from their head, with all leases beside them. It remembers how far it came,
@@ -190,7 +190,7 @@ class Lookout:
         start_after = "" if len(view.seen) < A_PAGE else view.cursor
         async with aclosing(self._context.store.pages(folder, start_after=start_after)) as pages:
             if self._busy and view.leases is None:
-                page, _ = await together(_next(pages), self._list_leases(view))
+                page, _ = await all_of(_next(pages), self._list_leases(view))
             else:
                 page = await _next(pages)
             view.requests += 1
@@ -342,7 +342,7 @@ class Lookout:
 
     async def _finish_move(self, uuid: str, found: FoundLease) -> None:
         try:
-            await moves.finish_move(self._context, self._topic, uuid, found)
+            await finish_redrive.finish_move(self._context, self._topic, uuid, found)
         except PawnQueueError as error:
             self.aside.put(uuid, error)
         else:

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from airflow_provider_pawnqueue.engine.gather import Shared, each, in_full
+from airflow_provider_pawnqueue.engine.cancellation import in_full
+from airflow_provider_pawnqueue.engine.concurrency import Shared, for_each
 
 
 class Work:
@@ -56,7 +57,7 @@ async def test_results_are_in_the_items_order(at_once: int) -> None:
             await asyncio.sleep(0)
         return item * 2
 
-    assert await each(work, range(100), at_once=at_once) == [item * 2 for item in range(100)]
+    assert await for_each(work, range(100), at_once=at_once) == [item * 2 for item in range(100)]
 
 
 @pytest.mark.parametrize("items", [0, 1])
@@ -64,13 +65,13 @@ async def test_few_items(items: int) -> None:
     """Nothing gives nothing, and one gives one."""
     work = Work()
     work.may_end.set()
-    assert await each(work, range(items), at_once=5) == [f"result {item}" for item in range(items)]
+    assert await for_each(work, range(items), at_once=5) == [f"result {item}" for item in range(items)]
 
 
 async def test_no_more_are_under_way_than_allowed() -> None:
     """As many begin as may, and each that ends makes room for one."""
     work = Work()
-    running = asyncio.ensure_future(each(work, range(20), at_once=4))
+    running = asyncio.ensure_future(for_each(work, range(20), at_once=4))
     await work.until_under_way(4)
     assert work.begun == [0, 1, 2, 3]
     work.may_end.set()
@@ -90,7 +91,7 @@ async def test_an_error_ends_the_others() -> None:
             raise ValueError("item 2")
         return await work(item)
 
-    running = asyncio.ensure_future(each(function, range(20), at_once=4))
+    running = asyncio.ensure_future(for_each(function, range(20), at_once=4))
     await work.until_under_way(3)
     failing.set()
     with pytest.raises(ValueError, match="item 2"):
@@ -102,7 +103,7 @@ async def test_an_error_ends_the_others() -> None:
 async def test_cancelling_it_cancels_all() -> None:
     """Whoever gives up waiting leaves nothing running."""
     work = Work()
-    running = asyncio.ensure_future(each(work, range(20), at_once=4))
+    running = asyncio.ensure_future(for_each(work, range(20), at_once=4))
     await work.until_under_way(4)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -129,7 +130,7 @@ async def test_an_error_waits_for_what_cannot_be_stopped() -> None:
             cleaned.append(item)
 
     with pytest.raises(ValueError, match="item 1"):
-        await each(function, range(2), at_once=2)
+        await for_each(function, range(2), at_once=2)
     assert cleaned == [0]
 
 
