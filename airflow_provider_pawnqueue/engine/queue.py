@@ -409,22 +409,22 @@ class PawnQueue:
             )
         return KeepAlive(self._context, held, ttl=time, interval=pause, on_lost=on_lost, kept=self._kept)
 
-    async def ack(self, claim: Claim, messages: Chosen | None = None) -> Settlement:
+    async def ack(self, claim: Claim, ids: Chosen | None = None) -> Settlement:
         """Settle messages as done. They are not delivered again.
 
-        :param messages: one or many of the claim's messages, or their ids; without it, all of them.
+        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
         :returns: what became of each. ``.complete`` says whether all of it was decided and carried out.
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each;
             those that were still the claim's are acked all the same.
         """
         self._check_open()
         held = HeldClaim.of(claim, "ack")
-        return await self._settle(held, chosen_ids(claim, messages, "ack"), Decision(how="acked"), "ack")
+        return await self._settle(held, chosen_ids(claim, ids, "ack"), Decision(how="acked"), "ack")
 
     async def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
         claim: Claim,
-        messages: Chosen | None = None,
+        ids: Chosen | None = None,
         *,
         requeue: bool = False,
         delay: float = 0.0,
@@ -433,7 +433,7 @@ class PawnQueue:
     ) -> Settlement:
         """Settle messages as not done: buried in the dead-letter prefix, or with ``requeue`` given back to the queue.
 
-        :param messages: one or many of the claim's messages, or their ids; without it, all of them.
+        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
         :param requeue: give them back: they are delivered again, until they have been delivered too often.
         :param delay: requeue: not to be delivered for so many seconds.
         :param reason: why, for whoever looks at the dead letter, now or when the message has been given back once too
@@ -443,7 +443,7 @@ class PawnQueue:
         """
         self._check_open()
         held = HeldClaim.of(claim, "nack")
-        ids = chosen_ids(claim, messages, "nack")
+        chosen = chosen_ids(claim, ids, "nack")
         checked_flag(requeue, "requeue", "nack")
         told = {
             "reason": checked_text(reason, "reason", claim.topic, "nack")[:LONGEST_ERROR],
@@ -457,11 +457,11 @@ class PawnQueue:
                 operation="nack",
             )
         if not requeue:
-            at = await self._context.now() if ids else 0.0
-            return await self._settle(held, ids, Decision(how="dead", until=at, **told), "nack")
+            at = await self._context.now() if chosen else 0.0
+            return await self._settle(held, chosen, Decision(how="dead", until=at, **told), "nack")
         until = await self._context.now() + later
         told["reason"] = told["reason"] if reason != NACK else ""
-        return await self._settle(held, ids, Decision(how="released", until=until if later else 0.0, **told), "nack")
+        return await self._settle(held, chosen, Decision(how="released", until=until if later else 0.0, **told), "nack")
 
     # --- dead letters ---
 

@@ -308,14 +308,14 @@ class SyncPawnQueue:
                 with suppress(QueueClosedError):  # closed inside the block: it has ended with the queue
                     loop.run(keeper.__aexit__(None, None, None))
 
-    def ack(self, claim: Claim, messages: Chosen | None = None) -> Settlement:
+    def ack(self, claim: Claim, ids: Chosen | None = None) -> Settlement:
         """Settle messages as done. They are not delivered again."""
-        return self._run(lambda queue: queue.ack(claim, messages))
+        return self._run(lambda queue: queue.ack(claim, ids))
 
     def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
         claim: Claim,
-        messages: Chosen | None = None,
+        ids: Chosen | None = None,
         *,
         requeue: bool = False,
         delay: float = 0.0,
@@ -323,9 +323,7 @@ class SyncPawnQueue:
         error: str = "",
     ) -> Settlement:
         """Settle messages as not done: buried, or with ``requeue`` given back to the queue."""
-        return self._run(
-            lambda queue: queue.nack(claim, messages, requeue=requeue, delay=delay, reason=reason, error=error)
-        )
+        return self._run(lambda queue: queue.nack(claim, ids, requeue=requeue, delay=delay, reason=reason, error=error))
 
     def dead_letters(
         self,
