@@ -56,7 +56,7 @@ def counted_from_the_answer() -> Patches:
 
     async def win(self: Attempt, pool: Any) -> Any:
         won = await original(self, pool)
-        context, order = self._context, self._order
+        context, order = self._context, self._request
         won.deadline = context.trusted(context.clock.elapsed(), min(order.ttl, order.session_ttl))
         return won
 
