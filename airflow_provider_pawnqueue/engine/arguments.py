@@ -92,10 +92,10 @@ def chosen_ids(claim: Claim, messages: object, operation: str) -> list[str]:
     if not isinstance(some, Iterable) or isinstance(some, bytes | dict | Claim):
         raise _no_messages(messages, claim, operation)
     ids = []
-    for one in some:
-        if not isinstance(one, str | Message):
-            raise _no_messages(one, claim, operation)
-        ids.append(one.id if isinstance(one, Message) else one)
+    for given in some:
+        if not isinstance(given, str | Message):
+            raise _no_messages(given, claim, operation)
+        ids.append(given.id if isinstance(given, Message) else given)
     return ids
 
 
@@ -105,9 +105,9 @@ def checked_ids(ids: object, topic: str, operation: str) -> set[str] | None:
         return None
     some = [ids] if isinstance(ids, str) else ids
     if isinstance(some, Iterable) and not isinstance(some, bytes | dict):
-        found = [getattr(one, "id", one) for one in some]
-        texts = {one for one in found if isinstance(one, str)}
-        if all(isinstance(one, str) for one in found):
+        found = [getattr(given, "id", given) for given in some]
+        texts = {given for given in found if isinstance(given, str)}
+        if all(isinstance(given, str) for given in found):
             return texts
     raise InvalidArgumentError(
         f"{operation} takes ids of messages, one or many, not {shown(ids)}.", topic=topic, operation=operation

@@ -60,7 +60,7 @@ async def all_of(*work: Awaitable[Any]) -> list[Any]:
 
     When this returns or raises, none of them runs any more: that is what ``asyncio.gather`` does not promise.
     """
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in work]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:

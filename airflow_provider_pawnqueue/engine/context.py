@@ -58,13 +58,13 @@ class Context:
         """⚑ §2: say whether a time that somebody else has is over, by the margin that all keep to."""
         return lease.is_over(until, now, self.margin)
 
-    def due_at(self, one: Lease) -> float:
+    def due_at(self, of_message: Lease) -> float:
         """Return the server time from which on a lease's message may be had, by the lease alone."""
-        return lease.due_at(one, self.margin)
+        return lease.due_at(of_message, self.margin)
 
-    def is_due(self, one: Lease, now: float) -> bool:
+    def is_due(self, of_message: Lease, now: float) -> bool:
         """Say whether a lease's time is over."""
-        return lease.is_due(one, now, self.margin)
+        return lease.is_due(of_message, now, self.margin)
 
     async def read_lease(self, topic: str, uuid: str) -> FoundLease | None:
         """Return the lease on a message as it stands now, or None."""

@@ -78,7 +78,9 @@ async def dead_letters(  # noqa: PLR0913 - which, and how much of each
     letters = await listed(context, topic)
     ordered = sorted(letters, key=_place, reverse=newest_first)
     if passed is not None:
-        ordered = [one for one in ordered if (_place(one) < passed if newest_first else _place(one) > passed)]
+        ordered = [
+            letter for letter in ordered if (_place(letter) < passed if newest_first else _place(letter) > passed)
+        ]
     chosen = ordered[:most]
     patient = context.patient(PATIENCE)
 
@@ -109,7 +111,7 @@ async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[
     :raises InvalidArgumentError: some are no dead letters of this topic.
     """
     letters = await listed(context, topic)
-    kept = {one.id for one in letters} & set(ids)
+    kept = {letter.id for letter in letters} & set(ids)
     missing = set(ids) - kept
     if missing:
         patient = context.patient(PATIENCE)
@@ -118,9 +120,9 @@ async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[
             message, _ = await _body(patient, topic, letter, DeadReason(reason=""))
             return message.id if message is not None else None
 
-        others = [one for one in letters if one.id not in kept]
+        others = [letter for letter in letters if letter.id not in kept]
         names = await for_each(message_id, others, at_once=context.at_once)
-        by_message = {name: one.id for name, one in zip(names, others, strict=True) if name in missing}
+        by_message = {name: letter.id for name, letter in zip(names, others, strict=True) if name in missing}
         kept |= set(by_message.values())
         missing -= set(by_message)
     if missing:
@@ -196,12 +198,12 @@ def _token(letter: Listed) -> str:
 
 
 def _parsed(after: object, topic: str) -> tuple[datetime, str]:
-    time, _, one = after.partition("/") if isinstance(after, str) else ("", "", "")
+    time, _, letter_id = after.partition("/") if isinstance(after, str) else ("", "", "")
     found = instant(time)
-    if found is None or not one:
+    if found is None or not letter_id:
         raise InvalidArgumentError(
             f"after={after!r} is no place in a list of dead letters: pass the .next of the page before.",
             topic=topic,
             operation="dead_letters",
         )
-    return found, one
+    return found, letter_id

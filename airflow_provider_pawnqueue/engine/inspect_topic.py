@@ -128,7 +128,7 @@ async def peek(context: Context, topic: str, most: int) -> list[Message]:
         infos = [info for info in page if layout.parse_message(info.key)]
         while infos and (wanted := most - len(found)) > 0:
             head, infos = infos[:wanted], infos[wanted:]
-            found += [one for one in await for_each(read, head, at_once=context.at_once) if one]
+            found += [message for message in await for_each(read, head, at_once=context.at_once) if message]
         if len(found) >= most:
             break
     if faults and not found:
@@ -184,7 +184,7 @@ async def _states(context: Context, topic: str, leases: Mapping[str, ObjectInfo]
     """
     hints = {uuid: _hint(context, info) for uuid, info in leases.items()}
     states = {uuid: _at_first_sight(context, hint, now) for uuid, hint in hints.items()}
-    overdue = {uuid for uuid, one in hints.items() if one.state != "released" and context.is_over(one.earliest, now)}
+    overdue = {uuid for uuid, hint in hints.items() if hint.state != "released" and context.is_over(hint.earliest, now)}
     members = await _members(context, topic, now) if overdue else _Members()
     states.update(dict.fromkeys(overdue & members.ended, "pending"))
     states.update(dict.fromkeys(overdue & members.live, "in_flight"))
@@ -192,7 +192,7 @@ async def _states(context: Context, topic: str, leases: Mapping[str, ObjectInfo]
     # What could be over by now is read, where the hint has no bound for it, and where it is a delay. Those first that
     # may be over for longest.
     doubtful = sorted(
-        (uuid for uuid, one in hints.items() if _is_doubtful(one, now, is_told=uuid in told)),
+        (uuid for uuid, hint in hints.items() if _is_doubtful(hint, now, is_told=uuid in told)),
         key=lambda uuid: hints[uuid].earliest,
     )
     patient = context.patient(PATIENCE)
@@ -268,7 +268,7 @@ def _done_with(record: ClaimRecord) -> list[str]:
     ⚑ §5.4: where it is in the topic still, that could not be carried out yet. It is given to nobody, however long its
     claim is over: it is not pending.
     """
-    return [uuid for uuid, one in record.settled.items() if one.how in {"acked", "dead"}]
+    return [uuid for uuid, decision in record.settled.items() if decision.how in {"acked", "dead"}]
 
 
 def _lives(context: Context, record: ClaimRecord, now: float) -> bool:
@@ -280,13 +280,13 @@ async def _read_each(context: Context, names: Sequence[str], read: Callable[[str
     """Read some objects; what cannot be read is left out."""
     found: dict[str, T] = {}
 
-    async def one(name: str) -> None:
+    async def read_it(name: str) -> None:
         try:
             found[name] = await read(name)
         except PawnQueueError as error:
             logger.warning("%s is not counted by what it says, as it cannot be read: %s", name, error)
 
-    await for_each(one, names[:MOST_READS], at_once=context.at_once)
+    await for_each(read_it, names[:MOST_READS], at_once=context.at_once)
     return found
 
 

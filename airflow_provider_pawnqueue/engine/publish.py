@@ -69,8 +69,8 @@ def checked_messages(
         )
     common = checked_headers(headers, topic)
     checked = []
-    for position, one in enumerate(payloads):
-        given = one if isinstance(one, NewMessage) else NewMessage(one)
+    for position, payload in enumerate(payloads):
+        given = payload if isinstance(payload, NewMessage) else NewMessage(payload)
         # Checked together: their size counts together.
         own = common if not given.headers else checked_headers(_joined(common, given.headers), topic, position)
         checked.append(Checked(checked_payload(given.payload, limits, topic, position), own))
@@ -124,10 +124,10 @@ class Publisher:
             await in_full(lambda: self._withdraw(topic, envelopes, results))
         ids: list[str] = [envelope.id for _, envelope in envelopes]
         failed: dict[str, StoreError] = {
-            one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is False
+            message_id: r.fault for message_id, r in zip(ids, results, strict=True) if r.fault and r.landed is False
         }
         unknown: dict[str, StoreError] = {
-            one: r.fault for one, r in zip(ids, results, strict=True) if r.fault and r.landed is None
+            message_id: r.fault for message_id, r in zip(ids, results, strict=True) if r.fault and r.landed is None
         }
         if failed or unknown:
             raise _error(topic, ids, failed, unknown)

@@ -214,12 +214,12 @@ class PawnQueue:
     async def list_producers(self) -> list[Registration]:
         """Return every producer that ever registered, and when it was last seen."""
         self._check_open()
-        return [Registration.of(one) for one in await self._registry.everyone("producers")]
+        return [Registration.of(entry) for entry in await self._registry.everyone("producers")]
 
     async def list_consumers(self) -> list[Registration]:
         """Return every consumer that ever registered, and when it was last seen."""
         self._check_open()
-        return [Registration.of(one) for one in await self._registry.everyone("consumers")]
+        return [Registration.of(entry) for entry in await self._registry.everyone("consumers")]
 
     # --- messages ---
 
@@ -575,7 +575,7 @@ class PawnQueue:
         keep = self._context.settings.claims.keep_when_closed if keep_claims is None else keep_claims
         try:
             # Those first who work on what is given back then: they are told.
-            await all_of(*(one.end("its queue was closed") for one in self._kept))
+            await all_of(*(keeper.end("its queue was closed") for keeper in self._kept))
             await self._claims.close(keep=keep)
         finally:
             await self._heartbeat.stop()

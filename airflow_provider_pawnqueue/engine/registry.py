@@ -147,8 +147,14 @@ class Registry:
         if standing is not None:
             return standing
         if isinstance(outcome, Unknown):
-            sentence = f"It could not be found out whether {role[:-1]} {name!r} was registered ({outcome.fault})"
             cause = outcome.fault
+            if not cause.transient:
+                raise StoreError(
+                    f"{role[:-1].capitalize()} {name!r} could not be registered: {cause}",
+                    operation=f"register_{role[:-1]}",
+                    cause=cause,
+                )
+            sentence = f"It could not be found out whether {role[:-1]} {name!r} was registered ({cause})"
         else:
             sentence = f"The place of {role[:-1]} {name!r} is taken by what is no registration: delete {key}"
             cause = None

@@ -210,9 +210,9 @@ class _Removal:
                     unsure[info.key] = layout.claim_stem(*parsed)
         standing = await for_each(self._read_claim, unsure.values(), at_once=self._context.at_once)
         open_ = [
-            one.record.stem
-            for one in standing
-            if one is not None and one.record.state != "closed" and one.record.unsettled
+            found.record.stem
+            for found in standing
+            if found is not None and found.record.state != "closed" and found.record.unsettled
         ]
         if open_:
             raise self._not_empty(_counted({"claim": len(open_)}, open_[0]))

@@ -197,8 +197,8 @@ class ServerTime:
         suspicion = self._suspicion
         found: Interval | None = None
         for _ in range(PATIENCE):
-            one, took = await self._probe()
-            found = (found and one.common(found)) or one
+            sample, took = await self._probe()
+            found = (found and sample.common(found)) or sample
             if took <= LONGEST_ROUND_TRIP:
                 break
         if found is not None:

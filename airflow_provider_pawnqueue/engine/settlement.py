@@ -30,5 +30,5 @@ class Settlement:
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Give each id with what became of it."""
         for outcome in ("acked", "buried", "released", "lost", "not_in_claim", "unknown"):
-            for one in getattr(self, outcome):
-                yield one, outcome
+            for message_id in getattr(self, outcome):
+                yield message_id, outcome

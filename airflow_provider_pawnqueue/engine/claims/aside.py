@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ logger = logger_of("claims")
 #: The first pause; each following one is twice as long, up to the last.
 SHORTEST_PAUSE = 10.0
 LONGEST_PAUSE = 600.0
+#: What is put aside within so many seconds after a warning is told at DEBUG.
+A_BATCH = 1.0
 
 
 @dataclass(slots=True)
@@ -35,11 +38,16 @@ class Aside:
         self._clock = clock
         self._topic = topic
         self._entries: dict[str, _Entry] = {}
+        self._told = -math.inf
 
     def put(self, name: str, why: object, *, quiet: bool = False) -> None:
         """Leave it alone for a while, longer than the last time. The first time is worth a warning."""
         entry = self._entries.get(name)
+        now = self._clock.elapsed()
         if entry is None:
+            # Where a whole batch is refused for one reason, one line says so.
+            quiet = quiet or now - self._told < A_BATCH
+            self._told = self._told if quiet else now
             logger.log(
                 logging.DEBUG if quiet else logging.WARNING,
                 "In topic %r, %s is left alone and tried again later: %s",
@@ -48,7 +56,7 @@ class Aside:
                 why,
             )
         pause = SHORTEST_PAUSE if entry is None else min(entry.pause * 2, LONGEST_PAUSE)
-        self._entries[name] = _Entry(pause, self._clock.elapsed() + pause)
+        self._entries[name] = _Entry(pause, now + pause)
 
     def __contains__(self, name: str) -> bool:
         """Say whether it is left alone now."""
@@ -67,4 +75,4 @@ class Aside:
     def trim(self) -> None:
         """Forget what nobody has met for long: it is gone."""
         now = self._clock.elapsed()
-        self._entries = {name: one for name, one in self._entries.items() if now < one.until + LONGEST_PAUSE}
+        self._entries = {name: entry for name, entry in self._entries.items() if now < entry.until + LONGEST_PAUSE}

@@ -193,13 +193,13 @@ class ById:
         found = dict(zip(unsure, await for_each(read, unsure, at_once=context.at_once), strict=True))
         now = await context.now()
         return {
-            uuid: one
-            for uuid, one in found.items()
-            if one is not None
-            and one.lease.claim == request.stem
-            and one.lease.state == "held"
+            uuid: held
+            for uuid, held in found.items()
+            if held is not None
+            and held.lease.claim == request.stem
+            and held.lease.state == "held"
             # There has to be time to read and record them.
-            and one.lease.until > now + 2 * context.margin + context.time.error
+            and held.lease.until > now + 2 * context.margin + context.time.error
         }
 
     async def _adopt(self, request: ClaimRequest, found: dict[str, FoundLease]) -> HeldClaim | None:
@@ -210,19 +210,22 @@ class ById:
         context = self._context
         started = context.clock.elapsed()
         now = await context.now()
-        found = dict(sorted(found.items(), key=lambda one: one[1].lease.key))  # in publish order
-        until = min(one.lease.until for one in found.values())
+        found = dict(sorted(found.items(), key=lambda held: held[1].lease.key))  # in publish order
+        until = min(held.lease.until for held in found.values())
         won = Won(
             until,
             until,
             context.trusted(started, until - now) - context.time.error,
             members={
                 uuid: Member(
-                    name=one.lease.key, deliveries=one.lease.deliveries, reason=one.lease.reason, error=one.lease.error
+                    name=held.lease.key,
+                    deliveries=held.lease.deliveries,
+                    reason=held.lease.reason,
+                    error=held.lease.error,
                 )
-                for uuid, one in found.items()
+                for uuid, held in found.items()
             },
-            versions={uuid: one.version for uuid, one in found.items()},
+            versions={uuid: held.version for uuid, held in found.items()},
         )
         bodies = await Bodies.fetch(context, request.topic, won.members, HASTE)
         if context.clock.elapsed() >= won.deadline:
@@ -285,7 +288,9 @@ class ById:
             await uncut(renewing.leave(context.patient(), held), context.clock, PARTING)
             raise
         # The session before us may have been given what is bad or gone now: it counts as handed out.
-        bodies.decisions = {uuid: one.model_copy(update={"unseen": False}) for uuid, one in bodies.decisions.items()}
+        bodies.decisions = {
+            uuid: decision.model_copy(update={"unseen": False}) for uuid, decision in bodies.decisions.items()
+        }
         claim = as_claim(context, request, standing, bodies, versions={}, deadline=deadline)
         if changed.session_end <= now:
             raise renewing.lost_error(claim, "it is older than claims.max_claim_age_seconds")

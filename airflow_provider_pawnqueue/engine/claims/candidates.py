@@ -108,7 +108,7 @@ class Finder:
         for _ in range(WAITS):
             async with self._lock:
                 found = await self._look(wanted, most, most_reads)
-                self._lent.update(one.uuid for one in found)
+                self._lent.update(candidate.uuid for candidate in found)
                 if found or not self._lent:
                     return found
                 self._returned.clear()
@@ -118,7 +118,7 @@ class Finder:
 
     def take_back(self, lent: Sequence[Candidate], left: Sequence[Candidate]) -> None:
         """Hear that a claim has tried for what it was given, and what of it is left to be had."""
-        self._lent.difference_update(one.uuid for one in lent)
+        self._lent.difference_update(candidate.uuid for candidate in lent)
         if self._view is not None:
             self._view.shelf = [*left, *self._view.shelf]
         self._returned.set()
@@ -281,7 +281,7 @@ class Finder:
         """
         now = await self._context.now()
         some = dict(list(view.doubtful.items())[:most])
-        view.doubtful = {uuid: one for uuid, one in view.doubtful.items() if uuid not in some}
+        view.doubtful = {uuid: candidate for uuid, candidate in view.doubtful.items() if uuid not in some}
         leases = view.leases or {}
         known = self._known
         ghosts = await known.read_leases(
@@ -301,8 +301,8 @@ class Finder:
                 ready[uuid] = lease
         free = await self._judge(view, ready, now)
         return [
-            Candidate(one.uuid, one.name, one.size, free.get(uuid))
-            for uuid, one in some.items()
+            Candidate(candidate.uuid, candidate.name, candidate.size, free.get(uuid))
+            for uuid, candidate in some.items()
             if uuid in free or uuid in ghosts
         ]
 

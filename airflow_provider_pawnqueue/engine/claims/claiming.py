@@ -216,7 +216,7 @@ class Attempt:
         for _ in range(ROUNDS):
             used = sum(sizes[uuid] for uuid in won.members)
             batch = picks.take(request.most - len(won.members), request.most_bytes - used, is_first=not won.members)
-            sizes.update({one.uuid: one.size for one in batch})
+            sizes.update({candidate.uuid: candidate.size for candidate in batch})
             if not batch or context.clock.elapsed() - started > request.session_ttl * SHARE:
                 break
             refused = 0
@@ -233,44 +233,44 @@ class Attempt:
 
     async def _ask_for(self, won: Won, batch: Sequence[Candidate]) -> int:
         """Ask for these leases; return how many of them are not ours."""
-        steps = [self._step(one, won) for one in batch]
-        won.asked.update({one.uuid: member for one, (_, member) in zip(batch, steps, strict=True)})
+        steps = [self._step(candidate, won) for candidate in batch]
+        won.asked.update({candidate.uuid: member for candidate, (_, member) in zip(batch, steps, strict=True)})
         patient = self._context.patient(self._patience)
         outcomes = await patient.registers.write([step for step, _ in steps])
         refused = 0
-        for one, (_, member), outcome in zip(batch, steps, outcomes, strict=True):
+        for candidate, (_, member), outcome in zip(batch, steps, outcomes, strict=True):
             if not isinstance(outcome, Unknown):
-                del won.asked[one.uuid]
+                del won.asked[candidate.uuid]
             if isinstance(outcome, Done):
-                won.members[one.uuid] = member
-                won.versions[one.uuid] = outcome.version
+                won.members[candidate.uuid] = member
+                won.versions[candidate.uuid] = outcome.version
             else:
                 # Refused: another consumer was faster. Unknown: where it lands, it names a claim that does not know it.
                 refused += 1
                 if isinstance(outcome, Unknown):
                     self.fault = self.fault or outcome.fault
                     # ⚑ §5.6: it concerns its own message; the others are not to wait for it again and again.
-                    self._finder.aside.put(one.uuid, outcome.fault)
+                    self._finder.aside.put(candidate.uuid, outcome.fault)
         return refused
 
-    def _step(self, one: Candidate, won: Won) -> tuple[Step, Member]:
-        request, before = self._request, one.lease
+    def _step(self, candidate: Candidate, won: Won) -> tuple[Step, Member]:
+        request, before = self._request, candidate.lease
         # ⚑ §4: deliveries are hand-outs: this will be the next.
-        member = Member(name=one.name, deliveries=1)
+        member = Member(name=candidate.name, deliveries=1)
         if before is not None:
             told = before.lease
-            member = Member(name=one.name, deliveries=told.deliveries + 1, reason=told.reason, error=told.error)
+            member = Member(name=candidate.name, deliveries=told.deliveries + 1, reason=told.reason, error=told.error)
         # Its time is the session's: a claimer that dies before it has recorded the claim is soon known to be gone.
         lease = leases.held(
-            one.uuid,
-            one.name,
+            candidate.uuid,
+            candidate.name,
             consumer=request.consumer,
             claim=request.stem,
             deliveries=member.deliveries,
             until=min(won.until, won.session_until),
             ttl=min(request.ttl, request.session_ttl),
         ).model_copy(update={"reason": member.reason, "error": member.error})
-        key = layout.lease(request.topic.name, one.uuid)
+        key = layout.lease(request.topic.name, candidate.uuid)
         return Step(key, lease, Expect.NOTHING if before is None else before.version), member
 
     def _note(self, bodies: Bodies) -> None:

@@ -187,7 +187,7 @@ class Claims:
 
     def _give_out(self, claim: HeldClaim) -> HeldClaim:
         now = self._context.clock.elapsed()
-        self._given_out = [one for one in self._given_out if one.is_held(now) or one.is_unfinished()]
+        self._given_out = [given for given in self._given_out if given.is_held(now) or given.is_unfinished()]
         if claim:
             self._given_out.append(claim)
         return claim

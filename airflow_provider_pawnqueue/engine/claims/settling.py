@@ -42,27 +42,27 @@ class Settled:
 def by_uuid(decisions: Mapping[str, Decision], uuids: Mapping[str, Sequence[str]]) -> dict[str, Decision]:
     """Return what was decided of messages, by the uuids under which they are kept, where it was said by their ids."""
     return {
-        uuid: decision if uuid == one else decision.model_copy(update={"id": one})
-        for one, decision in decisions.items()
-        for uuid in uuids.get(one, ())
+        uuid: decision if uuid == message_id else decision.model_copy(update={"id": message_id})
+        for message_id, decision in decisions.items()
+        for uuid in uuids.get(message_id, ())
     }
 
 
 def told(result: Settled, ids: Iterable[str], uuids: Mapping[str, Sequence[str]]) -> Settlement:
     """Tell what became of messages, by their ids."""
-    settlement = Settlement(not_in_claim=[one for one in ids if one not in uuids])
+    settlement = Settlement(not_in_claim=[message_id for message_id in ids if message_id not in uuids])
     names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
-    for one in ids:
-        of_one = uuids.get(one, ())
+    for message_id in ids:
+        of_one = uuids.get(message_id, ())
         if any(uuid in result.unknown for uuid in of_one):
-            settlement.unknown.append(one)
+            settlement.unknown.append(message_id)
         elif any(uuid in result.lost for uuid in of_one):
-            settlement.lost.append(one)
+            settlement.lost.append(message_id)
         elif of_one:
-            names.get(result.decided[of_one[0]].how, settlement.lost).append(one)
+            names.get(result.decided[of_one[0]].how, settlement.lost).append(message_id)
         for uuid in of_one:
             if uuid in result.unfinished:
-                settlement.unfinished[one] = str(result.unfinished[uuid])
+                settlement.unfinished[message_id] = str(result.unfinished[uuid])
     return settlement
 
 
@@ -112,8 +112,8 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
         record = claim.record
         standing = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
         # What the janitor gave back after the claim had ended is lost to whoever settles it now.
-        late = {uuid for uuid, one in standing.items() if one.lost}
-        before = {uuid: one for uuid, one in standing.items() if uuid not in late}
+        late = {uuid for uuid, decision in standing.items() if decision.lost}
+        before = {uuid: decision for uuid, decision in standing.items() if uuid not in late}
         new = {uuid: decisions[uuid] for uuid in decisions if uuid not in record.settled}
         if not new:
             return Settled(decided=before, lost=late)

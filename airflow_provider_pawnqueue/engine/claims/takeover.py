@@ -119,12 +119,16 @@ class _Judging:
             # again.
             judged.decided.append((record, decided))
         # A lease that landed late: its claim was recorded without it.
-        judged.free.update(_not_handed_out({uuid: one for uuid, one in leases.items() if uuid not in record.members}))
-        undecided = {uuid: one for uuid, one in leases.items() if uuid in record.members and uuid not in record.settled}
+        judged.free.update(
+            _not_handed_out({uuid: found for uuid, found in leases.items() if uuid not in record.members})
+        )
+        undecided = {
+            uuid: found for uuid, found in leases.items() if uuid in record.members and uuid not in record.settled
+        }
         # ⚑ §4: open, or fenced early on behalf of somebody: its process may be alive and know nothing yet.
         if undecided and self._context.is_over(record.free_at, now) and await self._has_ended(standing):
             # Begun once more, and not as far as its record: it is another lease of the same claim that was recorded.
-            anew = {u: one for u, one in undecided.items() if one.lease.deliveries > record.members[u].deliveries}
+            anew = {u: found for u, found in undecided.items() if found.lease.deliveries > record.members[u].deliveries}
             judged.free.update({**undecided, **_not_handed_out(anew)})
 
     async def _has_ended(self, standing: FoundRecord) -> bool:

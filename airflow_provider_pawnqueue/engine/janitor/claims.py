@@ -60,8 +60,8 @@ class Claims:
                 continue  # its holder works, and settles it itself
             wanted.append((layout.claim_stem(*parsed), info))
 
-        async def alone(one: tuple[str, ObjectInfo]) -> None:
-            await self._care.alone(one[1].key, self._claim(*one), None)
+        async def alone(listed_claim: tuple[str, ObjectInfo]) -> None:
+            await self._care.alone(listed_claim[1].key, self._claim(*listed_claim), None)
 
         await for_each(alone, wanted, at_once=context.at_once)
 
@@ -169,7 +169,7 @@ class Claims:
         which alone remembers it, be closed and in time be deleted.
         """
         settled, left = standing.record.settled, standing.record.unsettled
-        released = [uuid for uuid, one in settled.items() if one.how == "released"]
+        released = [uuid for uuid, decision in settled.items() if decision.how == "released"]
         failed: dict[str, PawnQueueError] = {}
         versions = await self._leases_of(standing.record, released + left, failed)
         closed = True
@@ -180,13 +180,15 @@ class Claims:
             record = confirmed.record
             todo = [
                 uuid
-                for uuid, one in record.settled.items()
-                if (uuid in versions if one.how == "released" else self._may_be_here(record.stem, uuid))
+                for uuid, decision in record.settled.items()
+                if (uuid in versions if decision.how == "released" else self._may_be_here(record.stem, uuid))
             ]
             carried_out = self._carry_out_or_tell(record, todo, versions, failed)
             _, final = await effects.finish(self._care.context, self._care.topic, confirmed, carried_out)
             closed = not failed and final is not None
-        self._report.finished_effects += sum(not one.lost and uuid not in failed for uuid, one in settled.items())
+        self._report.finished_effects += sum(
+            not decision.lost and uuid not in failed for uuid, decision in settled.items()
+        )
         given_back = [uuid for uuid in versions if uuid not in settled or settled[uuid].lost]
         self._report.given_back += len(set(given_back).difference(failed))
         self._report.closed_claims += closed

@@ -41,7 +41,7 @@ class Leases:
             return await self._care.alone(self._key(uuid), self._orphan(uuid, is_here=uuid in here), None)
 
         found = zip(suspects, await for_each(orphan, suspects, at_once=self._care.context.at_once), strict=True)
-        await self._remove({uuid: one for uuid, one in found if one is not None})
+        await self._remove({uuid: lease for uuid, lease in found if lease is not None})
 
     async def _orphan(self, uuid: str, *, is_here: bool) -> FoundLease | None:
         """Finish a move; return a lease that stands for no message, the last trace of one that was settled."""

@@ -95,4 +95,4 @@ class SweepReport:
 
     def counts(self) -> tuple[tuple[str, int], ...]:
         """Return its numbers, by their names."""
-        return tuple((one.name, getattr(self, one.name)) for one in fields(self) if one.type == "int")
+        return tuple((counter.name, getattr(self, counter.name)) for counter in fields(self) if counter.type == "int")

@@ -70,14 +70,14 @@ class _Sweep:
         """Remove reasons whose dead letter is gone: requests of a burial that landed after a redrive."""
         now = await self._context.now()
         parsed = {info.key: layout.parse_dead_letter(info.key) for info in dead}
-        letters = {one[0] for one in parsed.values() if one is not None and not one[1]}
-        self._report.strangers += [key for key, one in parsed.items() if one is None]
+        letters = {letter[0] for letter in parsed.values() if letter is not None and not letter[1]}
+        self._report.strangers += [key for key, letter in parsed.items() if letter is None]
         old = [
-            one[0]
+            letter[0]
             for info in dead
-            if (one := parsed[info.key]) is not None
-            and one[1]
-            and one[0] not in letters
+            if (letter := parsed[info.key]) is not None
+            and letter[1]
+            and letter[0] not in letters
             and now - info.last_modified.timestamp() > LEFTOVER_AGE
         ]
 

@@ -85,7 +85,9 @@ def founder(strategy: Strategy, store: Abilities) -> Strategy:
 
     The record is read before anybody knows the strategy, so it is one object in any bucket.
     """
-    return next(one for one in (strategy, *STRATEGIES) if one.is_one_object and not one.refusal(store))
+    return next(
+        candidate for candidate in (strategy, *STRATEGIES) if candidate.is_one_object and not candidate.refusal(store)
+    )
 
 
 def _named(name: str) -> Strategy | None:

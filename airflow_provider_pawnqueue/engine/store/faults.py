@@ -141,6 +141,7 @@ class Fault(Exception):  # noqa: N818 - it is caught in this folder, and turned 
                 region=place.region,
                 who=place.who(),
                 detail=self.detail,
+                actions=_ACTIONS.get(operation, _ALL_ACTIONS),
             ),
             transient=self.kind in TRANSIENT,
             operation=operation,
@@ -165,6 +166,17 @@ def outcome_of(fault: Fault, place: Place, operation: str, key: str, *, conditio
         return Unknown(error, answered=fault.kind is Kind.SERVER)
     raise error from None
 
+
+#: What a request needs to be allowed. To whom listing is not, AWS denies the reading of what is not there, too.
+_ACTIONS = {
+    "GetObject": "s3:GetObject, and s3:ListBucket, without which AWS denies what is only not there",
+    "HeadObject": "s3:GetObject, and s3:ListBucket, without which AWS denies what is only not there",
+    "PutObject": "s3:PutObject",
+    "CopyObject": "s3:GetObject and s3:PutObject",
+    "DeleteObjects": "s3:DeleteObject",
+    "ListObjects": "s3:ListBucket",
+}
+_ALL_ACTIONS = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
 
 _SENTENCES = {
     Kind.MISSING_KEY: "{what} found nothing in bucket {bucket!r} at {endpoint} ({detail}): it was deleted meanwhile.",
@@ -194,8 +206,7 @@ _SENTENCES = {
     ),
     Kind.EXPIRED: "{endpoint} says that {who} has expired ({detail}): renew the session, or s3.aws_session_token.",
     Kind.DENIED: (
-        "{endpoint} denied {what} in bucket {bucket!r} to {who} ({detail}): check the secret key, and grant "
-        "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket."
+        "{endpoint} denied {what} in bucket {bucket!r} to {who} ({detail}): check the secret key, and grant {actions}."
     ),
     Kind.WRONG_REGION: (
         "Bucket {bucket!r} at {endpoint} is not served for region {region!r} ({detail}): correct s3.region_name."
