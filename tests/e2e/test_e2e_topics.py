@@ -24,7 +24,7 @@ async def test_a_topic_is_created_once_and_seen_by_all(queue: PawnQueue, setting
         assert (await queue.list_topics()).count(topic) == 1
         with pytest.raises(TopicExistsError):
             await another.create_topic(topic, max_deliveries=3)
-        assert (await patiently(lambda: another.update_topic(topic, max_deliveries=3))).max_deliveries == 3
+        assert (await patiently(lambda: another.update_topic(topic, max_deliveries=3))).settings.max_deliveries == 3
     assert (await queue.topic(topic)).settings.max_deliveries == 3
 
 

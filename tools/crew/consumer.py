@@ -136,10 +136,6 @@ async def consume(job: Consuming) -> None:
     diary.close()
 
 
-if __name__ == "__main__":
-    asyncio.run(consume(Consuming.read()))
-
-
 async def _told(settling: Awaitable[Settlement]) -> Settlement:
     """Return what became of each message; that some were lost is told by an error, which is counted here."""
     try:
@@ -148,3 +144,7 @@ async def _told(settling: Awaitable[Settlement]) -> Settlement:
         if error.settlement is None:
             raise
         return error.settlement
+
+
+if __name__ == "__main__":
+    asyncio.run(consume(Consuming.read()))
