@@ -57,8 +57,8 @@ async def test_a_name_that_we_registered_keeps_its_id_with_it(
 async def test_a_topic_that_it_created_is_one_of_ours(ours: PawnQueue, topic: str) -> None:
     """Its marker is a topic with the default settings, which can be changed."""
     assert topic in await ours.list_topics()
-    assert (await ours.create_topic(topic)).max_deliveries == 10
-    assert (await patiently(lambda: ours.update_topic(topic, max_deliveries=3))).max_deliveries == 3
+    assert (await ours.create_topic(topic)).settings.max_deliveries == 10
+    assert (await patiently(lambda: ours.update_topic(topic, max_deliveries=3))).settings.max_deliveries == 3
     assert (await ours.topic(topic)).settings.max_deliveries == 3
 
 
