@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from airflow_provider_pawnqueue.engine.claims import Claim, Message
@@ -93,7 +94,7 @@ def chosen_ids(claim: Claim, messages: object, operation: str) -> list[str]:
         raise _no_messages(messages, claim, operation)
     ids = []
     for given in some:
-        if not isinstance(given, str | Message):
+        if not isinstance(given, str | Message) or isinstance(given, Enum):
             raise _no_messages(given, claim, operation)
         ids.append(given.id if isinstance(given, Message) else given)
     return ids
@@ -116,11 +117,18 @@ def checked_ids(ids: object, topic: str, operation: str) -> set[str] | None:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Say whether it is a number that can be reckoned with."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return not math.isnan(value)
+    except OverflowError:  # an integer that no float holds
+        return False
 
 
 def shown(value: object) -> str:
     """Show what was passed, in short: it may be large, and is nobody's business in full."""
+    if value is not None and not isinstance(value, str | int | float | BaseException):
+        return f"a {type(value).__name__}"  # what is in it may be a payload
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 

@@ -6,6 +6,7 @@ One logger a subject, below ``pawnqueue``: an operator who wants to know what be
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
 
 Subject: TypeAlias = Literal["queue", "topics", "publish", "claims", "dead_letters", "janitor", "store", "registry"]
 
-#: So many ids are named in a line of the log.
-SHOWN = 5
+#: So many ids are named in a line of the log, and so much of a reason.
+SHOWN, LONGEST = 5, 200
+NO_COROUTINE = "for an async one, let a plain one put the event into an asyncio.Queue."
 
 
 def logger_of(subject: Subject) -> logging.Logger:
@@ -68,7 +70,8 @@ class QueueClosed(Event):
             return "Closed the queue; nothing was held."
         what = "left to whoever comes by their ids" if self.kept else "given back"
         rest = "" if self.complete else ", the others wait for their time to end"
-        return f"Closed with {self.claims} open claims: their {self.messages} messages were {what}{rest}."
+        claims, messages = _counted(self.claims, "open claim"), _counted(self.messages, "message")
+        return f"Closed with {claims}: their {messages} {'was' if self.messages == 1 else 'were'} {what}{rest}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +181,7 @@ class ClaimLost(_OfClaim):
 
     def sentence(self) -> str:
         """See :class:`Event`."""
-        return f"Lost {self._what()}, with {self.messages} messages: {self.why}."
+        return f"Lost {self._what()}, with {_counted(self.messages, 'message')}: {self.why}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +196,8 @@ class TakenOver(_OfClaim):
     def sentence(self) -> str:
         """See :class:`Event`."""
         return (
-            f"Ended {self._what()}, whose time is over: {self.messages} messages that consumer {self.consumer!r} had "
-            "not settled may be claimed by others."
+            f"Ended {self._what()}, whose time is over: {_counted(self.messages, 'message')} that consumer "
+            f"{self.consumer!r} had not settled may be claimed by others."
         )
 
 
@@ -209,7 +212,7 @@ class GivenBack(_OfClaim):
 
     def sentence(self) -> str:
         """See :class:`Event`."""
-        return f"Gave back {self.messages} messages of {self._what()}: {self.why}."
+        return f"Gave back {_counted(self.messages, 'message')} of {self._what()}: {self.why}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +232,9 @@ class MessageBuried(Event):
     def sentence(self) -> str:
         """See :class:`Event`."""
         return (
-            f"Message {self.message} of topic {self.topic!r} is a dead letter, after {self.deliveries} deliveries: "
-            f"{self.reason} (claim {self.claim})."
+            f"Message {self.message} of topic {self.topic!r} is a dead letter, after "
+            f"{'1 delivery' if self.deliveries == 1 else f'{self.deliveries} deliveries'}: {self.reason[:LONGEST]!r} "
+            f"(claim {self.claim})."
         )
 
 
@@ -249,7 +253,7 @@ class LettersRedriven(Event):
     def sentence(self) -> str:
         """See :class:`Event`."""
         return (
-            f"Redrove {self.moved} dead letters of topic {self.topic!r}; {self.skipped} were skipped, and "
+            f"Redrove {_counted(self.moved, 'dead letter')} of topic {self.topic!r}; {self.skipped} were skipped, and "
             f"{self.failed} failed."
         )
 
@@ -297,11 +301,11 @@ class Events:
     def __init__(self, listener: object = None) -> None:
         if listener is not None and (not callable(listener) or inspect.iscoroutinefunction(listener)):
             raise InvalidArgumentError(
-                f"on_event is a function of one argument that returns at once, not {listener!r}: from an async "
-                "one, put the event into an asyncio.Queue.",
+                f"on_event is a function of one argument that returns at once, not {listener!r}: {NO_COROUTINE}",
                 operation="open",
             )
-        self._listener: Listener | None = listener
+        self._listener: Callable[[Event], object] | None = listener
+        self._has_failed = False
 
     def tell(self, event: Event) -> None:
         """Write the event into the log, and hand it on. What its listener raises is logged, and changes nothing."""
@@ -311,9 +315,24 @@ class Events:
         if self._listener is None:
             return
         try:
-            self._listener(event)
-        except Exception:
-            logger.exception("on_event failed on %s.", type(event).__name__)
+            told = self._listener(event)
+        except (Exception, asyncio.CancelledError) as error:
+            # ⚑ It changes nothing. What it is broken by is shown once, and named from then on.
+            logger.error(  # noqa: TRY400 - the trace is in it, once
+                "on_event failed on %s: %s: %s", type(event).__name__, type(error).__name__, error,
+                exc_info=None if self._has_failed else error,
+            )  # fmt: skip
+            self._has_failed = True
+            return
+        if inspect.iscoroutine(told):
+            told.close()
+            if not self._has_failed:
+                logger.error("on_event returns a coroutine, which nobody awaits: %s", NO_COROUTINE)
+            self._has_failed = True
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _messages(ids: tuple[str, ...]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from airflow_provider_pawnqueue.engine import layout, size_hint
@@ -60,7 +61,8 @@ class Location:
     key: str
     deliveries: int = 0
     consumer: str = ""
-    until: float | None = None
+    until: datetime | None = None
+    """Until when it is in flight, or is held back; None: nobody can tell, or it is neither."""
     reason: str = ""
     error: str = ""
 
@@ -148,7 +150,8 @@ async def find(context: Context, topic: str, message_id: str) -> Location | None
             if lease is None:
                 return Location(message_id, "pending", info.key)
             state, until = await _judge(context, topic, message_id, lease)
-            return Location(message_id, state, info.key, lease.lease.deliveries, lease.lease.consumer_id, until)
+            end = datetime.fromtimestamp(until, UTC) if until else None
+            return Location(message_id, state, info.key, lease.lease.deliveries, lease.lease.consumer_id, end)
     letter = layout.dead_letter(topic, message_id)
     if await context.store.head(letter) is None:
         return None

@@ -7,7 +7,8 @@ import re
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from enum import Enum
+from typing import Literal, TypeAlias, TypeGuard
 
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, InvalidTopicError
 from airflow_provider_pawnqueue.engine.names import ClaimStem, Unit
@@ -29,15 +30,28 @@ _LONGEST_HOLDER = 1024
 _SHOWN = 40  # of a bad name, in an error
 
 
+def _is_text(value: object) -> TypeGuard[str]:
+    """Say whether it is a text; the member of an Enum of texts is written into a key by its name, and is none."""
+    return isinstance(value, str) and not isinstance(value, Enum)
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - whatever somebody's class does, it is told what it is
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
 def checked_topic(topic: object) -> str:
     """Return the topic's name, or raise before any request is made with it."""
-    if isinstance(topic, str) and _TOPIC.fullmatch(topic):
+    if _is_text(topic) and _TOPIC.fullmatch(topic):
         return topic
-    shown = repr(topic) if len(repr(topic)) <= _SHOWN else f"{repr(topic)[:_SHOWN]}…"
-    size = f" ({len(topic)} characters)" if isinstance(topic, str) else ""
+    shown = _shown(topic)
+    size = f" ({len(topic)} characters)" if _is_text(topic) else ""
     sentence = (
-        f"{shown}{size} is no topic name: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or a digit; "
-        "for a hierarchy of queues, use s3.key_prefix."
+        f"{shown}{size} is no topic name: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or a "
+        "digit; for a hierarchy of queues, use s3.key_prefix."
     )
     raise InvalidTopicError(sentence, topic=str(topic)[:128])
 
@@ -151,29 +165,34 @@ def parse_stem(stem: str) -> tuple[str, int] | None:
 
 def checked_message_id(message_id: object) -> str:
     """Return the id under which a message is kept, or raise before any request is made with it."""
-    if isinstance(message_id, str) and _UUID.fullmatch(message_id):
+    if _is_text(message_id) and _UUID.fullmatch(message_id):
         return message_id
     raise InvalidArgumentError(
-        f"{repr(message_id)[:_SHOWN]} is no id of a message: it is the UUID that publish() returned.", operation="find"
+        f"{_shown(message_id)} is no id of a message: it is the UUID that publish() returned.", operation="find"
     )
 
 
 def checked_claim_id(claim_id: object) -> str:
     """Return the claim's id, or raise before any request is made with it."""
-    if isinstance(claim_id, str) and _CLAIM_ID.fullmatch(claim_id):
+    if _is_text(claim_id) and _CLAIM_ID.fullmatch(claim_id):
         return claim_id
     raise InvalidArgumentError(
-        f"{str(claim_id)[:_SHOWN]!r} is no claim id: use 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
+        f"{_shown(claim_id)} is no claim id: use a text of 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
         operation="claim",
     )
 
 
 def checked_holder(name: object, what: str) -> str:
     """Return the name of who claims, or raise before any request is made with it."""
-    if isinstance(name, str) and 1 <= len(name) <= _LONGEST_HOLDER and name.encode(errors="replace").decode() == name:
+    if (
+        _is_text(name)
+        and name.strip()
+        and len(name) <= _LONGEST_HOLDER
+        and name.encode(errors="replace").decode() == name
+    ):
         return name
     raise InvalidArgumentError(
-        f"{what} is a text of 1 to {_LONGEST_HOLDER:,} characters, not {repr(name)[:_SHOWN]}.", operation="claim"
+        f"{what} is a text of 1 to {_LONGEST_HOLDER:,} characters, not {_shown(name)}.", operation="claim"
     )
 
 

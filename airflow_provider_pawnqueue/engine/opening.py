@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypedDict, TypeVar
 
 from airflow_provider_pawnqueue.engine import bucket
 from airflow_provider_pawnqueue.engine.clock import Clock, SystemClock
@@ -56,6 +56,13 @@ class Opening(Generic[Q]):
     def __await__(self) -> Generator[Any, None, Q]:
         """Open the queue; its user closes it."""
         return self._open().__await__()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Help out who has forgotten to await it."""
+        raise AttributeError(
+            f"A queue that is not open yet has no {name!r}: write queue = await PawnQueue.open(...), or async with "
+            "PawnQueue.open(...) as queue; without asyncio, with SyncPawnQueue.open(...) as queue."
+        )
 
     async def __aenter__(self) -> Q:
         """Open the queue for the length of a block."""

@@ -42,7 +42,7 @@ class _Result:
 class NewMessage:
     """A message to publish, where a payload alone does not say all of it."""
 
-    payload: Mapping[str, Any]
+    payload: Mapping[str, Any] = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
     """Text to text. Beside those of the call; where both have a name, this one's holds."""
 
@@ -205,10 +205,11 @@ def _error(topic: str, ids: list[str], failed: dict[str, StoreError], unknown: d
     if failed:
         parts.append(f"{len(failed)} were not published")
     if unknown:
-        parts.append(f"of {len(unknown)} it could not be found out")
+        parts.append(f"of {len(unknown)} it is not known whether they were")
     return PublishError(
         f"Of {len(ids)} messages for topic {topic!r}, {' and '.join(parts)}: {first} "
-        "The error's .failed, .unknown and .published name them; publish the failed ones again.",
+        "The error's .failed, .unknown and .published name them. Publish the failed ones again; what is unknown may be "
+        "there, and would then be there twice.",
         topic=topic,
         operation="publish",
         cause=first,

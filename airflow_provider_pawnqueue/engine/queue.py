@@ -31,7 +31,7 @@ from airflow_provider_pawnqueue.engine.claims.renewing import renew, session_tim
 from airflow_provider_pawnqueue.engine.concurrency import all_of
 from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters, kept_under
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, LeaseLostError, QueueClosedError
-from airflow_provider_pawnqueue.engine.events import Claimed, LettersRedriven, Settled, Swept
+from airflow_provider_pawnqueue.engine.events import Claimed, LettersRedriven, Settled, Swept, logger_of
 from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats, find, peek, stats
 from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, sweep, sweep_probes
 from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
@@ -169,7 +169,7 @@ class PawnQueue:
         It takes a second, which is how long other processes may go on publishing into it.
 
         :param force: delete all that is in it too: messages, whoever works on them, and dead letters.
-        :param dry_run: change nothing, and count what would be deleted.
+        :param dry_run: change nothing: raise where the deletion would, else count what would be deleted.
         :raises TopicNotEmptyError: there are messages, leases, unfinished claims or dead letters: how many, roughly.
         """
         self._check_open()
@@ -280,6 +280,7 @@ class PawnQueue:
             are still theirs, and never a second batch.
         :param owner: on whose behalf, for ``claim_id``; without it, the consumer's name.
         :param wait: look again for so many seconds while there is nothing, or while another one works for this id.
+            Where the store does not answer, ``retry.budget_seconds`` come on top.
         :param session_ttl: for how many seconds of ``ttl`` this process is trusted with the claim without renewing it;
             without it, all of them. Where somebody else (the janitor of a DAG's run) keeps the claim for its owner, a
             retry has it after so long.
@@ -483,6 +484,8 @@ class PawnQueue:
         """
         self._check_open()
         most = checked_count(max_messages, "max_messages", "dead_letters")
+        checked_flag(newest_first, "newest_first", "dead_letters")
+        checked_flag(payloads, "payloads", "dead_letters")
         await self._topic(topic, "dead_letters")
         return await dead_letters(
             self._context, topic, most=most, newest_first=newest_first, after=after, payloads=payloads
@@ -491,7 +494,7 @@ class PawnQueue:
     async def redrive(
         self, topic: str, ids: Iterable[str] | str | None = None, *, max_messages: int | None = None
     ) -> RedriveResult:
-        """Give dead letters back to the queue, with their count of deliveries at zero.
+        """Give dead letters back to the queue, with their count of deliveries at zero, in the order of their ids.
 
         :param ids: which, by the ids of dead letters or of their messages; without it, all of them.
         :param max_messages: how many at most.
@@ -507,8 +510,9 @@ class PawnQueue:
             done = await redrive(self._context, topic, only=only, most=most)
         finally:
             self._claims.look_anew(topic)
-        counts = {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
-        self._context.events.tell(LettersRedriven(topic=topic, **counts))
+        if done.moved or done.failed:
+            counts = {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
+            self._context.events.tell(LettersRedriven(topic=topic, **counts))
         return done
 
     # --- looking after a topic ---
@@ -534,7 +538,10 @@ class PawnQueue:
         return report
 
     async def peek(self, topic: str, max_messages: int = 10) -> list[Message]:
-        """Read messages from the head without claiming them, whether or not others have them."""
+        """Read messages from the head without claiming them, whether or not others have them.
+
+        Their ``deliveries`` are not looked up, and are 0: :meth:`find` tells those of one.
+        """
         self._check_open()
         most = checked_count(max_messages, "max_messages", "peek")
         await self._topic(topic, "peek")
@@ -565,6 +572,8 @@ class PawnQueue:
             wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
         """
         self._check_loop()
+        if keep_claims is not None:
+            checked_flag(keep_claims, "keep_claims", "close")
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.ensure_future(self._close(keep_claims))
@@ -601,12 +610,26 @@ class PawnQueue:
                 lost=tuple(done.lost),
             )
         )
+        if done.unknown:
+            logger_of("claims").warning(
+                "Of %d messages of claim %s of topic %r it could not be found out whether they are settled (%s, say): "
+                "settle them again, or they may be delivered again.",
+                len(done.unknown),
+                claim.stem,
+                claim.topic,
+                done.unknown[0],
+            )
         if done.lost:
+            if claim.given_away:
+                why = "this process has handed it over: settle them where it was attached to"
+            else:
+                why = "others have them, or may have; a longer ttl, or keep_alive, keeps a claim over long work"
+                if claim.state != "open" or not claim.is_ours():
+                    claim.lose("it was taken over")
             raise LeaseLostError(
                 f"Claim {claim.claim_id} of topic {claim.topic!r} had lost {len(done.lost)} of the "
-                f"{len(list(done))} messages that were to be settled ({done.lost[0]}, say): others have them, or may "
-                "have, and deliver them again. The error's .settlement tells what became of each; to keep a claim over "
-                "long work, use keep_alive or a longer ttl.",
+                f"{len(list(done))} messages that were to be settled ({done.lost[0]!r}): {why}. The error's "
+                ".settlement tells what became of each.",
                 topic=claim.topic,
                 message=done.lost[0],
                 operation=operation,

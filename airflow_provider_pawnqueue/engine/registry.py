@@ -273,7 +273,7 @@ class Heartbeat:
 
     def enlist(self, role: Role, name: str) -> None:
         """Register somebody beside what is done at this moment, which does not wait for it, nor fail with it."""
-        if self._registry.knows(role, name) or (role, name) in self._enlisting:
+        if self._registry.knows(role, name) or (role, name) in self._enlisting or (role, name) in self._refused:
             return
         task = asyncio.create_task(self._enlist(role, name), name=f"pawnqueue-register-{name}")
         self._enlisting[role, name] = task
@@ -283,9 +283,10 @@ class Heartbeat:
         try:
             await self._registry.register(role, name)
         except PawnQueueError as error:
-            if (role, name) not in self._refused:
+            # What is denied, or is no name for the registry, is not tried again by this process.
+            if not getattr(error, "transient", False):
                 self._refused.add((role, name))
-                logger.warning("%s %r could not be registered, and works all the same: %s", role[:-1], name, error)
+            logger.warning("%s %.60r could not be registered, and works all the same: %s", role[:-1], name, error)
             return
         self.start()
 

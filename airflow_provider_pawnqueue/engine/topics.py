@@ -243,7 +243,10 @@ def _settings(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> 
 def missing(topic: str, operation: str) -> TopicNotFoundError:
     """Make the error of who wants a topic that is not there."""
     return TopicNotFoundError(
-        f"Topic {topic!r} does not exist: create it with create_topic({topic!r}).", topic=topic, operation=operation
+        f"Topic {topic!r} does not exist: create it with create_topic({topic!r}), or look for its right name in "
+        "list_topics().",
+        topic=topic,
+        operation=operation,
     )
 
 

@@ -55,7 +55,7 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
     "publish(producer='')": (lambda q, _: q.publish(TOPIC, [{}], producer=""), "name of a producer or consumer"),
     "claim(consumer='')": (lambda q, _: q.claim(TOPIC, ""), "consumer is a text of 1 to 1,024 characters"),
     "claim(owner='')": (lambda q, _: q.claim(TOPIC, "c", owner=""), "owner is a text of 1 to 1,024 characters"),
-    "claim(claim_id=5)": (lambda q, _: q.claim(TOPIC, "c", claim_id=5), "'5' is no claim id"),
+    "claim(claim_id=5)": (lambda q, _: q.claim(TOPIC, "c", claim_id=5), "5 is no claim id: use a text"),
     "claim(ttl=0)": (lambda q, _: q.claim(TOPIC, "c", ttl=0), "ttl=0: pass a number of seconds above"),
     "claim(session_ttl=-1)": (lambda q, _: q.claim(TOPIC, "c", session_ttl=-1), "session_ttl=-1: pass a number"),
     "claim(session_ttl>ttl)": (lambda q, _: q.claim(TOPIC, "c", ttl=9, session_ttl=10), "session_ttl=10 is more than"),

@@ -158,7 +158,7 @@ async def test_what_nobody_can_tell_is_named_as_unknown(world: World, ann: Proce
                 ann.client.inject("lost", key=f"*{key[-41:-5]}*")
 
     ann.client.meanwhile = choose
-    with pytest.raises(PublishError, match="of 1 it could not be found out") as caught:
+    with pytest.raises(PublishError, match="of 1 it is not known whether they were") as caught:
         await ann.queue.publish(TOPIC, numbered(5))
     error = caught.value
     assert list(error.unknown) == [error.ids[2]]

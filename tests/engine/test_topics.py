@@ -417,7 +417,10 @@ async def test_what_is_not_there_is_named_with_its_remedy(queue: PawnQueue) -> N
     ):
         with pytest.raises(TopicNotFoundError) as caught:
             await call("orders")
-        assert str(caught.value) == "Topic 'orders' does not exist: create it with create_topic('orders')."
+        assert str(caught.value) == (
+            "Topic 'orders' does not exist: create it with create_topic('orders'), or look for its right name in "
+            "list_topics()."
+        )
         assert (caught.value.topic, caught.value.operation) == ("orders", operation)
 
 

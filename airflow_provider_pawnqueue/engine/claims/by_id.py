@@ -327,15 +327,19 @@ class ById:
         return as_claim(self._context, request, standing, Bodies(), versions={}, deadline=0.0)
 
 
+def _who(record: ClaimRecord) -> str:
+    who = f"consumer {record.consumer!r} (in another process, or by another claim of this one)"
+    return who if record.owner == record.consumer else f"{who} on behalf of {record.owner!r}"
+
+
 def busy_error(
     context: Context, request: ClaimRequest, record: ClaimRecord, until: float, now: float
 ) -> ClaimBusyError:
     """Say who has the claim, and until when."""
     left = max(0.0, until + context.margin - now)
     return ClaimBusyError(
-        f"Claim {request.claim_id} of topic {request.topic.name!r} is worked for by consumer {record.consumer!r} on "
-        f"behalf of {record.owner!r}, for {left:.0f} more seconds unless that is renewed: claim again then, pass "
-        "wait=, or claim under another claim_id.",
+        f"Claim {request.claim_id} of topic {request.topic.name!r} is worked for by {_who(record)}, for {left:.0f} "
+        "more seconds unless that is renewed: claim again then, pass wait=, or claim under another claim_id.",
         claim_id=request.claim_id,
         owner=record.owner,
         until=datetime.fromtimestamp(until + context.margin, UTC),

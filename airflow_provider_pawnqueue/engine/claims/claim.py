@@ -23,7 +23,7 @@ class Message:
     topic: str
     producer_id: str
     created_at: datetime
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
     deliveries: int = 1
 
@@ -53,9 +53,16 @@ class ClaimReference:
             return cls(str(data["topic"]), str(data["claim_id"]), int(data["generation"]), str(data["session"]))
         except (KeyError, TypeError, ValueError) as problem:
             raise InvalidArgumentError(
-                f"This is no claim reference ({problem!r} is wrong or missing): pass what hand_over() returned.",
+                f"This is no claim reference ({_wrong(data, problem)}): pass what hand_over() returned, or the dict of "
+                "its to_dict(), which JSON can carry.",
                 operation="attach",
             ) from None
+
+
+def _wrong(data: object, problem: Exception) -> str:
+    if not isinstance(data, Mapping):
+        return f"it is a {type(data).__name__}"
+    return f"{problem} is missing" if isinstance(problem, KeyError) else f"{problem}"
 
 
 class Claim(ABC):
@@ -149,7 +156,8 @@ class Claim(ABC):
     def hand_over(self) -> ClaimReference:
         """Give the claim to another process, which attaches to it: this one works on it no more.
 
-        The other process need not wait, as it knows by the reference that nobody works on the messages.
+        The other process need not wait, as it knows by the reference that nobody works on the messages. The
+        reference's ``to_dict()`` goes through JSON.
         """
         self.give_away()
         return ClaimReference(self.topic, self.claim_id, self.generation, self.session)
@@ -182,4 +190,5 @@ class Claim(ABC):
 
     def __repr__(self) -> str:
         """Show which claim it is; payloads are nobody's business in a log."""
-        return f"<Claim {self.claim_id}.{self.generation} of {self.topic!r}: {len(self)} messages, {self.state}>"
+        state = "lost" if self.lost else self.state
+        return f"<Claim {self.claim_id}.{self.generation} of {self.topic!r}: {len(self)} messages, {state}>"

@@ -82,7 +82,7 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
         deliveries=_handed_out(member, decision),
         consumer=record.consumer,
         claim=record.stem,
-        at=iso(decision.until or record.until),
+        at=iso(decision.until or record.created_at),
         name=member.name,
         given_reason=member.reason,
         given_error=member.error,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.claim import Claim, Message
-from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, PawnQueueError
 from airflow_provider_pawnqueue.engine.events import ClaimLost, HandedOver
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ class HeldClaim(Claim):
     @property
     def seconds_left(self) -> float:
         """See :class:`Claim`."""
-        if self._lost is not None or self._given_away:
-            return 0.0
+        if self._lost is not None or not self.is_ours() or self.state != "open" or not self.left:
+            return 0.0  # given back and settled are nobody's to work on, too
         return max(0.0, self.trusted_until() - self._context.clock.elapsed())
 
     @property
@@ -163,6 +163,14 @@ class HeldClaim(Claim):
         """Hear until when, in elapsed time, it is trusted from now on, and for how long its session was renewed."""
         self._deadline = deadline
         self._session_ttl = session_ttl
+
+    def __reduce__(self) -> NoReturn:
+        raise PawnQueueError(
+            f"Claim {self.claim_id} of topic {self.topic!r} stays in its process: pass claim.hand_over() to another "
+            "one, which attaches to it.",
+            topic=self.topic,
+            operation="pickle",
+        )
 
     def lose(self, why: str) -> None:
         """Remember that it is lost, unless it was left to others."""

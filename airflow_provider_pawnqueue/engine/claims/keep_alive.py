@@ -21,6 +21,8 @@ logger = logger_of("claims")
 
 #: When the block is left, a renewal under way is waited for so long, and so is ``on_lost``; then they are cut.
 GRACE = 5.0
+#: So long a renewal may go without an answer before that is worth a warning.
+PATIENCE = 5.0
 #: The shortest pause between two renewals: whatever is asked for, and whatever fails, it is no busy loop.
 LEAST_PAUSE = 0.05
 
@@ -127,12 +129,21 @@ class KeepAlive:
         renewal = asyncio.ensure_future(renewing.renew(self._context, self._claim, self._ttl))
         renewal.add_done_callback(_fault)  # it may be cut below, and nobody asks it any more
         self._renewal = renewal
+        slow = False
         try:
             while not renewal.done():
                 left = self._left()
                 if left <= 0:
                     return None if self._is_left or self._is_over() else self._too_late()
-                await self._wait(left, renewal)
+                await self._wait(left if slow else min(left / 2, PATIENCE), renewal)
+                if not (slow or renewal.done()):
+                    slow = True
+                    logger.warning(
+                        "Claim %s could not be renewed yet, as the store does not answer; it is trusted for %.0f more "
+                        "seconds.",
+                        self._claim.claim_id,
+                        max(0.0, self._left()),
+                    )
         finally:
             renewal.cancel()
         self._renewal = None
@@ -143,7 +154,9 @@ class KeepAlive:
         why = "its time was over before it was renewed"
         if renewing.lengthened(self._context, record, math.inf) <= record.until:
             why = "it has come to the age of claims.max_claim_age_seconds, past which none is renewed"
-        elif self._failure is not None:
+        elif self._failure is None:
+            why = f"{why}, as the store has not answered since"
+        else:
             why = f"{why}; the last attempt ended with {type(self._failure).__name__}: {self._failure}"
         error = renewing.lost_error(self._claim, why)
         error.cause = self._failure

@@ -129,8 +129,9 @@ def lost_error(claim: HeldClaim, why: str) -> LeaseLostError:
     """Remember that the claim is lost, and make the error that says so."""
     claim.lose(why)
     return LeaseLostError(
-        f"Claim {claim.claim_id} of topic {claim.topic!r} is lost: {why}. Stop working on its {len(claim)} messages: "
-        "others may have them. A longer ttl, or earlier renewals, keep a claim over long work.",
+        f"Claim {claim.claim_id} of topic {claim.topic!r} is lost: {why}. Stop working on what is left of it "
+        f"({len(claim.left)} messages): others may have them. A longer ttl, or earlier renewals, keep a claim over "
+        "long work.",
         topic=claim.topic,
         operation="renew",
     )

@@ -77,8 +77,8 @@ class Backoff:
             return last
         tried = f"{self.attempts} attempt{'s' if self.attempts > 1 else ''}"
         sentence = (
-            f"{str(last).removesuffix('.')}; given up after {tried} in {self._settings.budget_seconds:g} seconds "
-            "(at most retry.budget_seconds)."
+            f"{str(last).removesuffix('.')}; given up after {tried} in {self._clock.elapsed() - self._started:.0f} "
+            "seconds (at most retry.budget_seconds)."
         )
         return RetryBudgetExceededError(
             sentence, transient=True, operation=last.operation, cause=last, topic=last.topic, message=last.message

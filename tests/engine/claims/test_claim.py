@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
+import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +16,8 @@ from airflow_provider_pawnqueue.engine import (
     InvalidArgumentError,
     InvalidTopicError,
     LeaseLostError,
+    NewMessage,
+    PawnQueueError,
     QueueClosedError,
     StoreError,
     TopicNotFoundError,
@@ -498,3 +503,59 @@ async def test_a_claim_has_at_most_so_many_bytes(ann: Process, most: int, sizes:
     assert [len(claim) for claim in claims] == sizes
     assert [one for claim in claims for one in claim.ids] == ids
     assert not await ann.queue.claim(TOPIC, "c", max_bytes=most)
+
+
+async def test_what_was_given_back_is_trusted_for_no_time(world: World, ann: Process, bob: Process) -> None:
+    """Whoever looks at the clock while the queue is closed, or all is settled, stops at once."""
+    await ann.queue.publish(TOPIC, numbered(4))
+    requeued = await ann.queue.claim(TOPIC, "c", max_messages=2)
+    assert requeued.seconds_left > 20
+    await ann.queue.nack(requeued, requeue=True)
+    assert requeued.seconds_left == 0
+    held = await bob.queue.claim(TOPIC, "c", max_messages=2)
+    assert held.seconds_left > 20
+    await bob.queue.aclose()
+    assert held.seconds_left == 0
+    assert held.deadline <= datetime.fromtimestamp(world.clock.wall(), UTC)
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
+async def test_a_claim_stays_in_its_process(ann: Process, send: Callable[[object], object]) -> None:
+    """Who sends it elsewhere is told how it is handed over."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c")
+    with pytest.raises(PawnQueueError, match=r"stays in its process: pass claim.hand_over\(\)"):
+        send(claim)
+
+
+async def test_a_payload_shows_in_no_repr(ann: Process) -> None:
+    """Of a message, a claim, a letter and what is to be published: payloads are nobody's business in a log."""
+    secret = {"text": "nobody's business"}
+    await ann.queue.publish(TOPIC, [secret])
+    claim = await ann.queue.claim(TOPIC, "c")
+    shown = [repr(claim), repr(claim[0]), repr(NewMessage(secret)), repr(await ann.queue.peek(TOPIC))]
+    await ann.queue.nack(claim)
+    shown.append(repr(await ann.queue.dead_letters(TOPIC)))
+    assert not [text for text in shown if "business" in text]
+
+
+async def test_who_settles_what_he_handed_over_is_told_so(ann: Process) -> None:
+    """It was his own doing: no advice about times to live."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c")
+    claim.hand_over()
+    with pytest.raises(LeaseLostError, match="this process has handed it over: settle them where it was attached to"):
+        await ann.queue.ack(claim)
+
+
+async def test_a_claim_that_was_lost_says_so_once_it_is_known(world: World, ann: Process, bob: Process) -> None:
+    """An ack that comes too late finds it out, too."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c")
+    await world.later()
+    assert await bob.queue.claim(TOPIC, "d")
+    assert claim.lost is None
+    with pytest.raises(LeaseLostError):
+        await ann.queue.ack(claim)
+    assert claim.lost == "it was taken over"
+    assert "lost" in repr(claim)

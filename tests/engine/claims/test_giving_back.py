@@ -72,7 +72,7 @@ async def test_a_queue_that_is_closed_gives_back(
     await ann.queue.ack(claim, claim.ids[:1])
     with caplog.at_level(logging.INFO):
         await ann.queue.aclose()
-    [line] = [record.message for record in caplog.records if "open claims" in record.message]
+    [line] = [record.message for record in caplog.records if "open claim" in record.message]
     assert "2 messages" in line
     assert numbers(await bob.queue.claim(TOPIC, "d")) == [3, 4, 5]
     assert numbers(await bob.queue.attach(reference)) == [0, 1]
