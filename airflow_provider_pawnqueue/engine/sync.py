@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from airflow_provider_pawnqueue.engine.arguments import checked_callback
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
+from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.queue import NACK, PawnQueue
 
 if TYPE_CHECKING:
@@ -41,11 +42,18 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import Store
     from airflow_provider_pawnqueue.engine.topics import Topic, TopicOptions
 
+A = TypeVar("A")
 T = TypeVar("T")
+
+logger = logger_of("queue")
 
 
 class _Loop:
-    """An event loop that runs in a daemon thread of this process."""
+    """An event loop that runs in a daemon thread of this process.
+
+    Nothing that is raised in that thread ends it, as a loop ends that runs in the main thread: who calls would wait for
+    ever for a loop that is gone, and the program that was to end would go on.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -53,24 +61,36 @@ class _Loop:
         self._loop = self._runner.get_loop()
         self._end = asyncio.Event()
         self._ending = False
+        self._is_over = False  # also where nobody has asked for it
+        self._waited_for: set[concurrent.futures.Future[Any]] = set()
         self._lock = threading.Lock()  # nothing is begun once the end has begun: nobody would finish it
         self._thread = threading.Thread(target=self._run, name="pawnqueue-loop", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work to its end, and return its result; an interrupt of the caller cancels it."""
+        """Run the work to its end, and return its result; an interrupt of the caller cancels it.
+
+        What the work raises is raised here, also where it is to end the program.
+        """
         with self._lock:
-            if self._ending or threading.current_thread() is self._thread:
+            if self._ending or self._is_over or self.is_here():
                 work.close()
-                raise QueueClosedError if self._ending else PawnQueueError(_OWN_THREAD)
+                raise PawnQueueError(_OWN_THREAD) if self.is_here() else self._ended()
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._waited_for.add(future)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise QueueClosedError from None  # another thread has closed the queue in the middle of it
+            raise self._ended() from None  # another thread has closed the queue in the middle of it
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._waited_for.discard(future)
+
+    def is_here(self) -> bool:
+        """Say whether it is the loop's own thread that asks, which cannot wait for itself."""
+        return threading.current_thread() is self._thread
 
     def stop(self) -> None:
         """End all that still runs, the loop and its thread. May be called twice; an interrupt leaves nothing behind."""
@@ -81,13 +101,41 @@ class _Loop:
         self._thread.join()
 
     def _run(self) -> None:
-        with self._runner:  # which ends what is left
-            self._runner.run(self._end.wait())
+        try:
+            with self._runner:  # which ends what is left
+                self._turn()
+        except BaseException:
+            logger.exception("The event loop of a SyncPawnQueue did not end in good order.")
+        finally:
+            for future in list(self._waited_for):  # nobody else would wake who waits for it
+                with suppress(concurrent.futures.InvalidStateError):
+                    future.set_exception(self._ended())
+
+    def _turn(self) -> None:
+        try:
+            while not self._end.is_set():
+                try:
+                    self._runner.run(self._end.wait())
+                except BaseException as error:
+                    if self._loop.is_closed():
+                        raise
+                    # It has thrown the loop out of its round; whose call it belongs to is told by its own future.
+                    logger.warning("%r was raised in the thread of SyncPawnQueue's event loop, which goes on.", error)
+        finally:
+            with self._lock:
+                self._is_over = True
+
+    def _ended(self) -> PawnQueueError:
+        return PawnQueueError(_GONE) if self._is_over and not self._ending else QueueClosedError()
 
 
 _OWN_THREAD = (
     "A method of SyncPawnQueue was called from the thread of its own event loop (by on_lost, say), and would wait for "
     "itself: call it from another thread."
+)
+_GONE = (
+    "The thread of this SyncPawnQueue's event loop has ended, although the queue was not closed: nothing can be done "
+    "with it any more, and the log tells why. Open another one; its claims are had again when their time is over."
 )
 
 
@@ -106,16 +154,40 @@ class SyncKeepAlive:
         """Tell of the loss, in the thread of the loop: what is raised here is logged there."""
         self.error = error
         self.lost.set()
+        if self._on_lost is None:
+            return None
+        told = _guarded(self._on_lost, "on_lost")(error)
+        return _heard_out(told, "on_lost") if inspect.isawaitable(told) else None
+
+
+def _guarded(callback: Callable[[A], T], name: str) -> Callable[[A], T]:
+    """Have a callback of the user's raise nothing but errors: whoever calls it in the loop's thread logs those."""
+
+    def called(what: A) -> T:
         try:
-            return None if self._on_lost is None else self._on_lost(error)
-        except (SystemExit, KeyboardInterrupt) as end:
-            raise PawnQueueError(_NO_EXIT, operation="on_lost", cause=end) from end
+            return callback(what)
+        except Exception:
+            raise
+        except BaseException as end:
+            raise _no_exit(name, end) from end
+
+    return called
 
 
-_NO_EXIT = (
-    "on_lost is called in the thread of the queue's own event loop, and cannot end the program from there: let it tell "
-    "the thread that works, by an event for example."
-)
+async def _heard_out(told: Awaitable[None], name: str) -> None:
+    try:
+        await told
+    except (SystemExit, KeyboardInterrupt) as end:
+        raise _no_exit(name, end) from end
+
+
+def _no_exit(name: str, end: BaseException) -> PawnQueueError:
+    return PawnQueueError(
+        f"{name} is called in the thread of the queue's own event loop, and cannot end the program from there: let it "
+        "tell the thread that works, by an event for example.",
+        operation=name,
+        cause=end,
+    )
 
 
 class SyncPawnQueue:
@@ -141,10 +213,13 @@ class SyncPawnQueue:
         **sections: Unpack[Sections],
     ) -> Self:
         """Open the queue that is in a bucket."""
+        listener = on_event
+        if callable(on_event) and not inspect.iscoroutinefunction(on_event):  # which is refused
+            listener = _guarded(on_event, "on_event")
 
         async def reopen() -> PawnQueue:
             return await PawnQueue.open(
-                settings, store=store, session=session, clock=clock, on_event=on_event, **sections
+                settings, store=store, session=session, clock=clock, on_event=listener, **sections
             )
 
         return cls(reopen)

@@ -10,8 +10,8 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import pytest
 
@@ -33,11 +33,15 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotFoundError,
     layout,
 )
+from airflow_provider_pawnqueue.engine.events import Event
+from airflow_provider_pawnqueue.engine.janitor import OpenClaim
 from airflow_provider_pawnqueue.engine.records import BucketRecord
 from tests.engine.virtual import Client, World, numbered, numbers
 from tests.support.claims import trusted_until
 
 TOPIC = "orders"
+
+T = TypeVar("T")
 
 
 def threads() -> list[str]:
@@ -338,6 +342,149 @@ def test_what_on_lost_raises_is_logged(
     assert f"on_lost of claim {claim.claim_id} failed" in caplog.text
     assert error.__name__ in caplog.text
     assert queue.list_topics() == [TOPIC]
+
+
+def within(work: Callable[[], T], seconds: float = 5.0) -> T:
+    """Do the work in a thread of its own, and fail where it hangs; what it raises is raised here."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - whatever it is
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done.result(seconds)
+
+
+EXITS = [SystemExit, KeyboardInterrupt]
+
+
+@pytest.fixture
+def watched(store: MemoryStore) -> Iterator[SyncPawnQueue]:
+    """A queue with a topic of three messages, which is closed only if that does not hang."""
+    queue = within(lambda: SyncPawnQueue.open(store=store))
+    within(lambda: queue.create_topic(TOPIC))
+    within(lambda: queue.publish(TOPIC, numbered(3)))
+    yield queue
+    within(queue.close)
+    assert threads() == []
+
+
+@pytest.mark.parametrize("error", EXITS)
+def test_what_ends_the_program_is_raised_in_who_gave_a_generator(
+    watched: SyncPawnQueue, error: type[BaseException]
+) -> None:
+    """And the queue goes on for others."""
+
+    def generator() -> Iterator[dict[str, int]]:
+        yield {"n": 1}
+        raise error
+
+    with pytest.raises(error):
+        within(lambda: watched.publish(TOPIC, generator()))
+    assert within(watched.list_topics) == [TOPIC]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("error", EXITS)
+def test_what_ends_the_program_is_raised_in_who_sweeps(
+    watched: SyncPawnQueue, error: type[BaseException], *, is_async: bool
+) -> None:
+    """By whatever kind of ``ask``; and other calls that are under way go on."""
+    begun = threading.Event()
+
+    def ask(_: OpenClaim) -> None:
+        raise error
+
+    async def ask_later(_: OpenClaim) -> None:
+        raise error
+
+    def wait() -> list[str]:
+        begun.set()
+        return watched.claim("later", "c", wait=20).ids
+
+    assert within(lambda: watched.claim(TOPIC, "c", claim_id="a"))
+    within(lambda: watched.create_topic("later"))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        assert begun.wait(20)
+        with pytest.raises(error):
+            within(lambda: watched.sweep(TOPIC, ask=ask_later if is_async else ask))
+        ids = within(lambda: watched.publish("later", numbered(1)))
+        assert waiting.result(20) == ids
+
+
+@pytest.mark.parametrize("error", [*EXITS, asyncio.CancelledError])
+def test_what_on_event_raises_is_logged(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    """And changes nothing, even if it was to end the program."""
+
+    def on_event(_: Event) -> None:
+        raise error
+
+    queue = within(lambda: SyncPawnQueue.open(store=store, on_event=on_event))
+    within(lambda: queue.create_topic(TOPIC))
+    assert len(within(lambda: queue.publish(TOPIC, numbered(2)))) == 2
+    within(queue.close)
+    assert "on_event failed on Published" in caplog.text
+    assert error.__name__ in caplog.text
+    assert threads() == []
+
+
+@pytest.mark.parametrize("error", EXITS)
+def test_what_an_async_on_lost_raises_is_logged(
+    watched: SyncPawnQueue, store: MemoryStore, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    """As what a plain one raises: the block goes on, and so does the queue."""
+
+    async def on_lost(_: LeaseLostError) -> None:
+        raise error
+
+    claim = within(lambda: watched.claim(TOPIC, "c"))
+    fence(store, claim)
+
+    def work() -> None:
+        with watched.keep_alive(claim, on_lost=on_lost, interval=0.01) as keeper:
+            assert keeper.lost.wait(20)
+
+    within(work)
+    assert f"on_lost of claim {claim.claim_id} failed" in caplog.text
+    assert error.__name__ in caplog.text
+    assert within(watched.list_topics) == [TOPIC]
+
+
+def test_what_is_raised_in_the_thread_of_the_loop_does_not_end_it(watched: SyncPawnQueue) -> None:
+    """Also where it belongs to no call."""
+
+    def end() -> None:
+        raise SystemExit
+
+    watched._loop._loop.call_soon_threadsafe(end)
+    assert within(watched.list_topics) == [TOPIC]
+    watched._loop._loop.call_soon_threadsafe(watched._loop._loop.stop)
+    assert within(watched.list_topics) == [TOPIC]
+
+
+def test_a_queue_whose_thread_is_gone_says_so(store: MemoryStore) -> None:
+    """Who waits for it and who calls it later is told, and hangs no more than who closes it."""
+    queue = within(lambda: SyncPawnQueue.open(store=store))
+    within(lambda: queue.create_topic(TOPIC))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: queue.claim(TOPIC, "c", wait=3600))
+        while len(asyncio.all_tasks(queue._loop._loop)) < 2:
+            time.sleep(0.01)
+        queue._loop._loop.call_soon_threadsafe(queue._loop._end.set)
+        with pytest.raises(PawnQueueError, match="has ended"):
+            waiting.result(20)
+    for call in (queue.list_topics, queue.close):
+        with pytest.raises(PawnQueueError, match="has ended"):
+            within(call)
+    with pytest.raises(QueueClosedError):
+        within(queue.list_topics)
+    assert threads() == []
 
 
 def test_keep_alive_follows_the_claims_own_time(store: MemoryStore) -> None:
