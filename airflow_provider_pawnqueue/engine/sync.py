@@ -17,14 +17,17 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from airflow_provider_pawnqueue.engine.arguments import checked_callback
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.arguments import checked_callback, checked_flag
+from airflow_provider_pawnqueue.engine.claims import Claim, Message
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
 from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
 from airflow_provider_pawnqueue.engine.queue import NACK, PawnQueue
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.arguments import Chosen
-    from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
+    from airflow_provider_pawnqueue.engine.claims import ClaimReference, KeepAlive, Settlement
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage
     from airflow_provider_pawnqueue.engine.errors import LeaseLostError
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport
     from airflow_provider_pawnqueue.engine.opening import Sections
     from airflow_provider_pawnqueue.engine.probe import ProbeResult
-    from airflow_provider_pawnqueue.engine.publish import NewMessage
     from airflow_provider_pawnqueue.engine.redrive import RedriveResult
     from airflow_provider_pawnqueue.engine.registry import Registration
     from airflow_provider_pawnqueue.engine.removal import Removed
@@ -43,9 +45,13 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.topics import Topic, TopicOptions
 
 A = TypeVar("A")
+G = TypeVar("G")
 T = TypeVar("T")
 
 logger = logger_of("queue")
+
+#: Ids that need not be drawn, or are none: the queue itself takes or refuses them.
+_AS_GIVEN = (str, bytes, dict, list, tuple, set, frozenset, Message, Claim)
 
 
 class _Loop:
@@ -233,6 +239,11 @@ class SyncPawnQueue:
             raise
 
     def _run(self, work: Callable[[PawnQueue], Awaitable[T]]) -> T:
+        queue = self._opened()
+        return self._loop.run(_call(lambda: work(queue)))
+
+    def _opened(self) -> PawnQueue:
+        """Return the queue of this process, or refuse what is closed."""
         if self._closed:
             raise QueueClosedError
         if self._loop.pid != os.getpid():
@@ -242,7 +253,17 @@ class SyncPawnQueue:
                 loop.stop()  # another thread was faster
             else:
                 self._queue, self._loop = queue, loop
-        return self._loop.run(_call(lambda: work(self._queue)))
+        return self._queue
+
+    def _drawn(self, given: G) -> G | list[Any]:
+        """Return what an iterable gives, drawn in its caller's thread: the loop's has claims to renew meanwhile.
+
+        An iterable may be slow, may call this queue, or may be of use in its own thread alone (a cursor of sqlite).
+        """
+        self._opened()
+        if given is None or isinstance(given, _AS_GIVEN) or not isinstance(given, Iterable):
+            return given
+        return list(given)
 
     @property
     def closed(self) -> bool:
@@ -310,9 +331,12 @@ class SyncPawnQueue:
         create: bool = False,
     ) -> list[str]:
         """Publish messages, and return their ids in order."""
-        return self._run(
-            lambda queue: queue.publish(topic, payloads, producer=producer, headers=headers, create=create)
-        )
+        limits = self._opened()._context.settings.limits  # noqa: SLF001 - of its own twin
+        layout.checked_topic(topic)
+        checked_flag(create, "create", "publish")
+        # In the caller's thread, as in _drawn; each is copied as it is when it is iterated over.
+        drawn = [NewMessage(each.payload, each.headers) for each in checked_messages(payloads, headers, limits, topic)]
+        return self._run(lambda queue: queue.publish(topic, drawn, producer=producer, create=create))
 
     def claim(  # noqa: PLR0913 - all but the first two have a default
         self,
@@ -385,7 +409,8 @@ class SyncPawnQueue:
 
     def ack(self, claim: Claim, ids: Chosen | None = None) -> Settlement:
         """Settle messages as done. They are not delivered again."""
-        return self._run(lambda queue: queue.ack(claim, ids))
+        drawn = self._drawn(ids)
+        return self._run(lambda queue: queue.ack(claim, drawn))
 
     def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
@@ -398,7 +423,10 @@ class SyncPawnQueue:
         error: str = "",
     ) -> Settlement:
         """Settle messages as not done: buried, or with ``requeue`` given back to the queue."""
-        return self._run(lambda queue: queue.nack(claim, ids, requeue=requeue, delay=delay, reason=reason, error=error))
+        drawn = self._drawn(ids)
+        return self._run(
+            lambda queue: queue.nack(claim, drawn, requeue=requeue, delay=delay, reason=reason, error=error)
+        )
 
     def dead_letters(
         self,
@@ -420,7 +448,8 @@ class SyncPawnQueue:
         self, topic: str, ids: Iterable[str] | str | None = None, *, max_messages: int | None = None
     ) -> RedriveResult:
         """Give dead letters back to the queue, with their count of deliveries at zero."""
-        return self._run(lambda queue: queue.redrive(topic, ids, max_messages=max_messages))
+        drawn = self._drawn(ids)
+        return self._run(lambda queue: queue.redrive(topic, drawn, max_messages=max_messages))
 
     def sweep(self, topic: str, *, dry_run: bool = False, ask: AskOwner | None = None) -> SweepReport:
         """Let the janitor sweep the topic once."""

@@ -22,6 +22,7 @@ from airflow_provider_pawnqueue.engine import (
     InvalidPayloadError,
     LeaseLostError,
     MemoryStore,
+    NewMessage,
     PawnQueue,
     PawnQueueError,
     PublishError,
@@ -485,6 +486,99 @@ def test_a_queue_whose_thread_is_gone_says_so(store: MemoryStore) -> None:
     with pytest.raises(QueueClosedError):
         within(queue.list_topics)
     assert threads() == []
+
+
+def test_a_generator_runs_in_the_thread_of_its_caller(queue: SyncPawnQueue) -> None:
+    """It may call the queue itself, read a cursor, and yield one dict again and again."""
+    seen: set[threading.Thread] = set()
+
+    def payloads() -> Iterator[dict[str, int]]:
+        reused = {}
+        for number in range(3):
+            seen.add(threading.current_thread())
+            assert queue.list_topics() == [TOPIC]
+            reused["n"] = number
+            yield reused
+
+    ids = within(lambda: queue.publish(TOPIC, payloads(), headers={"a": "1"}))
+    claim = queue.claim(TOPIC, "c")
+    assert claim.ids == ids
+    assert numbers(claim) == [0, 1, 2]
+    assert [message.headers for message in claim] == [{"a": "1"}] * 3
+
+    def drawn(ids: list[str]) -> Iterator[str]:
+        for each in ids:
+            seen.add(threading.current_thread())
+            assert queue.list_topics() == [TOPIC]
+            yield each
+
+    assert within(lambda: queue.ack(claim, drawn(ids[:1]))).acked == ids[:1]
+    assert within(lambda: queue.nack(claim, drawn(ids[1:]))).buried == ids[1:]
+    assert len(within(lambda: queue.redrive(TOPIC, drawn(ids[1:2]))).moved) == 1
+    assert "pawnqueue-loop" not in {thread.name for thread in seen}
+
+
+def test_a_slow_generator_keeps_nobody_from_renewing(queue: SyncPawnQueue) -> None:
+    """The queue goes on while its caller draws the payloads."""
+    queue.publish(TOPIC, numbered(1))
+    claim = queue.claim(TOPIC, "c")
+    slow, done = threading.Event(), threading.Event()
+
+    def payloads() -> Iterator[dict[str, int]]:
+        slow.set()
+        assert done.wait(5)
+        yield {"n": 1}
+
+    with ThreadPoolExecutor(1) as pool:
+        published = pool.submit(queue.publish, TOPIC, payloads())
+        assert slow.wait(5)
+        try:
+            within(lambda: queue.renew(claim), 3)
+        finally:
+            done.set()
+        assert len(published.result(5)) == 1
+
+
+WRONG: dict[str, Callable[[Any], Any]] = {
+    "a dict for a list": lambda queue: queue.publish(TOPIC, {"a": 1}),
+    "a number": lambda queue: queue.publish(TOPIC, 1),
+    "the second": lambda queue: queue.publish(TOPIC, iter([{}, {"a": {1}}])),
+    "headers": lambda queue: queue.publish(TOPIC, [], headers={"a": 1}),
+    "own headers": lambda queue: queue.publish(TOPIC, [NewMessage({}, {"a": 1})]),  # type: ignore[dict-item]
+    "topic": lambda queue: queue.publish("/", 1),
+    "create": lambda queue: queue.publish(TOPIC, 1, create="yes"),
+    "ids of letters": lambda queue: queue.redrive(TOPIC, {"a": 1}),
+    "an id of letters": lambda queue: queue.redrive(TOPIC, [1]),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_wrong_iterables_are_told_of_as_in_the_asynchronous_queue(store: MemoryStore, wrong: str) -> None:
+    """In the same words."""
+    async with PawnQueue.open(store=store) as theirs:
+        await theirs.create_topic(TOPIC)
+        with pytest.raises(InvalidArgumentError) as expected:
+            await WRONG[wrong](theirs)
+    with SyncPawnQueue.open(store=store) as ours, pytest.raises(InvalidArgumentError) as caught:
+        WRONG[wrong](ours)
+    assert type(caught.value) is type(expected.value)
+    assert str(caught.value) == str(expected.value)
+
+
+def test_a_closed_queue_draws_nothing(store: MemoryStore) -> None:
+    """What a generator would have given is still there for another queue."""
+    with SyncPawnQueue.open(store=store) as queue:
+        queue.create_topic(TOPIC)
+        claim = queue.claim(TOPIC, "c")
+    payloads, ids = iter([{"n": 1}]), iter(["a"])
+    for call in (
+        lambda: queue.publish(TOPIC, payloads),
+        lambda: queue.ack(claim, ids),
+        lambda: queue.redrive(TOPIC, ids),
+    ):
+        with pytest.raises(QueueClosedError):
+            call()
+    assert [*payloads, *ids] == [{"n": 1}, "a"]
 
 
 def test_keep_alive_follows_the_claims_own_time(store: MemoryStore) -> None:
