@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import contextmanager, suppress
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.arguments import checked_callback, checked_flag
@@ -485,7 +485,16 @@ class SyncPawnQueue:
     def __repr__(self) -> str:
         return repr(self._queue).replace(PawnQueue.__name__, type(self).__name__, 1)
 
+    def __reduce__(self) -> NoReturn:
+        raise PawnQueueError(
+            "A SyncPawnQueue cannot be copied or pickled, as its thread and connections cannot: open one in each "
+            "process, and hand over claims (claim.hand_over()).",
+            operation="pickle",
+        )
+
     def __enter__(self) -> Self:
+        if self._closed:
+            raise QueueClosedError
         return self
 
     def __exit__(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -248,6 +250,52 @@ def test_a_claim_cannot_be_used_with_a_closed_queue(store: MemoryStore) -> None:
             use(claim)
     with pytest.raises(QueueClosedError), queue.keep_alive(claim):
         pass
+
+
+def test_a_closed_queue_is_not_entered(store: MemoryStore) -> None:
+    """The block is not begun, as with the asynchronous queue."""
+    queue = SyncPawnQueue.open(store=store)
+    queue.close()
+    with pytest.raises(QueueClosedError), queue:
+        pytest.fail("it was entered")
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy, copy.copy])
+def test_a_queue_is_not_copied(queue: SyncPawnQueue, copied: Callable[[SyncPawnQueue], object]) -> None:
+    """Its thread is of one process: it says what to do instead."""
+    with pytest.raises(PawnQueueError, match="open one in each process"):
+        copied(queue)
+
+
+CLAIM_USES: dict[str, Callable[[SyncPawnQueue, Claim], object]] = {
+    "ack": lambda queue, claim: queue.ack(claim),
+    "nack": lambda queue, claim: queue.nack(claim),
+    "renew": lambda queue, claim: queue.renew(claim),
+    "keep_alive": lambda queue, claim: queue.keep_alive(claim).__enter__(),
+}
+
+
+@pytest.mark.parametrize("use", CLAIM_USES)
+def test_a_claim_of_another_queue_is_refused(queue: SyncPawnQueue, store: MemoryStore, use: str) -> None:
+    """It is handed over and attached to instead; the queue that gave it out works with it as before."""
+    queue.publish(TOPIC, numbered(2))
+    claim = queue.claim(TOPIC, "c")
+    with SyncPawnQueue.open(store=store) as other:
+        with pytest.raises(InvalidArgumentError, match="another queue"):
+            within(lambda: CLAIM_USES[use](other, claim))
+        assert queue.ack(claim, claim.ids[0]).complete
+        assert other.ack(other.attach(claim.hand_over())).complete
+
+
+async def test_a_claim_of_another_asynchronous_queue_is_refused(store: MemoryStore) -> None:
+    """Also where both are of one event loop."""
+    async with PawnQueue.open(store=store) as ours, PawnQueue.open(store=store) as other:
+        await ours.create_topic(TOPIC)
+        await ours.publish(TOPIC, numbered(1))
+        claim = await ours.claim(TOPIC, "c")
+        with pytest.raises(InvalidArgumentError, match="another queue"):
+            await other.ack(claim)
+        assert (await ours.ack(claim)).complete
 
 
 def test_closing_ends_what_other_threads_wait_for(store: MemoryStore) -> None:
@@ -691,6 +739,53 @@ def test_it_works_in_a_forked_child() -> None:
         """
     )
     assert printed.strip() == "parent []"
+
+
+def test_a_claim_of_before_the_fork_is_refused() -> None:
+    """Also while it was being renewed; it is handed over to the child instead, and the parent's renewal goes on."""
+    printed = run(
+        """
+        from airflow_provider_pawnqueue.engine import InvalidArgumentError
+        begun, go_on = threading.Event(), threading.Event()
+        class Slow(MemoryStore):
+            slow = False
+            async def put(self, key, *given, **named):
+                if self.slow:
+                    begun.set()
+                    await asyncio.to_thread(go_on.wait, 20)
+                return await super().put(key, *given, **named)
+        import asyncio
+        store = Slow()
+        store._write(layout.BUCKET_RECORD, BucketRecord(strategy='conditional_write').encode())
+        queue = SyncPawnQueue.open(store=store, registry={"register_consumers": False})
+        queue.create_topic("t")
+        queue.publish("t", [{"n": 1}])
+        claim = queue.claim("t", "c")
+        store.slow = True
+        renewing = threading.Thread(target=queue.renew, args=[claim])
+        renewing.start()
+        assert begun.wait(10)
+        pid = os.fork()
+        if not pid:
+            signal.alarm(10)
+            store.slow = False
+            for use in (queue.ack, queue.nack, queue.renew, lambda claim: queue.keep_alive(claim).__enter__()):
+                try:
+                    use(claim)
+                except InvalidArgumentError as error:
+                    assert "forked" in str(error)
+                else:
+                    os._exit(1)
+            os._exit(0 if queue.ack(queue.attach(claim.hand_over())).complete else 2)
+        status = os.waitpid(pid, 0)[1]
+        store.slow = False
+        go_on.set()
+        renewing.join(10)
+        print(status, queue.ack(claim).complete)
+        queue.close()
+        """
+    )
+    assert printed.strip() == "0 True"
 
 
 def test_closing_in_a_child_that_never_used_it_closes_nothing_of_the_parents() -> None:
