@@ -364,7 +364,7 @@ class PawnQueue:
         :raises LeaseLostError: it is no longer ours; stop working on its messages.
         """
         self._check_open()
-        held = HeldClaim.of(claim, "renew")
+        held = HeldClaim.of(claim, "renew", self._context)
         settings = self._context.settings
         time = None if ttl is None else checked_ttl(settings, ttl)
         session = None if session_ttl is None else checked_session_ttl(settings, session_ttl, time or claim.ttl)
@@ -390,7 +390,7 @@ class PawnQueue:
             third of that time.
         """
         self._check_open()
-        held = HeldClaim.of(claim, "keep_alive")
+        held = HeldClaim.of(claim, "keep_alive", self._context)
         checked_callback(on_lost, "on_lost", "the error", "keep_alive")
         settings = self._context.settings
         margin = self._context.margin
@@ -419,7 +419,7 @@ class PawnQueue:
             those that were still the claim's are acked all the same.
         """
         self._check_open()
-        held = HeldClaim.of(claim, "ack")
+        held = HeldClaim.of(claim, "ack", self._context)
         return await self._settle(held, chosen_ids(claim, ids, "ack"), Decision(how="acked"), "ack")
 
     async def nack(  # noqa: PLR0913 - all but the claim have a default
@@ -443,7 +443,7 @@ class PawnQueue:
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
         """
         self._check_open()
-        held = HeldClaim.of(claim, "nack")
+        held = HeldClaim.of(claim, "nack", self._context)
         chosen = chosen_ids(claim, ids, "nack")
         checked_flag(requeue, "requeue", "nack")
         told = {

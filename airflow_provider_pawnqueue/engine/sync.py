@@ -15,15 +15,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import contextmanager, suppress
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
-from airflow_provider_pawnqueue.engine.arguments import checked_callback
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.arguments import checked_callback, checked_flag
+from airflow_provider_pawnqueue.engine.claims import Claim, Message
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
+from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
 from airflow_provider_pawnqueue.engine.queue import NACK, PawnQueue
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.arguments import Chosen
-    from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
+    from airflow_provider_pawnqueue.engine.claims import ClaimReference, KeepAlive, Settlement
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage
     from airflow_provider_pawnqueue.engine.errors import LeaseLostError
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport
     from airflow_provider_pawnqueue.engine.opening import Sections
     from airflow_provider_pawnqueue.engine.probe import ProbeResult
-    from airflow_provider_pawnqueue.engine.publish import NewMessage
     from airflow_provider_pawnqueue.engine.redrive import RedriveResult
     from airflow_provider_pawnqueue.engine.registry import Registration
     from airflow_provider_pawnqueue.engine.removal import Removed
@@ -41,11 +44,22 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import Store
     from airflow_provider_pawnqueue.engine.topics import Topic, TopicOptions
 
+A = TypeVar("A")
+G = TypeVar("G")
 T = TypeVar("T")
+
+logger = logger_of("queue")
+
+#: Ids that need not be drawn, or are none: the queue itself takes or refuses them.
+_AS_GIVEN = (str, bytes, dict, list, tuple, set, frozenset, Message, Claim)
 
 
 class _Loop:
-    """An event loop that runs in a daemon thread of this process."""
+    """An event loop that runs in a daemon thread of this process.
+
+    Nothing that is raised in that thread ends it, as a loop ends that runs in the main thread: who calls would wait for
+    ever for a loop that is gone, and the program that was to end would go on.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -53,24 +67,36 @@ class _Loop:
         self._loop = self._runner.get_loop()
         self._end = asyncio.Event()
         self._ending = False
+        self._is_over = False  # also where nobody has asked for it
+        self._waited_for: set[concurrent.futures.Future[Any]] = set()
         self._lock = threading.Lock()  # nothing is begun once the end has begun: nobody would finish it
         self._thread = threading.Thread(target=self._run, name="pawnqueue-loop", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work to its end, and return its result; an interrupt of the caller cancels it."""
+        """Run the work to its end, and return its result; an interrupt of the caller cancels it.
+
+        What the work raises is raised here, also where it is to end the program.
+        """
         with self._lock:
-            if self._ending or threading.current_thread() is self._thread:
+            if self._ending or self._is_over or self.is_here():
                 work.close()
-                raise QueueClosedError if self._ending else PawnQueueError(_OWN_THREAD)
+                raise PawnQueueError(_OWN_THREAD) if self.is_here() else self._ended()
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._waited_for.add(future)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise QueueClosedError from None  # another thread has closed the queue in the middle of it
+            raise self._ended() from None  # another thread has closed the queue in the middle of it
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._waited_for.discard(future)
+
+    def is_here(self) -> bool:
+        """Say whether it is the loop's own thread that asks, which cannot wait for itself."""
+        return threading.current_thread() is self._thread
 
     def stop(self) -> None:
         """End all that still runs, the loop and its thread. May be called twice; an interrupt leaves nothing behind."""
@@ -81,13 +107,41 @@ class _Loop:
         self._thread.join()
 
     def _run(self) -> None:
-        with self._runner:  # which ends what is left
-            self._runner.run(self._end.wait())
+        try:
+            with self._runner:  # which ends what is left
+                self._turn()
+        except BaseException:
+            logger.exception("The event loop of a SyncPawnQueue did not end in good order.")
+        finally:
+            for future in list(self._waited_for):  # nobody else would wake who waits for it
+                with suppress(concurrent.futures.InvalidStateError):
+                    future.set_exception(self._ended())
+
+    def _turn(self) -> None:
+        try:
+            while not self._end.is_set():
+                try:
+                    self._runner.run(self._end.wait())
+                except BaseException as error:
+                    if self._loop.is_closed():
+                        raise
+                    # It has thrown the loop out of its round; whose call it belongs to is told by its own future.
+                    logger.warning("%r was raised in the thread of SyncPawnQueue's event loop, which goes on.", error)
+        finally:
+            with self._lock:
+                self._is_over = True
+
+    def _ended(self) -> PawnQueueError:
+        return PawnQueueError(_GONE) if self._is_over and not self._ending else QueueClosedError()
 
 
 _OWN_THREAD = (
     "A method of SyncPawnQueue was called from the thread of its own event loop (by on_lost, say), and would wait for "
     "itself: call it from another thread."
+)
+_GONE = (
+    "The thread of this SyncPawnQueue's event loop has ended, although the queue was not closed: nothing can be done "
+    "with it any more, and the log tells why. Open another one; its claims are had again when their time is over."
 )
 
 
@@ -106,16 +160,40 @@ class SyncKeepAlive:
         """Tell of the loss, in the thread of the loop: what is raised here is logged there."""
         self.error = error
         self.lost.set()
+        if self._on_lost is None:
+            return None
+        told = _guarded(self._on_lost, "on_lost")(error)
+        return _heard_out(told, "on_lost") if inspect.isawaitable(told) else None
+
+
+def _guarded(callback: Callable[[A], T], name: str) -> Callable[[A], T]:
+    """Have a callback of the user's raise nothing but errors: whoever calls it in the loop's thread logs those."""
+
+    def called(what: A) -> T:
         try:
-            return None if self._on_lost is None else self._on_lost(error)
-        except (SystemExit, KeyboardInterrupt) as end:
-            raise PawnQueueError(_NO_EXIT, operation="on_lost", cause=end) from end
+            return callback(what)
+        except Exception:
+            raise
+        except BaseException as end:
+            raise _no_exit(name, end) from end
+
+    return called
 
 
-_NO_EXIT = (
-    "on_lost is called in the thread of the queue's own event loop, and cannot end the program from there: let it tell "
-    "the thread that works, by an event for example."
-)
+async def _heard_out(told: Awaitable[None], name: str) -> None:
+    try:
+        await told
+    except (SystemExit, KeyboardInterrupt) as end:
+        raise _no_exit(name, end) from end
+
+
+def _no_exit(name: str, end: BaseException) -> PawnQueueError:
+    return PawnQueueError(
+        f"{name} is called in the thread of the queue's own event loop, and cannot end the program from there: let it "
+        "tell the thread that works, by an event for example.",
+        operation=name,
+        cause=end,
+    )
 
 
 class SyncPawnQueue:
@@ -141,10 +219,13 @@ class SyncPawnQueue:
         **sections: Unpack[Sections],
     ) -> Self:
         """Open the queue that is in a bucket."""
+        listener = on_event
+        if callable(on_event) and not inspect.iscoroutinefunction(on_event):  # which is refused
+            listener = _guarded(on_event, "on_event")
 
         async def reopen() -> PawnQueue:
             return await PawnQueue.open(
-                settings, store=store, session=session, clock=clock, on_event=on_event, **sections
+                settings, store=store, session=session, clock=clock, on_event=listener, **sections
             )
 
         return cls(reopen)
@@ -158,6 +239,11 @@ class SyncPawnQueue:
             raise
 
     def _run(self, work: Callable[[PawnQueue], Awaitable[T]]) -> T:
+        queue = self._opened()
+        return self._loop.run(_call(lambda: work(queue)))
+
+    def _opened(self) -> PawnQueue:
+        """Return the queue of this process, or refuse what is closed."""
         if self._closed:
             raise QueueClosedError
         if self._loop.pid != os.getpid():
@@ -167,7 +253,17 @@ class SyncPawnQueue:
                 loop.stop()  # another thread was faster
             else:
                 self._queue, self._loop = queue, loop
-        return self._loop.run(_call(lambda: work(self._queue)))
+        return self._queue
+
+    def _drawn(self, given: G) -> G | list[Any]:
+        """Return what an iterable gives, drawn in its caller's thread: the loop's has claims to renew meanwhile.
+
+        An iterable may be slow, may call this queue, or may be of use in its own thread alone (a cursor of sqlite).
+        """
+        self._opened()
+        if given is None or isinstance(given, _AS_GIVEN) or not isinstance(given, Iterable):
+            return given
+        return list(given)
 
     @property
     def closed(self) -> bool:
@@ -235,9 +331,12 @@ class SyncPawnQueue:
         create: bool = False,
     ) -> list[str]:
         """Publish messages, and return their ids in order."""
-        return self._run(
-            lambda queue: queue.publish(topic, payloads, producer=producer, headers=headers, create=create)
-        )
+        limits = self._opened()._context.settings.limits  # noqa: SLF001 - of its own twin
+        layout.checked_topic(topic)
+        checked_flag(create, "create", "publish")
+        # In the caller's thread, as in _drawn; each is copied as it is when it is iterated over.
+        drawn = [NewMessage(each.payload, each.headers) for each in checked_messages(payloads, headers, limits, topic)]
+        return self._run(lambda queue: queue.publish(topic, drawn, producer=producer, create=create))
 
     def claim(  # noqa: PLR0913 - all but the first two have a default
         self,
@@ -310,7 +409,8 @@ class SyncPawnQueue:
 
     def ack(self, claim: Claim, ids: Chosen | None = None) -> Settlement:
         """Settle messages as done. They are not delivered again."""
-        return self._run(lambda queue: queue.ack(claim, ids))
+        drawn = self._drawn(ids)
+        return self._run(lambda queue: queue.ack(claim, drawn))
 
     def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
@@ -323,7 +423,10 @@ class SyncPawnQueue:
         error: str = "",
     ) -> Settlement:
         """Settle messages as not done: buried, or with ``requeue`` given back to the queue."""
-        return self._run(lambda queue: queue.nack(claim, ids, requeue=requeue, delay=delay, reason=reason, error=error))
+        drawn = self._drawn(ids)
+        return self._run(
+            lambda queue: queue.nack(claim, drawn, requeue=requeue, delay=delay, reason=reason, error=error)
+        )
 
     def dead_letters(
         self,
@@ -345,7 +448,8 @@ class SyncPawnQueue:
         self, topic: str, ids: Iterable[str] | str | None = None, *, max_messages: int | None = None
     ) -> RedriveResult:
         """Give dead letters back to the queue, with their count of deliveries at zero."""
-        return self._run(lambda queue: queue.redrive(topic, ids, max_messages=max_messages))
+        drawn = self._drawn(ids)
+        return self._run(lambda queue: queue.redrive(topic, drawn, max_messages=max_messages))
 
     def sweep(self, topic: str, *, dry_run: bool = False, ask: AskOwner | None = None) -> SweepReport:
         """Let the janitor sweep the topic once."""
@@ -381,7 +485,16 @@ class SyncPawnQueue:
     def __repr__(self) -> str:
         return repr(self._queue).replace(PawnQueue.__name__, type(self).__name__, 1)
 
+    def __reduce__(self) -> NoReturn:
+        raise PawnQueueError(
+            "A SyncPawnQueue cannot be copied or pickled, as its thread and connections cannot: open one in each "
+            "process, and hand over claims (claim.hand_over()).",
+            operation="pickle",
+        )
+
     def __enter__(self) -> Self:
+        if self._closed:
+            raise QueueClosedError
         return self
 
     def __exit__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -36,6 +37,7 @@ class HeldClaim(Claim):
     ) -> None:
         super().__init__(topic, standing, messages, uuids)
         self._context = context
+        self._pid = os.getpid()
         self._deadline = deadline
         self._session_ttl = session_ttl
         self._is_fleeting = is_fleeting
@@ -45,12 +47,20 @@ class HeldClaim(Claim):
         self.lock = asyncio.Lock()  # one change of the record at a time: our own refusals would only cost requests
 
     @classmethod
-    def of(cls, claim: object, operation: str) -> Self:
+    def of(cls, claim: object, operation: str, context: Context | None = None) -> Self:
         """Return what the engine has of a claim that it is given back.
 
-        :raises InvalidArgumentError: it is no claim.
+        :param context: of the queue that is to work with it, where one is.
+        :raises InvalidArgumentError: it is no claim, or another queue's.
         """
         if isinstance(claim, cls):
+            if context is not None and not claim.is_of(context):
+                raise InvalidArgumentError(
+                    f"Claim {claim.claim_id} was given out by another queue (or before this process was forked), which "
+                    "alone can work with it: hand it over there (claim.hand_over()), and attach() to it here.",
+                    topic=claim.topic,
+                    operation=operation,
+                )
             return claim
         example = f": {operation}(claim, message)" if isinstance(claim, Message) else ""
         raise InvalidArgumentError(
@@ -58,6 +68,13 @@ class HeldClaim(Claim):
             f"{type(claim).__name__}{example}.",
             operation=operation,
         )
+
+    def is_of(self, context: Context) -> bool:
+        """Say whether this hold on the bucket gave it out, in this very process.
+
+        Its lock is of one event loop, and a forked child has a copy of it that nobody opens.
+        """
+        return self._context.time is context.time and self._pid == os.getpid()  # every copy of a hold has its time
 
     @property
     def record(self) -> ClaimRecord:
