@@ -125,6 +125,11 @@ class PawnQueue:
         """The lease strategy that all processes of this bucket follow."""
         return self._agreed.strategy
 
+    @property
+    def settings(self) -> Settings:
+        """The settings that it was opened with. Secrets in them do not show."""
+        return self._context.settings
+
     async def probe(self) -> ProbeResult:
         """Ask the store again what it can do. Changes nothing; :attr:`strategy` stays what was agreed on."""
         self._check_open()

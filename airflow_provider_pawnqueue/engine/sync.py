@@ -275,6 +275,11 @@ class SyncPawnQueue:
         """The lease strategy that all processes of this bucket follow."""
         return self._queue.strategy
 
+    @property
+    def settings(self) -> Settings:
+        """The settings that it was opened with. Secrets in them do not show."""
+        return self._queue.settings
+
     def probe(self) -> ProbeResult:
         """Ask the store again what it can do."""
         return self._run(lambda queue: queue.probe())
@@ -331,7 +336,7 @@ class SyncPawnQueue:
         create: bool = False,
     ) -> list[str]:
         """Publish messages, and return their ids in order."""
-        limits = self._opened()._context.settings.limits  # noqa: SLF001 - of its own twin
+        limits = self._opened().settings.limits
         layout.checked_topic(topic)
         checked_flag(create, "create", "publish")
         # In the caller's thread, as in _drawn; each is copied as it is when it is iterated over.
