@@ -128,7 +128,7 @@ def is_number(value: object) -> TypeGuard[float]:
 def shown(value: object) -> str:
     """Show what was passed, in short: it may be large, and is nobody's business in full."""
     if value is not None and not isinstance(value, str | int | float | BaseException):
-        return f"a {type(value).__name__}"  # what is in it may be a payload
+        return f"a {'Claim' if isinstance(value, Claim) else type(value).__name__}"  # what is in it may be a payload
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 

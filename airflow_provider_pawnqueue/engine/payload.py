@@ -26,7 +26,7 @@ def checked_payload(payload: object, limits: LimitsSettings, topic: str, positio
     """
     where = f"payloads[{position}]"
     if not isinstance(payload, dict):
-        raise _invalid(topic, where, f"is a {type(payload).__name__}", "a payload is a JSON object: pass a dict")
+        raise _invalid(topic, where, f"is {_a(payload)}", "a payload is a JSON object: pass a dict")
     try:
         own = _copied_object(payload, 1, limits.max_payload_depth)
     except _Wrong as wrong:
@@ -52,10 +52,10 @@ def checked_headers(headers: object, topic: str, position: int | None = None) ->
     if headers is None:
         return {}
     if not isinstance(headers, dict):
-        raise _invalid(topic, where, f"is a {type(headers).__name__}", "headers are a dict of text to text")
+        raise _invalid(topic, where, f"is {_a(headers)}", "headers are a dict of text to text")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise _invalid(topic, f"{where}[{name!r}]", f"is a {type(value).__name__}", "headers are text, both sides")
+            raise _invalid(topic, f"{where}[{name!r}]", f"is {_a(value)}", "headers are text, both sides")
         if not _is_unicode(name) or not _is_unicode(value):
             raise _invalid(topic, f"{where}[{name!r}]", *_HALF_A_PAIR)
     size = len(canonical(headers))
@@ -64,6 +64,11 @@ def checked_headers(headers: object, topic: str, position: int | None = None) ->
             topic, where, f"has {size:,} bytes of JSON", f"{MOST_HEADER_BYTES:,} are the most: use the payload"
         )
     return dict(headers)
+
+
+def _a(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 class _Wrong(Exception):  # noqa: N818 - it is caught in this file, and turned into an error for users
@@ -154,7 +159,7 @@ def _copied_as(value: object) -> Callable[[Any, int, int], Any]:
         if isinstance(value, kind):
             return copied
     remedy = "JSON has no such type: convert it, as with .isoformat() or list()"
-    raise _Wrong(f"is a {type(value).__name__}", remedy)
+    raise _Wrong(f"is {_a(value)}", remedy)
 
 
 _HALF_A_PAIR = ("holds half of a surrogate pair", "text must be valid Unicode")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,11 +46,11 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
     "publish(t, None)": (lambda q, _: q.publish(TOPIC, None), "this is a NoneType"),
     "publish(t, 'text')": (lambda q, _: q.publish(TOPIC, "text"), "this is a str"),
     "publish(t, NewMessage)": (lambda q, _: q.publish(TOPIC, NewMessage({})), "this is one of them"),
-    "publish(t, [5])": (lambda q, _: q.publish(TOPIC, [5]), r"payloads\[0\] for topic 'orders' is a int"),
-    "publish(headers=5)": (lambda q, _: q.publish(TOPIC, [{}], headers=5), "headers for topic 'orders' is a int"),
+    "publish(t, [5])": (lambda q, _: q.publish(TOPIC, [5]), r"payloads\[0\] for topic 'orders' is an int"),
+    "publish(headers=5)": (lambda q, _: q.publish(TOPIC, [{}], headers=5), "headers for topic 'orders' is an int"),
     "publish(its own headers)": (
         lambda q, _: q.publish(TOPIC, [{}, NewMessage({}, headers={"a": 5})]),
-        r"payloads\[1\]\.headers\['a'\] for topic 'orders' is a int",
+        r"payloads\[1\]\.headers\['a'\] for topic 'orders' is an int",
     ),
     "publish(create='yes')": (lambda q, _: q.publish(TOPIC, [{}], create="yes"), "create is True or False"),
     "publish(producer='')": (lambda q, _: q.publish(TOPIC, [{}], producer=""), "name of a producer or consumer"),
@@ -181,3 +182,18 @@ async def test_both_queues_say_which_they_are() -> None:
     assert repr(queue) == "<PawnQueue 'queues': closed>"
     with SyncPawnQueue.open(settings, store=MemoryStore()) as twin:
         assert repr(twin) == "<SyncPawnQueue 'queues': conditional_write>"
+
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "misuse.md"
+
+
+async def test_the_page_has_what_is_said(ann: Process) -> None:
+    """Each misuse stands in the table of docs/misuse.md, with the sentence that answers it."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
+    rows = []
+    for misuse, (call, _) in MISUSES.items():
+        with pytest.raises(InvalidArgumentError) as told:
+            await call(ann.queue, claim)
+        rows.append(f"| `{misuse}` | {told.value} |")
+    assert [line for line in PAGE.read_text().splitlines() if line.startswith("| `")] == rows
