@@ -478,6 +478,8 @@ class SyncPawnQueue:
         :param keep_claims: leave the messages of open claims to whoever comes by their claim ids next, who need not
             wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
         """
+        if self._loop.pid == os.getpid() and self._loop.is_here():
+            raise PawnQueueError(_OWN_THREAD, operation="close")
         self._closed = True
         if self._loop.pid != os.getpid():
             return

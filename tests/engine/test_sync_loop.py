@@ -21,6 +21,7 @@ from airflow_provider_pawnqueue.engine import (
     PawnQueueError,
     QueueClosedError,
     SyncPawnQueue,
+    events,
     layout,
 )
 from airflow_provider_pawnqueue.engine.events import Event
@@ -326,3 +327,20 @@ async def test_a_claim_of_another_asynchronous_queue_is_refused(store: MemorySto
         with pytest.raises(InvalidArgumentError, match="another queue"):
             await other.ack(claim)
         assert (await ours.ack(claim)).complete
+
+
+def test_a_queue_is_not_closed_from_its_own_thread(store: MemoryStore) -> None:
+    """A listener that closes would wait for itself: it is told so, and the queue goes on."""
+    told: list[PawnQueueError] = []
+
+    def close(event: events.Event) -> None:
+        if isinstance(event, events.TopicChanged):
+            try:
+                queue.close()
+            except PawnQueueError as error:
+                told.append(error)
+
+    with SyncPawnQueue.open(store=store, on_event=close) as queue:
+        within(lambda: queue.create_topic(TOPIC))
+        assert queue.list_topics() == [TOPIC]
+    assert "from the thread of its own event loop" in str(told[0])
