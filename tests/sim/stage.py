@@ -98,8 +98,11 @@ class Stage:
         """Write down that a process was given a claim's messages, and trusts that until its deadline."""
         holder = holder_of(process, claim)
         deadline = self.virtual(process, trusted_until(claim))
+        now = self.world.loop.now
+        if now >= deadline and process.running(deadline, now) < 0.01:
+            return holder  # it slept over all of its time, between the claim's return and its first look at it
         for one, unit in units(claim).items():
-            self.history.hold(holder, unit, one, self.world.loop.now, deadline)
+            self.history.hold(holder, unit, one, now, deadline)
         return holder
 
     def renewed(self, process: Process, claim: Claim) -> None:
