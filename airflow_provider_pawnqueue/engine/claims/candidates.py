@@ -16,6 +16,7 @@ from airflow_provider_pawnqueue.engine.claims.aside import Aside
 from airflow_provider_pawnqueue.engine.claims.errands import Errands
 from airflow_provider_pawnqueue.engine.claims.known import Known
 from airflow_provider_pawnqueue.engine.concurrency import all_of, first_of
+from airflow_provider_pawnqueue.engine.context import HASTE
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.events import logger_of
 
@@ -46,6 +47,8 @@ WAITS = 5
 MORE = 5
 #: So many keys a LIST shows.
 A_PAGE = 1000
+#: The patience with a lease, in seconds, once others have used up what a look has for those that do not answer well.
+BRIEFLY = 0.3
 #: How long a consumer that found nothing waits for what it has begun to finish for others.
 COURTESY = 1.0
 
@@ -96,6 +99,7 @@ class Finder:
         self._lock = asyncio.Lock()
         self._lent: set[str] = set()  # what claims of this process are trying for
         self._returned = asyncio.Event()
+        self._patience = HASTE  # what is left of it, for leases that cannot be read, in this look
         self._busy = False  # there was something last time: list the leases at once, not after the messages
 
     async def candidates(self, wanted: int, *, most: int, most_reads: int) -> list[Candidate]:
@@ -124,6 +128,7 @@ class Finder:
         self._returned.set()
 
     async def _look(self, wanted: int, most: int, most_reads: int) -> list[Candidate]:
+        self._patience = HASTE
         try:
             view = self._view
             if view is None or await self._is_to_begin_anew(view):
@@ -284,9 +289,12 @@ class Finder:
         view.doubtful = {uuid: candidate for uuid, candidate in view.doubtful.items() if uuid not in some}
         leases = view.leases or {}
         known = self._known
-        ghosts = await known.read_leases(
-            {uuid: leases[uuid] for uuid in some if known.lease(uuid, leases[uuid]) is None}
-        )
+        unread = {uuid: leases[uuid] for uuid in some if known.lease(uuid, leases[uuid]) is None}
+        began = self._context.clock.elapsed()
+        ghosts = await known.read_leases(unread, self._patience)
+        if any(uuid in self.aside for uuid in unread):
+            # ⚑ §5.6: leases that do not answer well share one patience, on however many pages of a topic they are.
+            self._patience = max(BRIEFLY, self._patience - (self._context.clock.elapsed() - began))
         ready = {}
         for uuid in some:
             lease = known.lease(uuid, leases[uuid])

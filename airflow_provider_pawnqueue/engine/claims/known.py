@@ -65,12 +65,14 @@ class Known:
         hint = size_hint.hint_of_lease(info.size, info.last_modified)
         return 0.0 if hint is None else hint.earliest
 
-    async def read_leases(self, infos: Mapping[str, ObjectInfo]) -> set[str]:
+    async def read_leases(self, infos: Mapping[str, ObjectInfo], patience: float) -> set[str]:
         """Read these leases; return those that are not there: they were deleted, or are but ghosts of the listing.
+
+        :param patience: for how many seconds one that does not answer well is tried.
 
         ⚑ §5.6: one that cannot be read is put aside, and concerns its own message only.
         """
-        context = self._context.patient(cut=True)
+        context = self._context.patient(patience, cut=True)
 
         async def read(uuid: str) -> FoundLease | PawnQueueError | None:
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_pawnqueue.engine import StoreError, layout
+from airflow_provider_pawnqueue.engine.context import HASTE
 from tests.engine.virtual import OVERDUE, TOPIC, Process, World, numbered, numbers
 from tools.kit.stores import Answer, CarryOut, Request
 
@@ -69,6 +70,18 @@ async def test_a_lease_that_cannot_be_read(world: World, ann: Process, bob: Proc
     bob.client.heal()
     await world.later(30)
     assert await drained(bob) == [2]
+
+
+async def test_leases_that_cannot_be_read_share_one_patience(world: World, ann: Process, bob: Process) -> None:
+    """However many of them a look meets, they cost it its seconds once."""
+    for _ in range(3):
+        await ann.queue.publish(TOPIC, numbered(100))
+        await ann.queue.claim(TOPIC, "dead", max_messages=100)
+    await world.later()
+    bob.client.inject("lost", "GET", "*/leases/*")
+    began = world.clock.elapsed()
+    assert not await bob.queue.claim(TOPIC, "c", max_messages=1)
+    assert world.clock.elapsed() - began <= 2 * HASTE
 
 
 @pytest.mark.parametrize("effect", ["denied", "lost"])

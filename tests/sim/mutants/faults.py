@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.claims import effects, takeover
+from airflow_provider_pawnqueue.engine.claims import candidates, effects, takeover
 from airflow_provider_pawnqueue.engine.claims.aside import Aside
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.candidates import Finder
 from airflow_provider_pawnqueue.engine.claims.known import Known
 from airflow_provider_pawnqueue.engine.claims.takeover import judge
-from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.context import HASTE, Context
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.janitor.care import Care
 from airflow_provider_pawnqueue.engine.records import Decision
@@ -114,6 +114,14 @@ def one_fault_ends_the_sweep() -> Patches:
 @mutant("§5.6 What is left alone is tried again ever more seldom, and not at every look", 3, 5, 14, arena="stuck")
 def nothing_is_put_aside() -> Patches:
     return [(Aside, "__contains__", lambda *_: False)]
+
+
+@mutant(
+    "§5.6 Leases that do not answer well share one patience",
+    test="tests/engine/claims/test_one_bad_object.py::test_leases_that_cannot_be_read_share_one_patience",
+)
+def patience_with_each() -> Patches:
+    return [(candidates, "BRIEFLY", HASTE)]
 
 
 @mutant("§5.6 What others have decided is carried out beside deliveries", 46, 47, 336, arena="stuck")
