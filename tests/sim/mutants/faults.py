@@ -84,10 +84,10 @@ def too_large_is_buried() -> Patches:
 def unreadable_lease_fails_all() -> Patches:
     original = Known.read_leases
 
-    async def read_leases(self: Known, infos: Mapping[str, Any]) -> set[str]:
+    async def read_leases(self: Known, infos: Mapping[str, Any], patience: float) -> set[str]:
         for uuid in infos:
             await self._context.read_lease(self._topic, uuid)
-        return await original(self, infos)
+        return await original(self, infos, patience)
 
     return [(Known, "read_leases", read_leases)]
 
