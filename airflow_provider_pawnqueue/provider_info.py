@@ -12,6 +12,8 @@ logger = logging.getLogger(__name__)
 
 _PROVIDER = "airflow-provider-pawnqueue"
 _ENGINE = "pawnqueue-engine"
+_PACKAGE = "airflow_provider_pawnqueue"
+_INTEGRATION = "PawnQueue"
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -22,7 +24,107 @@ def get_provider_info() -> dict[str, Any]:
         "name": "PawnQueue",
         "description": "Turns any S3-compatible bucket into a message queue: no broker, no database, no sidecar.",
         "versions": [__version__],
-        "integrations": [{"integration-name": "PawnQueue", "tags": ["service"]}],
+        "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
+        "hooks": [_modules("hooks.pawnqueue")],
+        "operators": [_modules("operators.pawnqueue")],
+        "sensors": [_modules("sensors.pawnqueue")],
+        "triggers": [_modules("triggers.pawnqueue")],
+        "connection-types": [_connection_type()],
+        "queues": [f"{_PACKAGE}.queues.pawnqueue.PawnQueueMessageQueueProvider"],
+        "extra-links": [f"{_PACKAGE}.links.TopicLink"],
+        "asset-uris": [
+            {"schemes": ["pawnqueue"], "handler": f"{_PACKAGE}.lineage.sanitized"},
+        ],
+        "cli": [f"{_PACKAGE}.cli.definition.get_pawnqueue_cli_commands"],
+        "config": {"pawnqueue": _options()},
+    }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}
+
+
+def _connection_type() -> dict[str, Any]:
+    """Describe the connection, and the form that Airflow's UI shows for it; the hook is not imported for that."""
+    return {
+        "connection-type": "pawnqueue",
+        "hook-class-name": f"{_PACKAGE}.hooks.pawnqueue.PawnQueueHook",
+        "hook-name": "PawnQueue (S3 bucket)",
+        "ui-field-behaviour": {
+            "hidden-fields": ["schema"],
+            "relabeling": {
+                "host": "Endpoint (empty for AWS)",
+                "port": "Port (or in the endpoint)",
+                "login": "Access key id",
+                "password": "Secret access key",
+            },
+            "placeholders": {
+                "host": "https://minio.example.com:9000",
+                "login": "empty: the identity that boto3 finds, or that of the AWS connection below",
+            },
+        },
+        "conn-fields": {
+            "bucket_name": _field("Bucket", "The bucket that is the queue.", minLength=3, maxLength=63),
+            "key_prefix": _field("Key prefix", "Keep all keys below it, so that queues share a bucket."),
+            "region_name": _field("Region", "The bucket's region; most other services take any.", default="us-east-1"),
+            "addressing_style": _field(
+                "Addressing",
+                "Where the bucket is named: in the path, or in the host (virtual).",
+                enum=["auto", "path", "virtual"],
+                default="auto",
+            ),
+            "aws_conn_id": _field(
+                "AWS connection", "Borrow the identity of this AWS connection: assumed roles, profiles, web identity."
+            ),
+            "strategy": _field(
+                "Lease strategy",
+                "How leases are won; auto: what the bucket can.",
+                enum=["auto", "conditional_write", "csprng_verify"],
+                default="auto",
+            ),
+            "jitter_min_ms": _number("Shortest jitter (ms)", "Of csprng_verify: the shortest pause after writing."),
+            "jitter_max_ms": _number("Longest jitter (ms)", "Of csprng_verify: the longest pause after writing."),
+            "visibility_timeout_seconds": _number(
+                "Visibility timeout (s)", "How long a claim lasts without renewal; 300 where this is empty."
+            ),
+            "max_messages_per_poll": _number("Batch size", "How many messages one claim takes, unless it says."),
+        },
+    }
+
+
+def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
+
+
+def _number(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["integer", "null"], "minimum": 0}}
+
+
+def _options() -> dict[str, Any]:
+    return {
+        "description": "PawnQueue: message queues in S3 buckets.",
+        "options": {
+            "installation": {
+                "description": (
+                    "What this Airflow calls itself in buckets that are queues. Two Airflows on one bucket need two "
+                    "names; without one, it is drawn once, and kept in the Variable pawnqueue_installation."
+                ),
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "production",
+                "default": None,
+            },
+            "topic_link": {
+                "description": (
+                    "Where tasks link to for their topic: the page of the store's console, with {bucket}, {prefix}, "
+                    "{topic} and {region} in it. For AWS it is known."
+                ),
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "https://console.example.com/browser/{bucket}/{prefix}{topic}",
+                "default": None,
+            },
+        },
     }
 
 

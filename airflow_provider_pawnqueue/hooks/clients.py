@@ -1,0 +1,89 @@
+"""The open queues of this process: one for each connection, closed when the process ends.
+
+Airflow forks: the LocalExecutor its workers, and each worker its tasks. So a queue belongs to the process that opened
+it, by pid, and a child opens its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import PawnQueueError, SyncPawnQueue
+from airflow_provider_pawnqueue.hooks import telemetry
+from airflow_provider_pawnqueue.hooks.connection import Address, aws_hook
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.store.port import Store
+
+logger = logging.getLogger(__name__)
+
+
+class Clients:
+    """Queues by their addresses."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opening: dict[Address, threading.Lock] = {}
+        self._queues: dict[Address, SyncPawnQueue] = {}
+        self._stores: dict[Address, Store] = {}
+        self._pid = 0
+
+    def get(self, address: Address) -> SyncPawnQueue:
+        """Return the queue at this address, opened if it is not. May block: by requests, and by AWS's token services."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self._begin()
+            opening = self._opening.setdefault(address, threading.Lock())
+        with opening:
+            queue = self._queues.get(address)
+            if queue is None or queue.closed:
+                queue = self._queues[address] = opened(address, store=self._stores.get(address))
+            return queue
+
+    def found(self, address: Address) -> SyncPawnQueue | None:
+        """Return the queue at this address, if this process has it open."""
+        queue = self._queues.get(address) if self._pid == os.getpid() else None
+        return None if queue is None or queue.closed else queue
+
+    def put(self, address: Address, store: Store) -> None:
+        """Have the queue at an address be kept in a store of the caller's: a user's own tests run on a MemoryStore."""
+        self._stores[address] = store
+
+    def close(self) -> None:
+        """Close them all. What is not settled is left to whoever comes by its claim's id, who need not wait."""
+        if self._pid != os.getpid():
+            return
+        for queue in list(self._queues.values()):
+            try:
+                queue.close(keep_claims=True)
+            except PawnQueueError as error:
+                logger.warning("A queue was not closed in good order: %s", error)
+        self._queues.clear()
+
+    def _begin(self) -> None:
+        """Begin anew in this process: what its parent had open is the parent's."""
+        self._pid = os.getpid()
+        self._queues.clear()
+        self._opening.clear()
+        atexit.register(self.close)
+
+    def forget(self) -> None:
+        """Forget a lock that another thread of the parent may have held at the moment of the fork."""
+        self._lock = threading.Lock()
+
+
+def opened(address: Address, store: Store | None = None) -> SyncPawnQueue:
+    """Open a queue; who calls closes it."""
+    session = None
+    if store is None and address.aws_conn_id:
+        session = aws_hook(address.aws_conn_id).get_session(region_name=address.settings.s3.region_name)
+    return SyncPawnQueue.open(address.settings, store=store, session=session, on_event=telemetry.record)
+
+
+#: Those of this process.
+CLIENTS = Clients()
+os.register_at_fork(after_in_child=CLIENTS.forget)

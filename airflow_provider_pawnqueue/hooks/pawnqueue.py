@@ -1,0 +1,280 @@
+"""The hook: a queue in a bucket, by an Airflow connection."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
+
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_provider_pawnqueue.engine import Claim, PawnQueue, PawnQueueError, Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.hooks import connection, references, report, sessions
+from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
+from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import Message, Settlement, SyncKeepAlive
+    from airflow_provider_pawnqueue.hooks.connection import Address
+    from airflow_provider_pawnqueue.hooks.references import Given
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _sync(method: Callable[Concatenate[SyncPawnQueue, P], T]) -> Callable[Concatenate[PawnQueueHook, P], T]:
+    """Make a call of the queue a call of the hook."""
+
+    @functools.wraps(method)
+    def called(hook: PawnQueueHook, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(hook.queue, *args, **kwargs)
+
+    return called
+
+
+def _async(
+    method: Callable[Concatenate[PawnQueue, P], Awaitable[T]],
+) -> Callable[Concatenate[PawnQueueHook, P], Awaitable[T]]:
+    """Make a call of the queue a call of the hook that is awaited: in any loop, and blocking none."""
+
+    @functools.wraps(method)
+    async def called(hook: PawnQueueHook, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await hook.awaited(lambda queue: method(queue, *args, **kwargs))
+
+    return called
+
+
+class PawnQueueHook(BaseHook):
+    """A queue in a bucket: all calls of :class:`~airflow_provider_pawnqueue.engine.SyncPawnQueue`, by their names.
+
+    Each has a twin for callers in an event loop, whose name begins with ``a``: ``publish`` and ``apublish``. A process
+    has one client for each connection, which is closed when the process ends.
+
+    Where a call takes a claim, it takes what the sensor returned as well: it attaches to it then.
+
+    :param pawnqueue_conn_id: the connection that says where the queue is, and who we are to it.
+    """
+
+    conn_name_attr: ClassVar[str] = "pawnqueue_conn_id"
+    default_conn_name: ClassVar[str] = connection.DEFAULT_CONN_ID
+    conn_type: ClassVar[str] = connection.CONN_TYPE
+    hook_name: ClassVar[str] = "PawnQueue (S3 bucket)"
+
+    def __init__(self, pawnqueue_conn_id: str = connection.DEFAULT_CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pawnqueue_conn_id = pawnqueue_conn_id
+        self._address: Address | None = None
+
+    # --- the queue itself ---
+
+    @property
+    def address(self) -> Address:
+        """Where the queue is, and who we are to it, as the connection says."""
+        if self._address is None:
+            self._address = connection.read(self.get_connection(self.pawnqueue_conn_id))
+        return self._address
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that the connection makes. Secrets in them do not show."""
+        return self.address.settings
+
+    @property
+    def queue(self) -> SyncPawnQueue:
+        """The open queue of this process."""
+        return CLIENTS.get(self.address)
+
+    def get_conn(self) -> SyncPawnQueue:
+        """Return the open queue of this process."""
+        return self.queue
+
+    async def awaited(self, work: Callable[[PawnQueue], Awaitable[T]]) -> T:
+        """Have something done with the queue, in its own loop, and await it in the caller's."""
+        return await (await self.client()).awaited(work)
+
+    async def client(self) -> SyncPawnQueue:
+        """Return the open queue of this process. Opening one blocks no loop, and neither does AWS's token service."""
+        if self._address is None:
+            found = await self.aget_connection(self.pawnqueue_conn_id)
+            self._address = await asyncio.to_thread(connection.read, found)
+        return CLIENTS.found(self._address) or await asyncio.to_thread(CLIENTS.get, self._address)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Say whether the queue can be used, and what its store can do: what the button in Airflow's form calls."""
+        try:
+            queue = opened(self.address)
+        except PawnQueueError as error:
+            return False, str(error)
+        except Exception as error:  # noqa: BLE001 - of Airflow's or of the amazon provider's: the form shows it
+            return False, f"{type(error).__name__}: {error}"
+        try:
+            return True, report.connection(queue)
+        except PawnQueueError as error:
+            return False, str(error)
+        finally:
+            queue.close()
+
+    # --- claims, by what the sensor returned ---
+
+    def messages(self, claim: Given, *, shared: bool = False) -> list[Message]:
+        """Return the messages of a claim that are not settled.
+
+        In a task, this task works on the claim from now on, until it ends: nobody else has it meanwhile, it is kept in
+        the background, and the task is stopped (``LeaseLostError``) where it is lost all the same. A task that comes
+        while another one works on it waits.
+
+        :param shared: look only. For tasks that work side by side on one claim, mapped ones for example: nobody is kept
+            from it then, and what keeps it are its time to live and the janitor.
+        """
+        queue = self.queue
+        reference = references.from_xcom(claim, self.settings, "messages")
+        inline = references.inline_messages(claim)
+        if shared or not _in_a_task():
+            return queue.messages(reference)
+        session = SESSIONS.held(queue, reference)
+        if session is None or not session.claim.has_payloads:
+            sessions.let_stop()
+            session = session or SESSIONS.begin(queue, reference, payloads=inline is None)
+        if session.claim.has_payloads:
+            return list(session.claim.messages)
+        unsettled = set(session.claim.ids)
+        return [message for message in inline or queue.messages(reference) if message.id in unsettled]
+
+    @contextmanager
+    def working_on(self, claim: Given, *, ttl: float | None = None, payloads: bool = True) -> Iterator[Claim]:
+        """Work on a claim for the length of a block: it is kept in the background, and left for others at the end.
+
+        :param ttl: for how many seconds a renewal keeps it; without it, what the connection says.
+        :param payloads: whether its messages are read; False: by who settles it only.
+        """
+        queue = self.queue
+        reference = references.from_xcom(claim, self.settings, "working_on")
+        held = SESSIONS.held(queue, reference)
+        if held is not None:
+            yield held.claim
+            return
+        sessions.let_stop()
+        session = SESSIONS.begin(queue, reference, ttl=ttl, payloads=payloads)
+        try:
+            yield session.claim
+        finally:
+            SESSIONS.end(session)
+
+    def ack(self, claim: Given, ids: Any = None) -> Settlement:  # noqa: ANN401 - as the queue takes them
+        """Settle messages as done: see :meth:`SyncPawnQueue.ack`."""
+        with self._attached(claim) as held:
+            return self.queue.ack(held, ids)
+
+    def nack(self, claim: Given, ids: Any = None, **how: Any) -> Settlement:  # noqa: ANN401 - as the queue takes them
+        """Settle messages as not done: see :meth:`SyncPawnQueue.nack`."""
+        with self._attached(claim) as held:
+            return self.queue.nack(held, ids, **how)
+
+    def renew(self, claim: Given, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
+        """Keep the claim from now on: see :meth:`SyncPawnQueue.renew`."""
+        with self._attached(claim) as held:
+            self.queue.renew(held, ttl=ttl, session_ttl=session_ttl)
+
+    @contextmanager
+    def keep_alive(self, claim: Given, **how: Any) -> Iterator[SyncKeepAlive]:
+        """Renew the claim in the background: see :meth:`SyncPawnQueue.keep_alive`."""
+        with self._attached(claim) as held, self.queue.keep_alive(held, **how) as told:
+            yield told
+
+    def attach(self, reference: Given, **how: Any) -> Claim:
+        """Go on with a claim: see :meth:`SyncPawnQueue.attach`."""
+        return self.queue.attach(references.from_xcom(reference, self.settings, "attach"), **how)
+
+    @contextmanager
+    def _attached(self, claim: Given) -> Iterator[Claim]:
+        if isinstance(claim, Claim):
+            yield claim
+        else:
+            with self.working_on(claim, payloads=False) as held:
+                yield held
+
+    async def aack(self, claim: Given, ids: Any = None) -> Settlement:  # noqa: ANN401 - as the queue takes them
+        """Settle messages as done: see :meth:`PawnQueue.ack`."""
+        return await self._awaited_on(claim, lambda queue, held: queue.ack(held, ids))
+
+    async def anack(self, claim: Given, ids: Any = None, **how: Any) -> Settlement:  # noqa: ANN401 - as the queue takes them
+        """Settle messages as not done: see :meth:`PawnQueue.nack`."""
+        return await self._awaited_on(claim, lambda queue, held: queue.nack(held, ids, **how))
+
+    async def arenew(self, claim: Given, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
+        """Keep the claim from now on: see :meth:`PawnQueue.renew`."""
+        await self._awaited_on(claim, lambda queue, held: queue.renew(held, ttl=ttl, session_ttl=session_ttl))
+
+    async def aattach(self, reference: Given, **how: Any) -> Claim:
+        """Go on with a claim: see :meth:`PawnQueue.attach`."""
+        await self.client()
+        given = references.from_xcom(reference, self.settings, "attach")
+        return await self.awaited(lambda queue: queue.attach(given, **how))
+
+    async def amessages(self, claim: Given) -> list[Message]:
+        """Return the messages of a claim that are not settled: a look, which keeps nobody from it."""
+        await self.client()
+        given = references.from_xcom(claim, self.settings, "messages")
+        return await self.awaited(lambda queue: queue.messages(given))
+
+    @asynccontextmanager
+    async def akeep_alive(self, claim: Claim, **how: Any) -> AsyncIterator[SyncKeepAlive]:
+        """Renew the claim in the background: see :meth:`SyncPawnQueue.keep_alive`."""
+        kept = (await self.client()).keep_alive(claim, **how)
+        told = await asyncio.to_thread(kept.__enter__)
+        try:
+            yield told
+        finally:
+            await asyncio.to_thread(kept.__exit__, None, None, None)
+
+    async def _awaited_on(self, claim: Given, work: Callable[[PawnQueue, Claim], Awaitable[T]]) -> T:
+        await self.client()
+
+        async def done(queue: PawnQueue) -> T:
+            if isinstance(claim, Claim):
+                return await work(queue, claim)
+            given = references.from_xcom(claim, self.settings, "attach")
+            held = await queue.attach(given, session_ttl=sessions.SESSION_TTL, payloads=False)
+            try:
+                return await work(queue, held)
+            finally:
+                await queue.leave(held)
+
+        return await self.awaited(done)
+
+    # --- everything else, as the queue has it ---
+
+    create_topic, acreate_topic = _sync(SyncPawnQueue.create_topic), _async(PawnQueue.create_topic)
+    update_topic, aupdate_topic = _sync(SyncPawnQueue.update_topic), _async(PawnQueue.update_topic)
+    topic, atopic = _sync(SyncPawnQueue.topic), _async(PawnQueue.topic)
+    list_topics, alist_topics = _sync(SyncPawnQueue.list_topics), _async(PawnQueue.list_topics)
+    delete_topic, adelete_topic = _sync(SyncPawnQueue.delete_topic), _async(PawnQueue.delete_topic)
+    purge, apurge = _sync(SyncPawnQueue.purge), _async(PawnQueue.purge)
+    register_producer, aregister_producer = _sync(SyncPawnQueue.register_producer), _async(PawnQueue.register_producer)
+    register_consumer, aregister_consumer = _sync(SyncPawnQueue.register_consumer), _async(PawnQueue.register_consumer)
+    list_producers, alist_producers = _sync(SyncPawnQueue.list_producers), _async(PawnQueue.list_producers)
+    list_consumers, alist_consumers = _sync(SyncPawnQueue.list_consumers), _async(PawnQueue.list_consumers)
+    publish, apublish = _sync(SyncPawnQueue.publish), _async(PawnQueue.publish)
+    claim, aclaim = _sync(SyncPawnQueue.claim), _async(PawnQueue.claim)
+    leave, aleave = _sync(SyncPawnQueue.leave), _async(PawnQueue.leave)
+    known_claims, aknown_claims = _sync(SyncPawnQueue.known_claims), _async(PawnQueue.known_claims)
+    dead_letters, adead_letters = _sync(SyncPawnQueue.dead_letters), _async(PawnQueue.dead_letters)
+    redrive, aredrive = _sync(SyncPawnQueue.redrive), _async(PawnQueue.redrive)
+    sweep, asweep = _sync(SyncPawnQueue.sweep), _async(PawnQueue.sweep)
+    peek, apeek = _sync(SyncPawnQueue.peek), _async(PawnQueue.peek)
+    find, afind = _sync(SyncPawnQueue.find), _async(PawnQueue.find)
+    stats, astats = _sync(SyncPawnQueue.stats), _async(PawnQueue.stats)
+    backlog, abacklog = _sync(SyncPawnQueue.backlog), _async(PawnQueue.backlog)
+    probe, aprobe = _sync(SyncPawnQueue.probe), _async(PawnQueue.probe)
+
+
+def _in_a_task() -> bool:
+    """Say whether a task of Airflow's runs here, which has an end that lets its claims go."""
+    from airflow.providers.common.compat.sdk import get_current_context  # noqa: PLC0415 - not at import
+
+    try:
+        return bool(get_current_context())
+    except Exception:  # noqa: BLE001 - each release says by another error that there is none
+        return False

@@ -1,0 +1,67 @@
+"""What happens in a queue, as metrics of Airflow's."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_pawnqueue.engine import events
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import Stats
+
+
+def record(event: events.Event) -> None:
+    """Count an event. The queue logs it itself, and says so if this fails."""
+    for name, count, tags in counted(event):
+        if count:
+            _stats().incr(name, count, tags=tags)
+
+
+def counted(event: events.Event) -> list[tuple[str, int, dict[str, str]]]:
+    """Say which counters an event raises, by how much, and for which topic."""
+    topic = getattr(event, "topic", None)
+    tags = {} if topic is None else {"topic": topic}
+    counts: dict[str, int] = {}
+    match event:
+        case events.Published():
+            counts = {"published": len(event.ids)}
+        case events.Claimed():
+            counts = {"claims": 1, "claimed": len(event.ids)}
+        case events.Settled():
+            counts = {
+                "acked": len(event.acked),
+                "buried": len(event.buried),
+                "released": len(event.released),
+                "lost": len(event.lost),
+            }
+        case events.ClaimLost():
+            counts = {"claims_lost": 1}
+        case events.TakenOver():
+            counts = {"claims_taken_over": 1}
+        case events.LettersRedriven():
+            counts = {"redriven": event.moved}
+        case events.Swept():
+            counts = {"sweeps": 1, "sweep_failures": event.failures}
+        case _:
+            pass
+    return [(f"pawnqueue.{name}", count, tags) for name, count in counts.items()]
+
+
+@cache
+def _stats() -> Any:  # noqa: ANN401 - a module or an object, by Airflow's version
+    try:
+        from airflow.sdk.observability import stats  # noqa: PLC0415 - Airflow 3.3 has it
+    except ImportError:
+        from airflow.providers.common.compat.sdk import Stats  # noqa: PLC0415
+
+        return Stats
+    return stats
+
+
+def gauge(topic: str, stats: Stats) -> None:
+    """Tell how a topic stands: what the janitor has counted."""
+    values = {"pending": stats.pending, "in_flight": stats.in_flight, "delayed": stats.delayed, "dead": stats.dead}
+    for name, value in values.items():
+        _stats().gauge(f"pawnqueue.{name}", value, tags={"topic": topic})
+    _stats().gauge("pawnqueue.oldest_age_seconds", stats.oldest_age_seconds or 0.0, tags={"topic": topic})

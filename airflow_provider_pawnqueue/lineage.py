@@ -1,0 +1,44 @@
+"""Topics as OpenLineage's datasets, and as Airflow's assets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import Settings
+
+#: ``pawnqueue://bucket/topic``, or ``pawnqueue://bucket/prefix/topic``.
+SCHEME = "pawnqueue"
+
+
+def uri(settings: Settings, topic: str) -> str:
+    """Return the URI of a topic, as assets and lineage name it."""
+    return f"{SCHEME}://{settings.s3.bucket_name}/{settings.s3.key_prefix}{topic}"
+
+
+def sanitized(parts: SplitResult) -> SplitResult:
+    """Check the URI of an asset: what Airflow calls for each asset of our scheme."""
+    if not parts.netloc or not parts.path.strip("/"):
+        raise ValueError("An asset of a topic is pawnqueue://bucket/topic, with the key prefix before the topic.")
+    return parts._replace(path=parts.path.rstrip("/"))
+
+
+def inputs(settings: Settings, topic: str) -> Any:  # noqa: ANN401 - of a package that may not be there
+    """Say that a task has read a topic; None where OpenLineage is not installed."""
+    return _lineage(settings, topic, "inputs")
+
+
+def outputs(settings: Settings, topic: str) -> Any:  # noqa: ANN401 - likewise
+    """Say that a task has written to a topic; None where OpenLineage is not installed."""
+    return _lineage(settings, topic, "outputs")
+
+
+def _lineage(settings: Settings, topic: str, side: str) -> Any:  # noqa: ANN401 - likewise
+    try:
+        from airflow.providers.common.compat.openlineage.facet import Dataset  # noqa: PLC0415 - may not be installed
+        from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415
+    except ImportError:
+        return None
+    namespace, _, name = uri(settings, topic).rpartition("/")
+    return OperatorLineage(**{side: [Dataset(namespace=namespace, name=name)]})

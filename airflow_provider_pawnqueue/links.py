@@ -1,0 +1,47 @@
+"""A link from a task to its topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow.providers.common.compat.sdk import BaseOperatorLink, conf
+
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import BaseOperator, TaskInstanceKey
+
+    from airflow_provider_pawnqueue.engine import Settings
+
+_AWS = "https://{region}.console.aws.amazon.com/s3/buckets/{bucket}?region={region}&prefix={prefix}{topic}/"
+
+
+class TopicLink(BaseOperatorLink):
+    """Opens the topic in the store's own console.
+
+    For AWS, where that is is known. For others ``[pawnqueue] topic_link`` says it, with ``{bucket}``, ``{prefix}``,
+    ``{topic}`` and ``{region}`` in it.
+    """
+
+    name = "Topic"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return where the topic of a task is shown, or nothing. Airflow asks at the task's end, in its process."""
+        del ti_key
+        task: Any = operator
+        topic = getattr(task, "topic", None)
+        if not isinstance(topic, str):
+            topic = topic[0] if topic else ""
+        return address(PawnQueueHook(task.pawnqueue_conn_id).settings, topic) if topic else ""
+
+
+def address(settings: Settings, topic: str) -> str:
+    """Return where a topic is shown, or nothing where nobody has said it."""
+    template: str = conf.get("pawnqueue", "topic_link", fallback="") or ("" if settings.s3.endpoint_url else _AWS)
+    return template.format(
+        bucket=quote(settings.s3.bucket_name),
+        prefix=quote(settings.s3.key_prefix),
+        topic=quote(topic),
+        region=quote(settings.s3.region_name),
+    )

@@ -1,0 +1,44 @@
+"""What all operators of the queue have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
+
+from airflow_provider_pawnqueue.engine import PawnQueueError, StoreError
+from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.links import TopicLink
+
+
+class PawnQueueOperator(BaseOperator):
+    """An operator that uses a queue by a connection.
+
+    :param pawnqueue_conn_id: the connection that says where the queue is.
+    """
+
+    operator_extra_links = (TopicLink(),)
+    ui_color = "#e8f0d8"
+
+    def __init__(self, *, pawnqueue_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pawnqueue_conn_id = pawnqueue_conn_id
+
+    @property
+    def hook(self) -> PawnQueueHook:
+        """The hook of its connection."""
+        return PawnQueueHook(self.pawnqueue_conn_id)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Fail a task by the sentence of an error; where another try would meet the same, without another try."""
+    try:
+        yield
+    except StoreError as error:
+        raise (AirflowException if error.transient else AirflowFailException)(str(error)) from error
+    except PawnQueueError as error:
+        raise AirflowFailException(str(error)) from error

@@ -1,0 +1,147 @@
+"""The janitor's round: it finishes what crashed processes left, and keeps the claims of runs that go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_provider_pawnqueue.engine import PawnQueueError
+from airflow_provider_pawnqueue.hooks import telemetry
+from airflow_provider_pawnqueue.hooks.identity import Owner, installation
+from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_pawnqueue.engine import OpenClaim, SweepReport
+
+#: States of a task in which something is still going to happen to it, also while its DAG is paused.
+_ALIVE = frozenset({"running", "queued", "deferred", "restarting", "up_for_reschedule", "awaiting_input"})
+_GOING = frozenset({"running", "queued", "restarting"})
+
+
+class PawnQueueJanitorOperator(PawnQueueOperator):
+    """Sweeps topics; returns a report of each. Safe at any time, and twice at once.
+
+    It renews the claims of DAG runs of this Airflow that go on, and ends those of runs that ended without settling.
+    Claims of another Airflow are left alone, and so are those of a program. A run that nothing happens to any more, as
+    its DAG is paused or gone, is not spoken for: its claims end with their own time.
+
+    :param topics: which; without it, all.
+    :param max_age: claims older than this are not spoken for.
+    :param pawnqueue_conn_id: the connection that says where the queue is.
+    :param dry_run: change nothing; the report says what would be done.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("topics", "pawnqueue_conn_id")
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] | str | None = None,
+        max_age: timedelta = timedelta(days=1),
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topics = topics
+        self.max_age = max_age
+        self.is_dry_run = dry_run
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Sweep them, one after the other: what fails in one topic does not concern the next."""
+        hook = self.hook
+        ask = Runs(context["ti"], self.max_age).ask
+        reports: dict[str, Any] = {}
+        failed: list[str] = []
+        with failures():
+            topics = hook.list_topics() if not self.topics else self.topics
+        for topic in [topics] if isinstance(topics, str) else topics:
+            try:
+                reports[topic] = self._swept(topic, ask)
+            except PawnQueueError as error:
+                self.log.warning("Topic %s was not swept: %s", topic, error)
+                failed.append(f"{topic}: {error}")
+        if failed:
+            raise AirflowException(f"{len(failed)} of {len(topics)} topics were not swept. {failed[0]}")
+        return reports
+
+    def _swept(self, topic: str, ask: Callable[[OpenClaim], Literal["going", "ended"] | None]) -> dict[str, Any]:
+        hook = self.hook
+        report = hook.sweep(topic, dry_run=self.is_dry_run, ask=ask)
+        told = _told(report)
+        if report.fenced_claims and not self.is_dry_run:
+            # What was ended is given back at once where nobody worked on it: that takes a second look.
+            again = _told(hook.sweep(topic, ask=ask))
+            told = {name: value + again[name] if isinstance(value, int) else again[name] for name, value in told.items()}
+        telemetry.gauge(topic, hook.stats(topic))
+        self.log.info("Swept topic %s: %s.", topic, _in_words(told))
+        for failure in report.failures:
+            self.log.warning("In topic %s: %s", topic, failure)
+        return told
+
+
+class Runs:
+    """What this Airflow says of the owners of claims: asked once for each run."""
+
+    def __init__(self, ti: Any, max_age: timedelta) -> None:  # noqa: ANN401 - Airflow's task instance
+        self._ti = ti
+        self._max_age = max_age
+        self._installation = installation()
+        self._answers: dict[tuple[str, str], Literal["going", "ended"] | None] = {}
+        self._lock = threading.Lock()  # a sweep asks from several threads, and Airflow hears one at a time
+
+    def ask(self, claim: OpenClaim) -> Literal["going", "ended"] | None:
+        """Say whether the run on whose behalf a claim was made goes on; None: nobody here can tell."""
+        owner = Owner.parse(claim.owner)
+        if owner is None or owner.installation != self._installation:
+            return None
+        if datetime.now(UTC) - claim.created_at > self._max_age:
+            return None
+        key = owner.dag_id, owner.run_id
+        with self._lock:
+            if key not in self._answers:
+                self._answers[key] = self._asked(*key)
+            return self._answers[key]
+
+    def _asked(self, dag_id: str, run_id: str) -> Literal["going", "ended"] | None:
+        try:
+            state = str(getattr(found := self._ti.get_dagrun_state(dag_id, run_id), "value", found))
+        except Exception as error:
+            if _is_not_found(error):
+                return None  # a run that was deleted, or one of another Airflow that has this one's name
+            raise
+        if state not in _GOING:
+            return "ended"
+        return "going" if self._something_happens(dag_id, run_id) else None
+
+    def _something_happens(self, dag_id: str, run_id: str) -> bool:
+        """Say whether a run that goes on will come to its end by itself: not while its DAG is paused, or is gone."""
+        try:
+            if not self._ti.get_dag(dag_id).is_paused:
+                return True
+        except AttributeError:
+            return True  # this Airflow cannot say
+        except Exception as error:
+            if not _is_not_found(error):
+                raise
+        states = self._ti.get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
+        return any(state in _ALIVE for state in states.values())
+
+
+def _is_not_found(error: Exception) -> bool:
+    told = f"{getattr(error, 'error', '')} {error}"
+    return "404" in told or "NOT_FOUND" in told.upper()
+
+
+def _told(report: SweepReport) -> dict[str, Any]:
+    return dict(report.counts()) | {"stuck": len(report.stuck), "strangers": len(report.strangers), "failures": report.failures}
+
+
+def _in_words(told: dict[str, Any]) -> str:
+    said = [f"{name.replace('_', ' ')} {value}" for name, value in told.items() if value and isinstance(value, int)]
+    return ", ".join(said) or "nothing to do"

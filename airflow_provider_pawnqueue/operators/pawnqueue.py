@@ -1,0 +1,23 @@
+"""The operators, where users import them from."""
+
+from airflow_provider_pawnqueue.operators.janitor import PawnQueueJanitorOperator
+from airflow_provider_pawnqueue.operators.publishing import (
+    PawnQueueCreateTopicOperator,
+    PawnQueuePublishOperator,
+    PawnQueueRedriveOperator,
+)
+from airflow_provider_pawnqueue.operators.settling import (
+    PawnQueueAckOperator,
+    PawnQueueNackOperator,
+    PawnQueueSettleOperator,
+)
+
+__all__ = [
+    "PawnQueueAckOperator",
+    "PawnQueueCreateTopicOperator",
+    "PawnQueueJanitorOperator",
+    "PawnQueueNackOperator",
+    "PawnQueuePublishOperator",
+    "PawnQueueRedriveOperator",
+    "PawnQueueSettleOperator",
+]

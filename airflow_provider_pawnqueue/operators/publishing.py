@@ -1,0 +1,140 @@
+"""Putting messages into a topic, and making topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_pawnqueue.lineage import outputs
+from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+
+class PawnQueuePublishOperator(PawnQueueOperator):
+    """Publishes messages; returns their ids, in order.
+
+    :param topic: into which topic.
+    :param payloads: one message, a JSON object as a dict; or a list of them, also from another task:
+        ``payloads=rows.output``.
+    :param producer: the name under which they are published; without it, ``{dag_id}.{task_id}``.
+    :param headers: text to text, the same for all of them.
+    :param create: create the topic if it does not exist.
+    :param pawnqueue_conn_id: the connection that says where the queue is.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("topic", "payloads", "producer", "headers", "pawnqueue_conn_id")
+    template_fields_renderers: ClassVar[Mapping[str, str]] = {"payloads": "json", "headers": "json"}
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        payloads: Mapping[str, Any] | Iterable[Mapping[str, Any]],
+        producer: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        create: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.payloads = payloads
+        self.producer = producer
+        self.headers = headers
+        self.create = create
+
+    def execute(self, context: Context) -> list[str]:
+        """Publish them."""
+        ti: Any = context["ti"]
+        with failures():
+            ids = self.hook.publish(
+                self.topic,
+                self._each(),
+                producer=self.producer or f"{ti.dag_id}.{ti.task_id}",
+                headers=self.headers,
+                create=self.create,
+            )
+        self.log.info("Published %d messages into topic %s.", len(ids), self.topic)
+        return ids
+
+    def _each(self) -> Iterable[Mapping[str, Any]]:
+        given: Any = self.payloads
+        if given is None:
+            raise AirflowFailException(
+                f"payloads is None: the task that was to give the messages for topic {self.topic!r} has returned nothing."
+            )
+        return [given] if isinstance(given, Mapping) else given
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ANN401 - of a package that may not be there
+        """Tell OpenLineage what was written."""
+        del task_instance
+        return outputs(self.hook.settings, self.topic)
+
+
+class PawnQueueCreateTopicOperator(PawnQueueOperator):
+    """Creates a topic; returns its name. Creating it again changes nothing.
+
+    :param topic: its name.
+    :param max_deliveries: after so many deliveries without a settlement a message is buried; without it, never.
+    :param pawnqueue_conn_id: the connection that says where the queue is.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("topic", "max_deliveries", "pawnqueue_conn_id")
+
+    def __init__(self, *, topic: str, max_deliveries: int | str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.max_deliveries = max_deliveries
+
+    def execute(self, context: Context) -> str:
+        """Create it."""
+        del context
+        options: Any = {} if self.max_deliveries is None else {"max_deliveries": int(self.max_deliveries)}
+        with failures():
+            return self.hook.create_topic(self.topic, **options).name
+
+
+class PawnQueueRedriveOperator(PawnQueueOperator):
+    """Gives dead letters back to the queue; returns how many were moved, skipped, and failed.
+
+    :param topic: whose dead letters.
+    :param ids: which, by their own ids or those of their messages; without it, all.
+    :param max_messages: how many at most.
+    :param dry_run: change nothing: count what would be moved.
+    :param pawnqueue_conn_id: the connection that says where the queue is.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("topic", "ids", "max_messages", "pawnqueue_conn_id")
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        ids: Sequence[str] | str | None = None,
+        max_messages: int | None = None,
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.ids = ids
+        self.max_messages = max_messages
+        self.is_dry_run = dry_run  # BaseOperator.dry_run is a method
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Give them back."""
+        del context
+        with failures():
+            if self.is_dry_run:
+                return {"moved": self._count(), "skipped": 0, "failed": 0}
+            done = self.hook.redrive(self.topic, self.ids or None, max_messages=self.max_messages)
+        for message, why in done.failed.items():
+            self.log.warning("Dead letter %s of topic %s was not given back: %s", message, self.topic, why)
+        return {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
+
+    def _count(self) -> int:
+        dead = self.hook.stats(self.topic).dead if not self.ids else len([self.ids] if isinstance(self.ids, str) else self.ids)
+        return dead if self.max_messages is None else min(dead, self.max_messages)

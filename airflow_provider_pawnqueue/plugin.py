@@ -1,0 +1,32 @@
+"""What Airflow loads beside the provider: a listener that keeps why tasks failed, for whoever settles their messages."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowPlugin, hookimpl
+
+from airflow_provider_pawnqueue.operators.keys import ERROR_KEY
+
+_LONGEST = 2000
+_SETTLE = "PawnQueueSettleOperator"
+
+
+@hookimpl
+def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any) -> None:  # noqa: ANN401 - Airflow's
+    """Keep a task's exception, if its messages are settled by what becomes of it."""
+    del previous_state
+    task = getattr(task_instance, "task", None)
+    if error is None or task is None or not hasattr(task_instance, "xcom_push"):
+        return
+    if any(after.task_type == _SETTLE for after in task.get_flat_relatives(upstream=False)):
+        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        task_instance.xcom_push(key=ERROR_KEY, value=text[:_LONGEST])
+
+
+class PawnQueuePlugin(AirflowPlugin):
+    """Found by its entry point."""
+
+    name = "pawnqueue"
+    listeners: ClassVar[list[Any]] = [sys.modules[__name__]]

@@ -1,0 +1,219 @@
+"""The sensor: it waits for messages and claims them for its DAG run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    BaseSensorOperator,
+    PokeReturnValue,
+    conf,
+)
+
+from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.hooks import claiming, references
+from airflow_provider_pawnqueue.hooks.claiming import Wish
+from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_pawnqueue.hooks.identity import Owner
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.links import TopicLink
+from airflow_provider_pawnqueue.operators.arguments import checked_count, checked_topics
+from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_pawnqueue.engine import PawnQueue
+
+
+class PawnQueueSensor(BaseSensorOperator):
+    """Waits for messages in a topic, and claims them for its run; returns a reference to the claim.
+
+    Pass that on: ``PawnQueueSettleOperator(claim=sensor.output)``; ``PawnQueueHook().messages(claim)`` gives the
+    messages in a task. While they are few and small, they are in the reference too (``claim["messages"]``).
+
+    In each of its tries, and after every restart of whatever waits for it, this task has the same claim. Once it is
+    cleared it gives back what it had, and claims anew.
+
+    :param topic: the topic; a list of them: as soon as one has messages, a list of references is returned.
+    :param max_messages: how many to claim at most; without it, what the connection says.
+    :param min_messages: wait until there are so many (a batch that is worth a Spark job's start) ...
+    :param max_wait: ... or until the oldest has waited for so long (seconds, or a timedelta). Without it, for all.
+    :param consumer: the name under which it claims; without it, ``{dag_id}.{task_id}``.
+    :param ttl: for how many seconds the claim lasts unless it is renewed, by a task that works on it or by the janitor.
+    :param deferrable: wait in the triggerer, which needs no worker. Else the sensor polls, by ``mode`` and
+        ``poke_interval``.
+    :param pawnqueue_conn_id: the connection that says where the queue is.
+    """
+
+    template_fields: ClassVar[Sequence[str]] = ("topic", "consumer", "max_messages", "min_messages", "ttl", "pawnqueue_conn_id")
+    operator_extra_links = (TopicLink(),)
+    ui_color = "#e8f0d8"
+
+    def __init__(  # noqa: PLR0913 - each but the topic has a default
+        self,
+        *,
+        topic: str | Sequence[str],
+        max_messages: int | str | None = None,
+        min_messages: int | str = 1,
+        max_wait: float | timedelta | None = None,
+        consumer: str | None = None,
+        ttl: float | str | None = None,
+        pawnqueue_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poke_interval: float | timedelta = 5.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, max_wait=max_wait, **kwargs)
+        self.topic = topic
+        self.max_messages = max_messages
+        self.min_messages = min_messages
+        self.consumer = consumer
+        self.ttl = ttl
+        self.pawnqueue_conn_id = pawnqueue_conn_id
+        self.deferrable = deferrable
+        self._wishes: list[Wish] = []
+
+    def execute(self, context: Context) -> Any:
+        """Wait in the triggerer, or poll."""
+        wishes = self._wanted(context)
+        if not self.deferrable:
+            self._wishes = wishes  # for on_kill
+            return super().execute(context)
+        return self._wait(wishes, self.timeout)
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Claim what there is."""
+        hook = PawnQueueHook(self.pawnqueue_conn_id)
+        claims: list[dict[str, Any]] = []
+        for wish in self._wanted(context):
+            try:
+                claim = hook.queue.run(lambda queue, wish=wish: _claimed(queue, wish))
+            except ClaimBusyError as busy:
+                self.log.info("%s", busy)
+                continue
+            except StoreError as error:
+                if not error.transient:
+                    raise AirflowFailException(str(error)) from error
+                self.log.warning("The store did not answer, and is asked again: %s", error)
+                continue
+            except PawnQueueError as error:
+                raise AirflowFailException(str(error)) from error
+            if claim is not None:
+                claims.append(self._with_messages(hook, claim) or claim)
+        return PokeReturnValue(bool(claims), self._returned(context, claims) if claims else None)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Go on when the trigger has fired: hours may have passed since."""
+        if "error" in event:
+            self._fail(event)
+        hook = PawnQueueHook(self.pawnqueue_conn_id)
+        claims = []
+        for claim in event["claims"]:
+            try:
+                claims.append(self._with_messages(hook, claim))
+            except LeaseLostError as error:
+                self.log.warning("What was claimed was lost before this task went on, so it waits again: %s", error)
+        kept = [claim for claim in claims if claim is not None]
+        if not kept:
+            return self._wait(self._wanted(context), self._time_left(context))
+        return self._returned(context, kept)
+
+    def on_kill(self) -> None:
+        """Give back what was claimed, as a user has ended the task, or it took too long."""
+        for wish in self._wishes:
+            try:
+                count = PawnQueueHook(self.pawnqueue_conn_id).queue.run(
+                    lambda queue, wish=wish: claiming.released(queue, wish, "its task was ended by a user")
+                )
+                if count:
+                    self.log.info("Gave back %d messages of topic %s.", count, wish.topic)
+            except PawnQueueError as error:
+                self.log.warning("What was claimed is given back when its time is over: %s", error)
+
+    # --- what it waits for ---
+
+    def _wanted(self, context: Context) -> list[Wish]:
+        owner = Owner.of(context)
+        most = None if self.max_messages is None else checked_count(self.max_messages, "max_messages")
+        least = checked_count(self.min_messages, "min_messages")
+        if most is not None and least > most:
+            raise AirflowFailException(
+                f"min_messages={least} is more than max_messages={most}: no claim would ever have so many."
+            )
+        return [
+            Wish(
+                topic,
+                str(owner),
+                self.consumer or f"{owner.dag_id}.{owner.task_id}",
+                most,
+                least,
+                None if self.max_wait is None else self.max_wait.total_seconds(),
+                None if self.ttl is None else float(self.ttl),
+            )
+            for topic in checked_topics(self.topic)
+        ]
+
+    def _wait(self, wishes: Sequence[Wish], seconds: float) -> NoReturn:
+        first = wishes[0]
+        self.defer(
+            trigger=PawnQueueClaimTrigger(
+                topics=[wish.topic for wish in wishes],
+                owner=first.owner,
+                consumer=first.consumer,
+                pawnqueue_conn_id=self.pawnqueue_conn_id,
+                max_messages=first.max_messages,
+                min_messages=first.min_messages,
+                max_wait=first.max_wait,
+                ttl=first.ttl,
+            ),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=seconds),
+        )
+        raise AssertionError  # defer() has raised
+
+    def _time_left(self, context: Context) -> float:
+        started = getattr(context["ti"], "start_date", None)
+        if started is None:
+            return self.timeout
+        from airflow.providers.common.compat.sdk import timezone  # noqa: PLC0415 - not needed by DAG files
+
+        return max(1.0, self.timeout - (timezone.utcnow() - started).total_seconds())
+
+    # --- what it returns ---
+
+    def _with_messages(self, hook: PawnQueueHook, claim: dict[str, Any]) -> dict[str, Any] | None:
+        """Find the claim as it stands now, renewed, and leave it to the next task; None: nothing of it is left."""
+        small = claim["bytes"] <= references.LARGEST_INLINE
+        with hook.working_on(claim, ttl=None if self.ttl is None else float(self.ttl), payloads=small) as held:
+            if not held:
+                return None
+            count = len(held)
+            messages = held.messages if small else None
+        reference = references.from_xcom(held, hook.settings, "claim")
+        return references.to_xcom(reference, hook.settings, count=count, size=claim["bytes"], messages=messages)
+
+    def _returned(self, context: Context, claims: Sequence[dict[str, Any]]) -> Any:
+        for claim in claims:
+            self.log.info("Claim %s of topic %s has %d messages.", claim["claim_id"], claim["topic"], claim["count"])
+        return claims[0] if isinstance(self.topic, str) else list(claims)
+
+    def _fail(self, event: dict[str, Any]) -> NoReturn:
+        if event.get("transient"):
+            raise AirflowException(event["error"])
+        # Another try would meet the same: a person has to mend it.
+        raise AirflowFailException(event["error"])
+
+
+async def _claimed(queue: PawnQueue, wish: Wish) -> dict[str, Any] | None:
+    """Claim once, if there is as much as is wanted."""
+    if wish.min_messages > 1 and not await queue.known_claims(wish.topic, [wish.claim_id]):
+        backlog = await queue.backlog(wish.topic, at_least=wish.min_messages)
+        if not claiming.is_worth_it(wish, backlog):
+            return None
+    claim = await claiming.claimed(queue, wish)
+    return await claiming.handed_over(queue, claim) if claim else None
