@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
@@ -16,22 +15,18 @@ from airflow_provider_pawnqueue.engine.arguments import (
     checked_count,
     checked_flag,
     checked_ids,
-    checked_seconds,
     checked_session_ttl,
-    checked_text,
     checked_ttl,
     chosen_ids,
-    is_number,
 )
 from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
-from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-from airflow_provider_pawnqueue.engine.claims.renewing import renew, session_time
+from airflow_provider_pawnqueue.engine.claims.renewing import renew
 from airflow_provider_pawnqueue.engine.concurrency import all_of
 from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters, kept_under
-from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, LeaseLostError, QueueClosedError
-from airflow_provider_pawnqueue.engine.events import Claimed, LettersRedriven, Settled, Swept, logger_of
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, QueueClosedError
+from airflow_provider_pawnqueue.engine.events import Claimed, LettersRedriven, Swept
 from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats, find, peek, stats
 from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, sweep, sweep_probes
 from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
@@ -42,12 +37,14 @@ from airflow_provider_pawnqueue.engine.redrive import RedriveResult, redrive
 from airflow_provider_pawnqueue.engine.registry import Heartbeat, Registration, Registry
 from airflow_provider_pawnqueue.engine.removal import Removed
 from airflow_provider_pawnqueue.engine.settings import Settings
+from airflow_provider_pawnqueue.engine.terms import NACK, Batch, Holding, Keeping, Nack
 from airflow_provider_pawnqueue.engine.topics import KnownTopics, Topic, TopicOptions, Topics
 from airflow_provider_pawnqueue.engine.waiting import until_free, until_there
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.errors import LeaseLostError
     from airflow_provider_pawnqueue.engine.events import Listener
     from airflow_provider_pawnqueue.engine.layout import Role
     from airflow_provider_pawnqueue.engine.records import BucketRecord, RegistrationRecord, TopicRecord
@@ -56,8 +53,6 @@ if TYPE_CHECKING:
 
 #: How long closing goes on for who is cancelled meanwhile.
 LONGEST_CLOSE = 30.0
-#: The reason of who gives none.
-NACK = "nack"
 
 
 class PawnQueue:
@@ -294,18 +289,16 @@ class PawnQueue:
         """
         self._check_open()
         layout.checked_topic(topic)
-        layout.checked_holder(consumer, "consumer")
-        behalf = consumer if owner is None else layout.checked_holder(owner, "owner")
-        if claim_id is not None:
-            layout.checked_claim_id(claim_id)
         settings = self._context.settings
-        most = settings.polling.max_messages_per_poll
-        if max_messages is not None:
-            most = checked_count(max_messages, "max_messages", "claim")
-        most_bytes = math.inf if max_bytes is None else checked_count(max_bytes, "max_bytes", "claim")
-        time = checked_ttl(settings, ttl)
-        session = checked_session_ttl(settings, session_ttl, time)
-        patience = checked_seconds(wait, "wait", topic, "claim")
+        batch = Batch.checked(
+            settings,
+            consumer=consumer,
+            owner=owner,
+            claim_id=claim_id,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+        )
+        times = Holding.checked(settings, topic, "claim", ttl=ttl, session_ttl=session_ttl, wait=wait)
         record = await self._topic(topic, "claim")
         if settings.registry.register_consumers:
             self._heartbeat.enlist("consumers", consumer)
@@ -314,19 +307,19 @@ class PawnQueue:
             return await self._claims.claim(
                 record,
                 claim_id=claim_id,
-                owner=behalf,
+                owner=batch.owner,
                 consumer=consumer,
-                most=most,
-                most_bytes=most_bytes,
-                ttl=time,
-                session_ttl=session,
+                most=batch.most,
+                most_bytes=batch.most_bytes,
+                ttl=times.ttl,
+                session_ttl=times.session_ttl,
             )
 
         return self._handed_out(
             await until_there(
                 self._context,
                 attempt,
-                wait=patience,
+                wait=times.wait,
                 is_settled=lambda claim: claim_id is not None and claim.was_handed_out,
                 check_open=self._check_open,
             )
@@ -351,15 +344,15 @@ class PawnQueue:
         self._check_open()
         given = reference if isinstance(reference, ClaimReference) else ClaimReference.from_dict(reference)
         layout.checked_claim_id(given.claim_id)
-        time = checked_ttl(self._context.settings, ttl)
-        session = checked_session_ttl(self._context.settings, session_ttl, time)
-        patience = checked_seconds(wait, "wait", given.topic, "attach")
+        times = Holding.checked(
+            self._context.settings, given.topic, "attach", ttl=ttl, session_ttl=session_ttl, wait=wait
+        )
         record = await self._topic(given.topic, "attach")
 
         async def attempt() -> Claim:
-            return await self._claims.attach(record, given, ttl=time, session_ttl=session)
+            return await self._claims.attach(record, given, ttl=times.ttl, session_ttl=times.session_ttl)
 
-        return self._handed_out(await until_free(self._context, attempt, wait=patience, check_open=self._check_open))
+        return self._handed_out(await until_free(self._context, attempt, wait=times.wait, check_open=self._check_open))
 
     async def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim for as long as it was claimed for, from now on: one request, whatever its size.
@@ -397,23 +390,10 @@ class PawnQueue:
         self._check_open()
         held = HeldClaim.of(claim, "keep_alive", self._context)
         checked_callback(on_lost, "on_lost", "the error", "keep_alive")
-        settings = self._context.settings
-        margin = self._context.margin
-        own = claim.ttl if claim.ttl > margin else None  # one that found nothing has none, and needs none
-        time = checked_ttl(settings, own if ttl is None else ttl)
-        trusted = min(time, session_time(claim, time)) - margin
-        if interval is None:
-            pause = min(settings.polling.lease_refresh_interval_seconds, trusted / 3)
-        elif is_number(interval) and 0 < interval < trusted:
-            pause = float(interval)
-        else:
-            raise InvalidArgumentError(
-                f"interval={interval!r}: pass a number of seconds between 0 and {trusted:g}, for which the claim is "
-                "trusted after a renewal; or none, to have it renewed three times in that time.",
-                topic=claim.topic,
-                operation="keep_alive",
-            )
-        return KeepAlive(self._context, held, ttl=time, interval=pause, on_lost=on_lost, kept=self._kept)
+        keeping = Keeping.checked(self._context.settings, claim, ttl=ttl, interval=interval)
+        return KeepAlive(
+            self._context, held, ttl=keeping.ttl, interval=keeping.interval, on_lost=on_lost, kept=self._kept
+        )
 
     async def ack(self, claim: Claim, ids: Chosen | None = None) -> Settlement:
         """Settle messages as done. They are not delivered again.
@@ -425,7 +405,7 @@ class PawnQueue:
         """
         self._check_open()
         held = HeldClaim.of(claim, "ack", self._context)
-        return await self._settle(held, chosen_ids(claim, ids, "ack"), Decision(how="acked"), "ack")
+        return await self._claims.settle(held, chosen_ids(claim, ids, "ack"), Decision(how="acked"), "ack")
 
     async def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
@@ -450,24 +430,9 @@ class PawnQueue:
         self._check_open()
         held = HeldClaim.of(claim, "nack", self._context)
         chosen = chosen_ids(claim, ids, "nack")
-        checked_flag(requeue, "requeue", "nack")
-        told = {
-            "reason": checked_text(reason, "reason", claim.topic, "nack")[:LONGEST_ERROR],
-            "error": checked_text(error, "error", claim.topic, "nack")[:LONGEST_ERROR],
-        }
-        later = checked_seconds(delay, "delay", claim.topic, "nack")
-        if later and not requeue:
-            raise InvalidArgumentError(
-                "delay is for messages that are given back: pass requeue=True with it.",
-                topic=claim.topic,
-                operation="nack",
-            )
-        if not requeue:
-            at = await self._context.now() if chosen else 0.0
-            return await self._settle(held, chosen, Decision(how="dead", until=at, **told), "nack")
-        until = await self._context.now() + later
-        told["reason"] = told["reason"] if reason != NACK else ""
-        return await self._settle(held, chosen, Decision(how="released", until=until if later else 0.0, **told), "nack")
+        nack = Nack.checked(claim.topic, requeue=requeue, delay=delay, reason=reason, error=error)
+        now = await self._context.now() if chosen or requeue else 0.0
+        return await self._claims.settle(held, chosen, nack.decided(now), "nack")
 
     # --- dead letters ---
 
@@ -602,45 +567,6 @@ class PawnQueue:
                 Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
             )
         return claim
-
-    async def _settle(self, claim: HeldClaim, ids: Iterable[str], decision: Decision, operation: str) -> Settlement:
-        done = await self._claims.settle(claim, dict.fromkeys(ids, decision))
-        self._context.events.tell(
-            Settled(
-                topic=claim.topic,
-                claim=claim.stem,
-                acked=tuple(done.acked),
-                buried=tuple(done.buried),
-                released=tuple(done.released),
-                lost=tuple(done.lost),
-            )
-        )
-        if done.unknown:
-            logger_of("claims").warning(
-                "Of %d messages of claim %s of topic %r it could not be found out whether they are settled (%s, say): "
-                "settle them again, or they may be delivered again.",
-                len(done.unknown),
-                claim.stem,
-                claim.topic,
-                done.unknown[0],
-            )
-        if done.lost:
-            if claim.given_away:
-                why = "this process has handed it over: settle them where it was attached to"
-            else:
-                why = "others have them, or may have; a longer ttl, or keep_alive, keeps a claim over long work"
-                if claim.state != "open" or not claim.is_ours():
-                    claim.lose("it was taken over")
-            raise LeaseLostError(
-                f"Claim {claim.claim_id} of topic {claim.topic!r} had lost {len(done.lost)} of the "
-                f"{len(list(done))} messages that were to be settled ({done.lost[0]!r}): {why}. The error's "
-                ".settlement tells what became of each.",
-                topic=claim.topic,
-                message=done.lost[0],
-                operation=operation,
-                settlement=done,
-            )
-        return done
 
     async def _topic(self, topic: str, operation: str) -> TopicRecord:
         return await self._known_topics.get(topic, operation)

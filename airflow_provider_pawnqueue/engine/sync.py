@@ -23,7 +23,8 @@ from airflow_provider_pawnqueue.engine.claims import Claim, Message
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
-from airflow_provider_pawnqueue.engine.queue import NACK, PawnQueue
+from airflow_provider_pawnqueue.engine.queue import PawnQueue
+from airflow_provider_pawnqueue.engine.terms import NACK
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.arguments import Chosen

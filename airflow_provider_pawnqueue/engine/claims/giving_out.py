@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine.cancellation import uncut
@@ -12,6 +12,7 @@ from airflow_provider_pawnqueue.engine.claims.by_id import ById
 from airflow_provider_pawnqueue.engine.claims.candidates import Finder
 from airflow_provider_pawnqueue.engine.claims.claiming import ClaimRequest, claim_fresh, not_had
 from airflow_provider_pawnqueue.engine.claims.contention import Contention
+from airflow_provider_pawnqueue.engine.claims.outcome import answered
 from airflow_provider_pawnqueue.engine.claims.renewing import leave
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.context import PARTING
@@ -91,14 +92,18 @@ class Claims:
         )
         return await self._in_hand(self._room(topic.name).by_id.attach(request, reference.session))
 
-    async def settle(self, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settlement:
-        """Settle messages by their ids, and tell what became of each."""
+    async def settle(self, claim: HeldClaim, ids: Iterable[str], decision: Decision, operation: str) -> Settlement:
+        """Settle messages by their ids, and tell what became of each.
+
+        :raises LeaseLostError: others have some of them.
+        """
+        decisions = dict.fromkeys(ids, decision)
         uuids = claim.uuids_by_id()
         wanted = settling.by_uuid(decisions, uuids)
         result = await settling.settle(self._context, claim, wanted) if wanted else settling.Settled()
         if result.gave_back:
             self.look_anew(claim.topic)
-        return settling.told(result, decisions, uuids)
+        return answered(self._context, claim, settling.told(result, decisions, uuids), operation)
 
     async def _in_hand(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
         """Do what gives out a claim, such that closing the queue can end it: whatever it has won is given back then."""
