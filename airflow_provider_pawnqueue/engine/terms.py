@@ -17,12 +17,14 @@ from airflow_provider_pawnqueue.engine.arguments import (
     is_number,
 )
 from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
+from airflow_provider_pawnqueue.engine.claims.claiming import ClaimRequest
 from airflow_provider_pawnqueue.engine.claims.renewing import session_time
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
 from airflow_provider_pawnqueue.engine.records import Decision
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims import Claim
+    from airflow_provider_pawnqueue.engine.records import TopicRecord
     from airflow_provider_pawnqueue.engine.settings import Settings
 
 #: The reason of who gives none.
@@ -48,34 +50,61 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Which messages somebody claims, and on whose behalf."""
+class Wanted:
+    """What somebody claims, on whose behalf, and for how long."""
 
+    consumer: str
     owner: str
+    claim_id: str | None
     most: int
     most_bytes: float
+    times: Holding
 
     @classmethod
     def checked(  # noqa: PLR0913 - as they were given
         cls,
         settings: Settings,
+        topic: str,
         *,
         consumer: object,
         owner: object,
         claim_id: object,
         max_messages: object,
         max_bytes: object,
-    ) -> Batch:
-        """Check who claims, for whom, under which id, and how much."""
+        ttl: object,
+        session_ttl: object,
+        wait: object,
+    ) -> Wanted:
+        """Check who claims, for whom, under which id, how much, and for how long."""
         holder = layout.checked_holder(consumer, "consumer")
         behalf = holder if owner is None else layout.checked_holder(owner, "owner")
-        if claim_id is not None:
-            layout.checked_claim_id(claim_id)
+        named = None if claim_id is None else layout.checked_claim_id(claim_id)
         most = settings.polling.max_messages_per_poll
         if max_messages is not None:
             most = checked_count(max_messages, "max_messages", "claim")
         most_bytes = math.inf if max_bytes is None else checked_count(max_bytes, "max_bytes", "claim")
-        return cls(behalf, most, most_bytes)
+        times = Holding.checked(settings, topic, "claim", ttl=ttl, session_ttl=session_ttl, wait=wait)
+        return cls(holder, behalf, named, most, most_bytes, times)
+
+    def of(self, topic: TopicRecord) -> ClaimRequest:
+        """Return what is asked of a topic; who works for it, each attempt has to say."""
+        return ClaimRequest(
+            topic=topic,
+            claim_id=self.claim_id or "",
+            generation=0,
+            owner=self.owner,
+            consumer=self.consumer,
+            session="",
+            most=self.most,
+            most_bytes=self.most_bytes,
+            ttl=self.times.ttl,
+            session_ttl=self.times.session_ttl,
+            named=self.claim_id is not None,
+        )
+
+    def is_settled(self, claim: Claim) -> bool:
+        """Say whether a claim without messages is all that there will be."""
+        return self.claim_id is not None and claim.was_handed_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine.cancellation import uncut
@@ -17,7 +18,7 @@ from airflow_provider_pawnqueue.engine.claims.renewing import leave
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import QueueClosedError
-from airflow_provider_pawnqueue.engine.events import GivenBack, QueueClosed, logger_of
+from airflow_provider_pawnqueue.engine.events import Claimed, GivenBack, QueueClosed, logger_of
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.settlement import Settlement
 
@@ -39,33 +40,11 @@ class Claims:
         self._given_out: list[HeldClaim] = []
         self._under_way: set[asyncio.Task[HeldClaim]] = set()
 
-    async def claim(  # noqa: PLR0913 - what a consumer asks for
-        self,
-        topic: TopicRecord,
-        *,
-        claim_id: str | None,
-        owner: str,
-        consumer: str,
-        most: int,
-        most_bytes: float,
-        ttl: float,
-        session_ttl: float,
-    ) -> HeldClaim:
-        """Claim up to ``most`` messages, or find again what was claimed under the id."""
-        request = ClaimRequest(
-            topic=topic,
-            claim_id=claim_id or self._context.clock.uuid(),
-            generation=0,
-            owner=owner,
-            consumer=consumer,
-            session=self._context.clock.uuid(),
-            most=most,
-            most_bytes=most_bytes,
-            ttl=ttl,
-            session_ttl=min(session_ttl, ttl),
-            named=claim_id is not None,
-        )
-        room = self._room(topic.name)
+    async def claim(self, asked: ClaimRequest) -> HeldClaim:
+        """Claim what is asked for in a new session, or find again what was claimed under the id."""
+        claim_id = asked.claim_id if asked.named else self._context.clock.uuid()
+        request = replace(asked, claim_id=claim_id, session=self._context.clock.uuid())
+        room = self._room(request.topic.name)
         return await self._in_hand(room.by_id.claim(request) if request.named else self._claim_any(room, request))
 
     async def _claim_any(self, room: _Room, request: ClaimRequest) -> HeldClaim:
@@ -195,6 +174,8 @@ class Claims:
         self._given_out = [given for given in self._given_out if given.is_held(now) or given.is_unfinished()]
         if claim:
             self._given_out.append(claim)
+            told = Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
+            self._context.events.tell(told)
         return claim
 
     def _room(self, topic: str) -> _Room:
