@@ -20,6 +20,7 @@ from airflow_provider_pawnqueue.engine.arguments import (
 )
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
+from airflow_provider_pawnqueue.engine.claims.leaving import leave
 from airflow_provider_pawnqueue.engine.claims.renewing import renew
 from airflow_provider_pawnqueue.engine.concurrency import all_of
 from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters, kept_under
@@ -346,6 +347,19 @@ class PawnQueue:
         time = None if ttl is None else checked_ttl(settings, ttl)
         session = None if session_ttl is None else checked_session_ttl(settings, session_ttl, time or claim.ttl)
         await renew(self._context, held, time, session)
+
+    async def leave(self, claim: Claim) -> ClaimReference:
+        """Work on the claim no more, and have its record say so: whoever comes next need not wait.
+
+        Others attach by the reference, or claim by the claim's id, at once; until they do, and while its time lasts,
+        its messages are nobody's. It is ``claim.hand_over()`` and one request; none, where all is settled. Where the
+        store does not answer, who comes by the id waits until this session's time is over: that is logged, and is no
+        error.
+
+        :raises LeaseLostError: it is no longer ours.
+        """
+        self._life.check_open()
+        return await leave(self._context, HeldClaim.of(claim, "leave", self._context))
 
     def keep_alive(
         self,

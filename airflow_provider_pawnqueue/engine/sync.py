@@ -387,6 +387,10 @@ class SyncPawnQueue:
         """Keep the claim for as long as it was claimed for, from now on."""
         self._run(lambda queue: queue.renew(claim, ttl=ttl, session_ttl=session_ttl))
 
+    def leave(self, claim: Claim) -> ClaimReference:
+        """Work on the claim no more, and have its record say so: whoever comes next need not wait."""
+        return self._run(lambda queue: queue.leave(claim))
+
     @contextmanager
     def keep_alive(
         self,

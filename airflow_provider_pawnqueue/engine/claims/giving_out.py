@@ -13,8 +13,8 @@ from airflow_provider_pawnqueue.engine.claims.by_id import ById
 from airflow_provider_pawnqueue.engine.claims.candidates import Finder
 from airflow_provider_pawnqueue.engine.claims.claiming import ClaimRequest, claim_fresh, not_had
 from airflow_provider_pawnqueue.engine.claims.contention import Contention
+from airflow_provider_pawnqueue.engine.claims.leaving import vacate
 from airflow_provider_pawnqueue.engine.claims.outcome import answered
-from airflow_provider_pawnqueue.engine.claims.renewing import leave
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import QueueClosedError
@@ -133,7 +133,7 @@ class Claims:
     async def _leave(self, claim: HeldClaim) -> int:
         left = len(claim.left)
         try:
-            await leave(self._context.patient(), claim)
+            await vacate(self._context.patient(), claim)
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("Claim %s could not be left in good order: %r", claim.claim_id, error)
         return left
