@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
@@ -28,15 +29,15 @@ def logger_of(subject: Subject) -> logging.Logger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(ABC):
     """Something that happened. :meth:`sentence` says it in one line."""
 
     subject: ClassVar[Subject] = "queue"
     level: ClassVar[int] = logging.DEBUG
 
+    @abstractmethod
     def sentence(self) -> str:
         """Say what happened."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

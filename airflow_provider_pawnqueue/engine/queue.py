@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
@@ -16,24 +14,19 @@ from airflow_provider_pawnqueue.engine.arguments import (
     checked_count,
     checked_flag,
     checked_ids,
-    checked_seconds,
     checked_session_ttl,
-    checked_text,
     checked_ttl,
     chosen_ids,
-    is_number,
 )
-from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
-from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-from airflow_provider_pawnqueue.engine.claims.renewing import renew, session_time
+from airflow_provider_pawnqueue.engine.claims.leaving import leave
+from airflow_provider_pawnqueue.engine.claims.renewing import renew
 from airflow_provider_pawnqueue.engine.concurrency import all_of
 from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters, kept_under
-from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, LeaseLostError, QueueClosedError
-from airflow_provider_pawnqueue.engine.events import Claimed, LettersRedriven, Settled, Swept, logger_of
 from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats, find, peek, stats
-from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, sweep, sweep_probes
+from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, finish, sweep
+from airflow_provider_pawnqueue.engine.lifetime import Lifetime
 from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
 from airflow_provider_pawnqueue.engine.probe import ProbeResult, probe
 from airflow_provider_pawnqueue.engine.publish import NewMessage, Publisher, checked_messages
@@ -42,22 +35,19 @@ from airflow_provider_pawnqueue.engine.redrive import RedriveResult, redrive
 from airflow_provider_pawnqueue.engine.registry import Heartbeat, Registration, Registry
 from airflow_provider_pawnqueue.engine.removal import Removed
 from airflow_provider_pawnqueue.engine.settings import Settings
+from airflow_provider_pawnqueue.engine.terms import NACK, Holding, Keeping, Nack, Wanted
 from airflow_provider_pawnqueue.engine.topics import KnownTopics, Topic, TopicOptions, Topics
 from airflow_provider_pawnqueue.engine.waiting import until_free, until_there
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.errors import LeaseLostError
     from airflow_provider_pawnqueue.engine.events import Listener
     from airflow_provider_pawnqueue.engine.layout import Role
     from airflow_provider_pawnqueue.engine.records import BucketRecord, RegistrationRecord, TopicRecord
     from airflow_provider_pawnqueue.engine.store.credentials import Session
     from airflow_provider_pawnqueue.engine.store.port import Store
-
-#: How long closing goes on for who is cancelled meanwhile.
-LONGEST_CLOSE = 30.0
-#: The reason of who gives none.
-NACK = "nack"
 
 
 class PawnQueue:
@@ -66,7 +56,7 @@ class PawnQueue:
     def __init__(self, context: Context, agreed: BucketRecord) -> None:
         self._context = context
         self._agreed = agreed
-        self._loop = asyncio.get_running_loop()
+        self._life = Lifetime(context.clock)
         self._topics = Topics(context)
         self._known_topics = KnownTopics(context, self._topics)
         self._publisher = Publisher(context)
@@ -74,8 +64,6 @@ class PawnQueue:
         self._registry = Registry(context)
         self._heartbeat = Heartbeat(self._registry, context.clock, context.settings.registry.heartbeat_interval_seconds)
         self._kept: list[KeepAlive] = []
-        self._closed = False
-        self._closing: asyncio.Future[None] | None = None
 
     @staticmethod
     def open(
@@ -118,7 +106,7 @@ class PawnQueue:
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
-        return self._closed
+        return self._life.is_over
 
     @property
     def strategy(self) -> str:
@@ -132,7 +120,7 @@ class PawnQueue:
 
     async def probe(self) -> ProbeResult:
         """Ask the store again what it can do. Changes nothing; :attr:`strategy` stays what was agreed on."""
-        self._check_open()
+        self._life.check_open()
         return await probe(self._context.store, self._context.clock)
 
     # --- topics ---
@@ -144,12 +132,12 @@ class PawnQueue:
         :raises InvalidTopicError: it is no topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
-        self._check_open()
+        self._life.check_open()
         return Topic.of(await self._topics.create(topic, settings))
 
     async def update_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
         """Change settings of the topic for everyone, and return it."""
-        self._check_open()
+        self._life.check_open()
         try:
             return Topic.of(await self._topics.update(topic, settings))
         finally:
@@ -160,12 +148,12 @@ class PawnQueue:
 
         :raises TopicNotFoundError: it does not exist.
         """
-        self._check_open()
+        self._life.check_open()
         return Topic.of(await self._topics.get(topic))
 
     async def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
-        self._check_open()
+        self._life.check_open()
         return await self._topics.names()
 
     async def delete_topic(self, topic: str, *, force: bool = False, dry_run: bool = False) -> Removed:
@@ -177,7 +165,7 @@ class PawnQueue:
         :param dry_run: change nothing: raise where the deletion would, else count what would be deleted.
         :raises TopicNotEmptyError: there are messages, leases, unfinished claims or dead letters: how many, roughly.
         """
-        self._check_open()
+        self._life.check_open()
         checked_flag(force, "force", "delete_topic")
         checked_flag(dry_run, "dry_run", "delete_topic")
         self._claims.forget([topic])
@@ -195,7 +183,7 @@ class PawnQueue:
         :param dead_letters: whether dead letters are.
         :param dry_run: change nothing, and count what would be removed.
         """
-        self._check_open()
+        self._life.check_open()
         for name, flag in (("messages", messages), ("dead_letters", dead_letters), ("dry_run", dry_run)):
             checked_flag(flag, name, "purge")
         await self._topic(topic, "purge")
@@ -218,12 +206,12 @@ class PawnQueue:
 
     async def list_producers(self) -> list[Registration]:
         """Return every producer that ever registered, and when it was last seen."""
-        self._check_open()
+        self._life.check_open()
         return [Registration.of(entry) for entry in await self._registry.everyone("producers")]
 
     async def list_consumers(self) -> list[Registration]:
         """Return every consumer that ever registered, and when it was last seen."""
-        self._check_open()
+        self._life.check_open()
         return [Registration.of(entry) for entry in await self._registry.everyone("consumers")]
 
     # --- messages ---
@@ -248,7 +236,7 @@ class PawnQueue:
         :raises InvalidPayloadError: one of the payloads is no JSON object; nothing was published.
         :raises PublishError: some were not published, or nobody can tell; it says which.
         """
-        self._check_open()
+        self._life.check_open()
         layout.checked_topic(topic)
         checked_flag(create, "create", "publish")
         checked = checked_messages(payloads, headers, self._context.settings.limits, topic)
@@ -292,44 +280,29 @@ class PawnQueue:
         :returns: a claim, which iterates over its messages and is false if there are none.
         :raises ClaimBusyError: somebody else works for the claim id: who, until when, and when to try again.
         """
-        self._check_open()
+        self._life.check_open()
         layout.checked_topic(topic)
-        layout.checked_holder(consumer, "consumer")
-        behalf = consumer if owner is None else layout.checked_holder(owner, "owner")
-        if claim_id is not None:
-            layout.checked_claim_id(claim_id)
-        settings = self._context.settings
-        most = settings.polling.max_messages_per_poll
-        if max_messages is not None:
-            most = checked_count(max_messages, "max_messages", "claim")
-        most_bytes = math.inf if max_bytes is None else checked_count(max_bytes, "max_bytes", "claim")
-        time = checked_ttl(settings, ttl)
-        session = checked_session_ttl(settings, session_ttl, time)
-        patience = checked_seconds(wait, "wait", topic, "claim")
-        record = await self._topic(topic, "claim")
-        if settings.registry.register_consumers:
+        wanted = Wanted.checked(
+            self._context.settings,
+            topic,
+            consumer=consumer,
+            owner=owner,
+            claim_id=claim_id,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            ttl=ttl,
+            session_ttl=session_ttl,
+            wait=wait,
+        )
+        request = wanted.of(await self._topic(topic, "claim"))
+        if self._context.settings.registry.register_consumers:
             self._heartbeat.enlist("consumers", consumer)
-
-        async def attempt() -> Claim:
-            return await self._claims.claim(
-                record,
-                claim_id=claim_id,
-                owner=behalf,
-                consumer=consumer,
-                most=most,
-                most_bytes=most_bytes,
-                ttl=time,
-                session_ttl=session,
-            )
-
-        return self._handed_out(
-            await until_there(
-                self._context,
-                attempt,
-                wait=patience,
-                is_settled=lambda claim: claim_id is not None and claim.was_handed_out,
-                check_open=self._check_open,
-            )
+        return await until_there(
+            self._context,
+            lambda: self._claims.claim(request),
+            wait=wanted.times.wait,
+            is_settled=wanted.is_settled,
+            check_open=self._life.check_open,
         )
 
     async def attach(
@@ -348,18 +321,18 @@ class PawnQueue:
         :raises ClaimBusyError: somebody else works for it: who, until when, and when to try again.
         :raises LeaseLostError: it has no record any more, or was taken over.
         """
-        self._check_open()
+        self._life.check_open()
         given = reference if isinstance(reference, ClaimReference) else ClaimReference.from_dict(reference)
         layout.checked_claim_id(given.claim_id)
-        time = checked_ttl(self._context.settings, ttl)
-        session = checked_session_ttl(self._context.settings, session_ttl, time)
-        patience = checked_seconds(wait, "wait", given.topic, "attach")
+        times = Holding.checked(
+            self._context.settings, given.topic, "attach", ttl=ttl, session_ttl=session_ttl, wait=wait
+        )
         record = await self._topic(given.topic, "attach")
 
         async def attempt() -> Claim:
-            return await self._claims.attach(record, given, ttl=time, session_ttl=session)
+            return await self._claims.attach(record, given, ttl=times.ttl, session_ttl=times.session_ttl)
 
-        return self._handed_out(await until_free(self._context, attempt, wait=patience, check_open=self._check_open))
+        return await until_free(self._context, attempt, wait=times.wait, check_open=self._life.check_open)
 
     async def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim for as long as it was claimed for, from now on: one request, whatever its size.
@@ -368,12 +341,25 @@ class PawnQueue:
         :param session_ttl: the same of the time for which this process is trusted.
         :raises LeaseLostError: it is no longer ours; stop working on its messages.
         """
-        self._check_open()
+        self._life.check_open()
         held = HeldClaim.of(claim, "renew", self._context)
         settings = self._context.settings
         time = None if ttl is None else checked_ttl(settings, ttl)
         session = None if session_ttl is None else checked_session_ttl(settings, session_ttl, time or claim.ttl)
         await renew(self._context, held, time, session)
+
+    async def leave(self, claim: Claim) -> ClaimReference:
+        """Work on the claim no more, and have its record say so: whoever comes next need not wait.
+
+        Others attach by the reference, or claim by the claim's id, at once; until they do, and while its time lasts,
+        its messages are nobody's. It is ``claim.hand_over()`` and one request; none, where all is settled. Where the
+        store does not answer, who comes by the id waits until this session's time is over: that is logged, and is no
+        error.
+
+        :raises LeaseLostError: it is no longer ours.
+        """
+        self._life.check_open()
+        return await leave(self._context, HeldClaim.of(claim, "leave", self._context))
 
     def keep_alive(
         self,
@@ -394,26 +380,13 @@ class PawnQueue:
             ``claims.margin_seconds``); without it, ``polling.lease_refresh_interval_seconds``, and never more than a
             third of that time.
         """
-        self._check_open()
+        self._life.check_open()
         held = HeldClaim.of(claim, "keep_alive", self._context)
         checked_callback(on_lost, "on_lost", "the error", "keep_alive")
-        settings = self._context.settings
-        margin = self._context.margin
-        own = claim.ttl if claim.ttl > margin else None  # one that found nothing has none, and needs none
-        time = checked_ttl(settings, own if ttl is None else ttl)
-        trusted = min(time, session_time(claim, time)) - margin
-        if interval is None:
-            pause = min(settings.polling.lease_refresh_interval_seconds, trusted / 3)
-        elif is_number(interval) and 0 < interval < trusted:
-            pause = float(interval)
-        else:
-            raise InvalidArgumentError(
-                f"interval={interval!r}: pass a number of seconds between 0 and {trusted:g}, for which the claim is "
-                "trusted after a renewal; or none, to have it renewed three times in that time.",
-                topic=claim.topic,
-                operation="keep_alive",
-            )
-        return KeepAlive(self._context, held, ttl=time, interval=pause, on_lost=on_lost, kept=self._kept)
+        keeping = Keeping.checked(self._context.settings, claim, ttl=ttl, interval=interval)
+        return KeepAlive(
+            self._context, held, ttl=keeping.ttl, interval=keeping.interval, on_lost=on_lost, kept=self._kept
+        )
 
     async def ack(self, claim: Claim, ids: Chosen | None = None) -> Settlement:
         """Settle messages as done. They are not delivered again.
@@ -423,9 +396,9 @@ class PawnQueue:
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each;
             those that were still the claim's are acked all the same.
         """
-        self._check_open()
+        self._life.check_open()
         held = HeldClaim.of(claim, "ack", self._context)
-        return await self._settle(held, chosen_ids(claim, ids, "ack"), Decision(how="acked"), "ack")
+        return await self._claims.settle(held, chosen_ids(claim, ids, "ack"), Decision(how="acked"), "ack")
 
     async def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
@@ -447,27 +420,12 @@ class PawnQueue:
         :returns: what became of each.
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
         """
-        self._check_open()
+        self._life.check_open()
         held = HeldClaim.of(claim, "nack", self._context)
         chosen = chosen_ids(claim, ids, "nack")
-        checked_flag(requeue, "requeue", "nack")
-        told = {
-            "reason": checked_text(reason, "reason", claim.topic, "nack")[:LONGEST_ERROR],
-            "error": checked_text(error, "error", claim.topic, "nack")[:LONGEST_ERROR],
-        }
-        later = checked_seconds(delay, "delay", claim.topic, "nack")
-        if later and not requeue:
-            raise InvalidArgumentError(
-                "delay is for messages that are given back: pass requeue=True with it.",
-                topic=claim.topic,
-                operation="nack",
-            )
-        if not requeue:
-            at = await self._context.now() if chosen else 0.0
-            return await self._settle(held, chosen, Decision(how="dead", until=at, **told), "nack")
-        until = await self._context.now() + later
-        told["reason"] = told["reason"] if reason != NACK else ""
-        return await self._settle(held, chosen, Decision(how="released", until=until if later else 0.0, **told), "nack")
+        nack = Nack.checked(claim.topic, requeue=requeue, delay=delay, reason=reason, error=error)
+        now = await self._context.now() if chosen or requeue else 0.0
+        return await self._claims.settle(held, chosen, nack.decided(now), "nack")
 
     # --- dead letters ---
 
@@ -487,7 +445,7 @@ class PawnQueue:
         :param after: go on behind the page whose ``.next`` this is.
         :param payloads: read the messages too, one more request for each.
         """
-        self._check_open()
+        self._life.check_open()
         most = checked_count(max_messages, "max_messages", "dead_letters")
         checked_flag(newest_first, "newest_first", "dead_letters")
         checked_flag(payloads, "payloads", "dead_letters")
@@ -505,20 +463,16 @@ class PawnQueue:
         :param max_messages: how many at most.
         :raises InvalidArgumentError: there is no dead letter of one of these ids; none was given back.
         """
-        self._check_open()
+        self._life.check_open()
         only = checked_ids(ids, topic, "redrive")
         most = None if max_messages is None else checked_count(max_messages, "max_messages", "redrive")
         await self._topic(topic, "redrive")
         if only is not None:
             only = await kept_under(self._context, topic, only)
         try:
-            done = await redrive(self._context, topic, only=only, most=most)
+            return await redrive(self._context, topic, only=only, most=most)
         finally:
             self._claims.look_anew(topic)
-        if done.moved or done.failed:
-            counts = {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
-            self._context.events.tell(LettersRedriven(topic=topic, **counts))
-        return done
 
     # --- looking after a topic ---
 
@@ -530,31 +484,28 @@ class PawnQueue:
             fenced), or is not known (None: it is left alone). Awaited, if it is a coroutine function; else called in a
             thread of its own.
         """
-        self._check_open()
+        self._life.check_open()
         checked_flag(dry_run, "dry_run", "sweep")
         checked_callback(ask, "ask", "an open claim", "sweep")
         await self._topic(topic, "sweep")
-        report = await sweep(self._context, topic, dry_run=dry_run, ask=None if ask is None else asking(topic, ask))
+        by_record = None if ask is None else asking(topic, ask)
+        report = await sweep(self._context, topic, dry_run=dry_run, ask=by_record)
         self._claims.look_anew(topic)
-        report.removed_leftovers += await sweep_probes(self._context, dry_run=dry_run)
-        self._context.events.tell(
-            Swept(topic=topic, counts=report.counts(), failures=len(report.failures), dry_run=dry_run)
-        )
-        return report
+        return await finish(self._context, report)
 
     async def peek(self, topic: str, max_messages: int = 10) -> list[Message]:
         """Read messages from the head without claiming them, whether or not others have them.
 
         Their ``deliveries`` are not looked up, and are 0: :meth:`find` tells those of one.
         """
-        self._check_open()
+        self._life.check_open()
         most = checked_count(max_messages, "max_messages", "peek")
         await self._topic(topic, "peek")
         return await peek(self._context, topic, most)
 
     async def find(self, topic: str, message_id: str) -> Location | None:
         """Say where a message is, by the id under which it is kept, or None if it is nowhere (any more)."""
-        self._check_open()
+        self._life.check_open()
         layout.checked_topic(topic)
         layout.checked_message_id(message_id)
         await self._topic(topic, "find")
@@ -562,7 +513,7 @@ class PawnQueue:
 
     async def stats(self, topic: str) -> Stats:
         """Count the topic's messages, by LISTs, and by the records of claims whose leases look overdue."""
-        self._check_open()
+        self._life.check_open()
         await self._topic(topic, "stats")
         return await stats(self._context, topic)
 
@@ -576,14 +527,10 @@ class PawnQueue:
         :param keep_claims: leave the messages of open claims to whoever comes by their claim ids next, who need not
             wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
         """
-        self._check_loop()
+        self._life.check_loop()
         if keep_claims is not None:
             checked_flag(keep_claims, "keep_claims", "close")
-        if self._closing is None:
-            self._closed = True
-            self._closing = asyncio.ensure_future(self._close(keep_claims))
-        # Whoever is cancelled leaves nothing half closed, and a second call waits for the same end.
-        await uncut(self._closing, self._context.clock, LONGEST_CLOSE)
+        await self._life.end(lambda: self._close(keep_claims))
 
     async def _close(self, keep_claims: bool | None) -> None:  # noqa: FBT001 - as it was given
         keep = self._context.settings.claims.keep_when_closed if keep_claims is None else keep_claims
@@ -596,85 +543,23 @@ class PawnQueue:
             await self._context.time.aclose()
             await self._context.store.aclose()
 
-    def _handed_out(self, claim: Claim) -> Claim:
-        if claim:
-            self._context.events.tell(
-                Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
-            )
-        return claim
-
-    async def _settle(self, claim: HeldClaim, ids: Iterable[str], decision: Decision, operation: str) -> Settlement:
-        done = await self._claims.settle(claim, dict.fromkeys(ids, decision))
-        self._context.events.tell(
-            Settled(
-                topic=claim.topic,
-                claim=claim.stem,
-                acked=tuple(done.acked),
-                buried=tuple(done.buried),
-                released=tuple(done.released),
-                lost=tuple(done.lost),
-            )
-        )
-        if done.unknown:
-            logger_of("claims").warning(
-                "Of %d messages of claim %s of topic %r it could not be found out whether they are settled (%s, say): "
-                "settle them again, or they may be delivered again.",
-                len(done.unknown),
-                claim.stem,
-                claim.topic,
-                done.unknown[0],
-            )
-        if done.lost:
-            if claim.given_away:
-                why = "this process has handed it over: settle them where it was attached to"
-            else:
-                why = "others have them, or may have; a longer ttl, or keep_alive, keeps a claim over long work"
-                if claim.state != "open" or not claim.is_ours():
-                    claim.lose("it was taken over")
-            raise LeaseLostError(
-                f"Claim {claim.claim_id} of topic {claim.topic!r} had lost {len(done.lost)} of the "
-                f"{len(list(done))} messages that were to be settled ({done.lost[0]!r}): {why}. The error's "
-                ".settlement tells what became of each.",
-                topic=claim.topic,
-                message=done.lost[0],
-                operation=operation,
-                settlement=done,
-            )
-        return done
-
     async def _topic(self, topic: str, operation: str) -> TopicRecord:
         return await self._known_topics.get(topic, operation)
 
     async def _register(self, role: Role, name: str) -> RegistrationRecord:
-        self._check_open()
+        self._life.check_open()
         registration = await self._registry.register(role, name)
         self._heartbeat.start()
         return registration
 
-    def _check_open(self) -> None:
-        self._check_loop()
-        if self._closed:
-            raise QueueClosedError
-
-    def _check_loop(self) -> None:
-        try:
-            is_ours = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            is_ours = False
-        if not is_ours:
-            raise InvalidArgumentError(
-                "This queue was opened in another event loop, which alone can use and close it: open one in each "
-                "loop, or use SyncPawnQueue, which may be called from anywhere."
-            )
-
     def __repr__(self) -> str:
         """Show which queue it is: no secret is in it."""
-        state = "closed" if self._closed else self._agreed.strategy
+        state = "closed" if self.closed else self._agreed.strategy
         return f"<{type(self).__name__} {self._context.settings.s3.bucket_name!r}: {state}>"
 
     async def __aenter__(self) -> Self:
         """Use an open queue as a context manager, once more."""
-        self._check_open()
+        self._life.check_open()
         return self
 
     async def __aexit__(

@@ -11,6 +11,7 @@ from airflow_provider_pawnqueue.engine.claims import finish_redrive
 from airflow_provider_pawnqueue.engine.claims.finish_redrive import PATIENCE
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.events import LettersRedriven
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
@@ -43,6 +44,14 @@ async def redrive(context: Context, topic: str, *, only: Collection[str] | None,
 
     ⚑ §5.7: a letter that cannot be moved concerns itself alone, and costs the others no more than a few seconds.
     """
+    done = await _redrive(context, topic, only=only, most=most)
+    if done.moved or done.failed:
+        counts = {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
+        context.events.tell(LettersRedriven(topic=topic, **counts))
+    return done
+
+
+async def _redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> RedriveResult:
     done = RedriveResult()
     patient, curt = context.patient(PATIENCE), context.patient(0.0)
 

@@ -23,7 +23,8 @@ from airflow_provider_pawnqueue.engine.claims import Claim, Message
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
-from airflow_provider_pawnqueue.engine.queue import NACK, PawnQueue
+from airflow_provider_pawnqueue.engine.queue import PawnQueue
+from airflow_provider_pawnqueue.engine.terms import NACK
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.arguments import Chosen
@@ -385,6 +386,10 @@ class SyncPawnQueue:
     def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim for as long as it was claimed for, from now on."""
         self._run(lambda queue: queue.renew(claim, ttl=ttl, session_ttl=session_ttl))
+
+    def leave(self, claim: Claim) -> ClaimReference:
+        """Work on the claim no more, and have its record say so: whoever comes next need not wait."""
+        return self._run(lambda queue: queue.leave(claim))
 
     @contextmanager
     def keep_alive(

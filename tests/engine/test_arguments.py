@@ -39,6 +39,7 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
     "nack(error=ValueError())": (lambda q, c: q.nack(c, error=ValueError("x")), r"error is a text, not ValueError"),
     "renew(None)": (lambda q, _: q.renew(None), "renew takes a claim first"),
     "renew(ttl=1)": (lambda q, c: q.renew(c, ttl=1), r"ttl=1: pass a number of seconds above claims\.margin_seconds=2"),
+    "leave(None)": (lambda q, _: q.leave(None), "leave takes a claim first"),
     "publish(t, dict)": (
         lambda q, _: q.publish(TOPIC, {"a": 1}),
         r"this is one of them: publish\('orders', \[payload\]",

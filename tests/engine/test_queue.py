@@ -35,6 +35,7 @@ CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "claim": lambda queue, _: queue.claim(TOPIC, "c"),
     "attach": lambda queue, claim: queue.attach(claim.hand_over()),
     "renew": lambda queue, claim: queue.renew(claim),
+    "leave": lambda queue, claim: queue.leave(claim),
     "ack": lambda queue, claim: queue.ack(claim),
     "nack": lambda queue, claim: queue.nack(claim),
     "dead_letters": lambda queue, _: queue.dead_letters(TOPIC),

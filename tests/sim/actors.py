@@ -154,8 +154,9 @@ async def work(  # noqa: PLR0913, PLR0917 - who works, on what, and for how long
     if chance.random() < 0.1:
         return  # it forgets what it has
     stage.history.drop(holder, stage.world.loop.now)  # who settles, or hands over, has stopped working
-    if chance.random() < 0.15:
-        stage.references.append(claim.hand_over())
+    draw = chance.random()
+    if draw < 0.15:
+        stage.references.append(claim.hand_over() if draw < 0.08 else await queue.leave(claim))
         return
     await settle(stage, process, queue, claim, chance)
 

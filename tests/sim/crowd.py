@@ -21,6 +21,7 @@ GROUPS = {
     "keeping": {"K1": manners.keeper, "K2": manners.keeper},
     "two minds": {"T1": manners.two_minded},
     "attaching": {"G1": manners.giver, "E1": manners.heir, "E2": manners.heir, "E3": manners.heir},
+    "leaving": {"L1": manners.leaver, "L2": manners.leaver, "L3": manners.leaver},
     "forked": {"Z1": forked, "Z2": forked, "Z3": forked},
     "twins": {"I1": manners.hasty_twin, "I2": manners.hasty_twin, "I3": manners.hasty_twin},
     "starting": {"N1": manners.newcomer, "N2": manners.newcomer},

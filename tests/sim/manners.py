@@ -30,6 +30,8 @@ PICKY_SETTINGS = tuple(settings_for(patience, RETENTION, largest=PICKY) for pati
 BIG = "x" * (PICKY + 64 * 1024 + 1)
 #: Twins claim all at once so often, in seconds.
 TOGETHER = 6.0
+#: Those who leave claims to each other begin with a new one so often.
+LEFT = 15.0
 #: keep_alive is to tell of a loss at once; so many looks, one second apart, may find that it has not.
 SILENCE = 3
 
@@ -236,6 +238,53 @@ async def heir(stage: Stage, process: Process, queue: PawnQueue, chance: random.
                 await settle(stage, process, queue, claim, chance)
         except TROUBLE as error:
             await shaken(stage, process, error)
+
+
+async def leaver(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Work a while on what somebody has left, or claim it first, and leave it to who comes next, by reference or id.
+
+    All of them claim on behalf of one owner, and a claim goes from hand to hand until somebody settles it.
+    """
+    for _ in range(10):
+        await process.clock.sleep(chance.uniform(0, 5))
+        ttl = chance.choice(TTLS)
+        claim = None
+        try:
+            if stage.references and chance.random() < 0.4:
+                claim = await queue.attach(stage.references[-1], ttl=ttl)
+            else:
+                by_id = {"claim_id": f"left-{int(stage.world.loop.now // LEFT)}", "owner": "leavers"}
+                claim = await claimed(stage, process, queue, max_messages=3, ttl=ttl, **by_id)
+            if not claim:
+                continue
+            stage.believe(process, claim)
+            if chance.random() < 0.5:
+                await process.clock.sleep(chance.uniform(0, 0.5) * ttl)
+                await queue.renew(claim)
+                stage.renewed(process, claim)
+            await leave_or_settle(stage, process, queue, claim, chance)
+        except TROUBLE as error:
+            if isinstance(error, LeaseLostError) and claim:
+                stage.stops(process, claim)
+            await shaken(stage, process, error)
+
+
+async def leave_or_settle(
+    stage: Stage, process: Process, queue: PawnQueue, claim: Claim, chance: random.Random
+) -> None:
+    """Leave a claim most often, sometimes after some of it was settled, and not always to the end of the call."""
+    if chance.random() < 0.3:
+        note(stage, claim, await ack(stage, queue, claim, claim.ids[:1]))
+    stage.stops(process, claim)
+    if chance.random() < 0.3:
+        await settle(stage, process, queue, claim, chance)
+        return
+    leaving = queue.leave(claim)
+    reference = await (interrupted(process, leaving, chance) if chance.random() < 0.3 else leaving)
+    if reference is not None:
+        stage.references.append(reference)
+    else:
+        stage.truth.interruptions.append((process.name, stage.world.loop.now))
 
 
 async def newcomer(stage: Stage, process: Process, _: PawnQueue, chance: random.Random) -> None:

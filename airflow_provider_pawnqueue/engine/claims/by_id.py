@@ -14,13 +14,14 @@ over, otherwise                       its next generation begins
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.cancellation import uncut
-from airflow_provider_pawnqueue.engine.claims import effects, records, renewing, settling, takeover
+from airflow_provider_pawnqueue.engine.claims import effects, leaving, records, renewing, settling, takeover
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.candidates import FULL_LOOK
 from airflow_provider_pawnqueue.engine.claims.claiming import (
@@ -285,7 +286,8 @@ class ById:
         except BaseException:
             # Whoever comes by its id or the reference next is not to wait for us.
             held = as_claim(context, request, standing, Bodies(), versions={}, deadline=deadline)
-            await uncut(renewing.leave(context.patient(), held), context.clock, PARTING)
+            with suppress(StoreError):
+                await uncut(leaving.vacate(context.patient(), held), context.clock, PARTING)
             raise
         # The session before us may have been given what is bad or gone now: it counts as handed out.
         bodies.decisions = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine.cancellation import uncut
@@ -12,11 +13,12 @@ from airflow_provider_pawnqueue.engine.claims.by_id import ById
 from airflow_provider_pawnqueue.engine.claims.candidates import Finder
 from airflow_provider_pawnqueue.engine.claims.claiming import ClaimRequest, claim_fresh, not_had
 from airflow_provider_pawnqueue.engine.claims.contention import Contention
-from airflow_provider_pawnqueue.engine.claims.renewing import leave
+from airflow_provider_pawnqueue.engine.claims.leaving import vacate
+from airflow_provider_pawnqueue.engine.claims.outcome import answered
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import QueueClosedError
-from airflow_provider_pawnqueue.engine.events import GivenBack, QueueClosed, logger_of
+from airflow_provider_pawnqueue.engine.events import Claimed, GivenBack, QueueClosed, logger_of
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.settlement import Settlement
 
@@ -38,33 +40,11 @@ class Claims:
         self._given_out: list[HeldClaim] = []
         self._under_way: set[asyncio.Task[HeldClaim]] = set()
 
-    async def claim(  # noqa: PLR0913 - what a consumer asks for
-        self,
-        topic: TopicRecord,
-        *,
-        claim_id: str | None,
-        owner: str,
-        consumer: str,
-        most: int,
-        most_bytes: float,
-        ttl: float,
-        session_ttl: float,
-    ) -> HeldClaim:
-        """Claim up to ``most`` messages, or find again what was claimed under the id."""
-        request = ClaimRequest(
-            topic=topic,
-            claim_id=claim_id or self._context.clock.uuid(),
-            generation=0,
-            owner=owner,
-            consumer=consumer,
-            session=self._context.clock.uuid(),
-            most=most,
-            most_bytes=most_bytes,
-            ttl=ttl,
-            session_ttl=min(session_ttl, ttl),
-            named=claim_id is not None,
-        )
-        room = self._room(topic.name)
+    async def claim(self, asked: ClaimRequest) -> HeldClaim:
+        """Claim what is asked for in a new session, or find again what was claimed under the id."""
+        claim_id = asked.claim_id if asked.named else self._context.clock.uuid()
+        request = replace(asked, claim_id=claim_id, session=self._context.clock.uuid())
+        room = self._room(request.topic.name)
         return await self._in_hand(room.by_id.claim(request) if request.named else self._claim_any(room, request))
 
     async def _claim_any(self, room: _Room, request: ClaimRequest) -> HeldClaim:
@@ -91,14 +71,18 @@ class Claims:
         )
         return await self._in_hand(self._room(topic.name).by_id.attach(request, reference.session))
 
-    async def settle(self, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settlement:
-        """Settle messages by their ids, and tell what became of each."""
+    async def settle(self, claim: HeldClaim, ids: Iterable[str], decision: Decision, operation: str) -> Settlement:
+        """Settle messages by their ids, and tell what became of each.
+
+        :raises LeaseLostError: others have some of them.
+        """
+        decisions = dict.fromkeys(ids, decision)
         uuids = claim.uuids_by_id()
         wanted = settling.by_uuid(decisions, uuids)
         result = await settling.settle(self._context, claim, wanted) if wanted else settling.Settled()
         if result.gave_back:
             self.look_anew(claim.topic)
-        return settling.told(result, decisions, uuids)
+        return answered(self._context, claim, settling.told(result, decisions, uuids), operation)
 
     async def _in_hand(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
         """Do what gives out a claim, such that closing the queue can end it: whatever it has won is given back then."""
@@ -149,7 +133,7 @@ class Claims:
     async def _leave(self, claim: HeldClaim) -> int:
         left = len(claim.left)
         try:
-            await leave(self._context.patient(), claim)
+            await vacate(self._context.patient(), claim)
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("Claim %s could not be left in good order: %r", claim.claim_id, error)
         return left
@@ -190,6 +174,8 @@ class Claims:
         self._given_out = [given for given in self._given_out if given.is_held(now) or given.is_unfinished()]
         if claim:
             self._given_out.append(claim)
+            told = Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
+            self._context.events.tell(told)
         return claim
 
     def _room(self, topic: str) -> _Room:

@@ -199,8 +199,15 @@ class HeldClaim(Claim):
             )
         self._lost = why
 
+    def lose_after_all(self, why: str) -> None:
+        """Remember that it was lost before it was left to others."""
+        self._given_away = False
+        self.lose(why)
+
     def give_away(self) -> None:
         """Leave it to whoever comes next: this process works on it no more."""
+        if self._given_away:
+            return
         self._given_away = True
         self._context.events.tell(HandedOver(topic=self.topic, claim=self.stem))
 

@@ -66,26 +66,6 @@ async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, se
                 )
 
 
-async def leave(context: Context, claim: HeldClaim) -> None:
-    """Give back the session and keep the claim: who comes by its id next need not wait. ⚑ §4: this one works no more.
-
-    :raises StoreError: it could not be found out; then the next one waits until the session's time is over.
-    """
-    claim.give_away()
-    async with claim.lock:
-        backoff = context.store.backoff()
-        while claim.state == "open" and claim.record.session == claim.session:
-            left = claim.record.model_copy(update={"session_until": 0.0})
-            outcome = await uncut(_change(context, claim, left), context.clock, PARTING)
-            if isinstance(outcome, Done):
-                return
-            if isinstance(outcome, Unknown):
-                raise outcome.fault
-            await claim.refresh(context)
-            if not await backoff.pause():
-                return
-
-
 def session_time(claim: Claim, lasts: float) -> float:
     """Return for how long a session that was not told otherwise is trusted: as it was, or as long as the claim."""
     return claim.session_ttl if claim.session_ttl < claim.ttl else lasts
@@ -125,7 +105,7 @@ def lengthened(context: Context, record: ClaimRecord, until: float) -> float:
     return max(record.until, min(until, record.created_at + _max_age(context)))
 
 
-def lost_error(claim: HeldClaim, why: str) -> LeaseLostError:
+def lost_error(claim: HeldClaim, why: str, operation: str = "renew") -> LeaseLostError:
     """Remember that the claim is lost, and make the error that says so."""
     claim.lose(why)
     return LeaseLostError(
@@ -133,7 +113,7 @@ def lost_error(claim: HeldClaim, why: str) -> LeaseLostError:
         f"({len(claim.left)} messages): others may have them. A longer ttl, or earlier renewals, keep a claim over "
         "long work.",
         topic=claim.topic,
-        operation="renew",
+        operation=operation,
     )
 
 

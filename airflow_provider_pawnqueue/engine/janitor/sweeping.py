@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.concurrency import for_each
+from airflow_provider_pawnqueue.engine.events import Swept
 from airflow_provider_pawnqueue.engine.janitor.care import Care
 from airflow_provider_pawnqueue.engine.janitor.claims import Claims
 from airflow_provider_pawnqueue.engine.janitor.leases import Leases
@@ -26,6 +27,14 @@ async def sweep(context: Context, topic: str, *, dry_run: bool, ask: AskByRecord
     :param ask: speak for the owners of open claims: what goes on is renewed, what has ended without settling is fenced.
     """
     return await _Sweep(context, topic, SweepReport(topic, dry_run), ask).run()
+
+
+async def finish(context: Context, report: SweepReport) -> SweepReport:
+    """Look after what is in no topic, and tell of the sweep."""
+    report.removed_leftovers += await sweep_probes(context, dry_run=report.dry_run)
+    counts, failures = report.counts(), len(report.failures)
+    context.events.tell(Swept(topic=report.topic, counts=counts, failures=failures, dry_run=report.dry_run))
+    return report
 
 
 async def sweep_probes(context: Context, *, dry_run: bool) -> int:
