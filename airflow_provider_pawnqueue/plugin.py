@@ -1,4 +1,4 @@
-"""What Airflow loads beside the provider: a listener that keeps why tasks failed, for whoever settles their messages."""
+"""What Airflow loads beside the provider: a listener that keeps why tasks failed, for who settles their messages."""
 
 from __future__ import annotations
 

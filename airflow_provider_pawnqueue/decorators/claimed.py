@@ -44,7 +44,7 @@ class ClaimOutput(PlainXComArg):
 
 
 @contextmanager
-def claimed(
+def claimed(  # noqa: PLR0913 - all but the topic have a default
     topic: str | Sequence[str],
     *,
     group_id: str | None = None,
@@ -80,7 +80,7 @@ def claimed(
 
 
 def _bind(sensor: BaseOperator, work: Sequence[Any], settle: BaseOperator) -> None:
-    """Let each task of the block come after the claim and before its settlement, whether it is given the claim or not."""
+    """Let each task of the block come after the claim and before its settlement, given the claim or not."""
     ours = {task.task_id for task in work}
     for task in work:
         if not task.upstream_task_ids & (ours | {sensor.task_id}):

@@ -26,6 +26,7 @@ from airflow_provider_pawnqueue.engine.errors import (
     TopicNotEmptyError,
     TopicNotFoundError,
 )
+from airflow_provider_pawnqueue.engine.health import Health
 from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats
 from airflow_provider_pawnqueue.engine.janitor import OpenClaim, SweepReport
 from airflow_provider_pawnqueue.engine.probe import ProbeResult
@@ -48,6 +49,7 @@ __all__ = [
     "ConfigError",
     "DeadLetter",
     "DeadLetterPage",
+    "Health",
     "InvalidArgumentError",
     "InvalidPayloadError",
     "InvalidTopicError",

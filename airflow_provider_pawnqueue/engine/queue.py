@@ -24,6 +24,7 @@ from airflow_provider_pawnqueue.engine.claims.leaving import leave
 from airflow_provider_pawnqueue.engine.claims.renewing import renew
 from airflow_provider_pawnqueue.engine.concurrency import all_of
 from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters, kept_under
+from airflow_provider_pawnqueue.engine.health import Health, health
 from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats, find, peek, stats
 from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, finish, sweep
 from airflow_provider_pawnqueue.engine.lifetime import Lifetime
@@ -122,6 +123,11 @@ class PawnQueue:
         """Ask the store again what it can do. Changes nothing; :attr:`strategy` stays what was agreed on."""
         self._life.check_open()
         return await probe(self._context.store, self._context.clock)
+
+    async def health(self) -> Health:
+        """Measure how well the store answers, and how far this machine's clock is from its own."""
+        self._life.check_open()
+        return await health(self._context)
 
     # --- topics ---
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage
     from airflow_provider_pawnqueue.engine.errors import LeaseLostError
     from airflow_provider_pawnqueue.engine.events import Listener
+    from airflow_provider_pawnqueue.engine.health import Health
     from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats
     from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport
     from airflow_provider_pawnqueue.engine.opening import Sections
@@ -266,6 +267,13 @@ class SyncPawnQueue:
             return given
         return list(given)
 
+    def run(self, work: Callable[[PawnQueue], Awaitable[T]]) -> T:
+        """Have several calls made one after the other in the queue's own loop: ``run(lambda queue: mine(queue))``.
+
+        :param work: a coroutine function that is given the queue behind this one.
+        """
+        return self._run(work)
+
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
@@ -284,6 +292,10 @@ class SyncPawnQueue:
     def probe(self) -> ProbeResult:
         """Ask the store again what it can do."""
         return self._run(lambda queue: queue.probe())
+
+    def health(self) -> Health:
+        """Measure how well the store answers, and how far this machine's clock is from its own."""
+        return self._run(lambda queue: queue.health())
 
     def create_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
         """Create the topic if it does not exist, and return it."""

@@ -33,7 +33,7 @@ class Clients:
         self._pid = 0
 
     def get(self, address: Address) -> SyncPawnQueue:
-        """Return the queue at this address, opened if it is not. May block: by requests, and by AWS's token services."""
+        """Return the queue at this address, opened if it is not. May block: by requests, and by token services."""
         with self._lock:
             if self._pid != os.getpid():
                 self._begin()

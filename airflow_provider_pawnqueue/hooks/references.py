@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: What operators take as ``claim``: what the sensor returned, or what the engine gives.
 Given: TypeAlias = "Claim | ClaimReference | Mapping[str, Any] | str"
 
-#: So large all messages of a claim may be together, as JSON, to be in its reference; else they are read from the bucket.
+#: So large all messages of a claim may be together, as JSON, to be in its reference; else the bucket has them.
 LARGEST_INLINE: Final = 16 * 1024
 
 
@@ -45,6 +45,7 @@ def size_of(messages: Sequence[Message]) -> int:
 
 
 def written(message: Message) -> dict[str, Any]:
+    """Write a message as JSON has it."""
     return asdict(message) | {"created_at": message.created_at.isoformat(), "headers": dict(message.headers)}
 
 
@@ -67,8 +68,8 @@ def from_xcom(given: Given, settings: Settings, operation: str) -> ClaimReferenc
     read = _literal(given) if isinstance(given, str) else given
     if not isinstance(read, Mapping):
         raise InvalidArgumentError(
-            f"claim={_shown(given)} is no claim: pass what the sensor returned (claim=sensor.output), one of them where "
-            "it waits for several topics.",
+            f"claim={_shown(given)} is no claim: pass what the sensor returned (claim=sensor.output), one of them "
+            "where it waits for several topics.",
             operation=operation,
         )
     queue = read.get("queue")

@@ -39,7 +39,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0
 class Session:
     """A claim that this process works on."""
 
-    def __init__(self, queue: SyncPawnQueue, claim: Claim, *, ttl: float | None, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, queue: SyncPawnQueue, claim: Claim, *, ttl: float | None, on_lost: Callable[[str], None]
+    ) -> None:
         self.queue = queue
         self.claim = claim
         self.pid = os.getpid()
@@ -73,7 +75,9 @@ class Session:
         while not self._ended.wait(WATCH):
             if os.getppid() != self._parent:
                 # Airflow hears nothing of this process any more, and starts another try: it is to have the claim.
-                logger.error("The supervisor of this task is gone: it leaves claim %s to its next try.", self.claim.stem)
+                logger.error(
+                    "The supervisor of this task is gone: it leaves claim %s to its next try.", self.claim.stem
+                )
                 self.end()
                 self._on_lost("the supervisor of this task is gone, and another try of it will have the claim")
                 return
@@ -129,9 +133,7 @@ def attached(
     said = False
     while True:
         try:
-            return queue.attach(
-                reference, ttl=ttl, session_ttl=session_ttl(queue, ttl), payloads=payloads, wait=pause
-            )
+            return queue.attach(reference, ttl=ttl, session_ttl=session_ttl(queue, ttl), payloads=payloads, wait=pause)
         except ClaimBusyError as busy:
             left = give_up - time.monotonic()
             if left <= 0:

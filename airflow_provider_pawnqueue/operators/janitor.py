@@ -77,7 +77,7 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
         if report.fenced_claims and not self.is_dry_run:
             # What was ended is given back at once where nobody worked on it: that takes a second look.
             again = _told(hook.sweep(topic, ask=ask))
-            told = {name: value + again[name] if isinstance(value, int) else again[name] for name, value in told.items()}
+            told = {name: _sum(value, again[name]) for name, value in told.items()}
         telemetry.gauge(topic, hook.stats(topic))
         self.log.info("Swept topic %s: %s.", topic, _in_words(told))
         for failure in report.failures:
@@ -139,7 +139,12 @@ def _is_not_found(error: Exception) -> bool:
 
 
 def _told(report: SweepReport) -> dict[str, Any]:
-    return dict(report.counts()) | {"stuck": len(report.stuck), "strangers": len(report.strangers), "failures": report.failures}
+    lists = {"stuck": len(report.stuck), "strangers": len(report.strangers), "failures": report.failures}
+    return dict(report.counts()) | lists
+
+
+def _sum(first: Any, second: Any) -> Any:  # noqa: ANN401 - a number, or a list of which the later one counts
+    return first + second if isinstance(first, int) else second
 
 
 def _in_words(told: dict[str, Any]) -> str:

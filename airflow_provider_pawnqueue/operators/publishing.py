@@ -64,7 +64,7 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         given: Any = self.payloads
         if given is None:
             raise AirflowFailException(
-                f"payloads is None: the task that was to give the messages for topic {self.topic!r} has returned nothing."
+                f"payloads is None: the task that was to give messages for topic {self.topic!r} has returned nothing."
             )
         return [given] if isinstance(given, Mapping) else given
 
@@ -136,5 +136,6 @@ class PawnQueueRedriveOperator(PawnQueueOperator):
         return {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
 
     def _count(self) -> int:
-        dead = self.hook.stats(self.topic).dead if not self.ids else len([self.ids] if isinstance(self.ids, str) else self.ids)
+        ids = [self.ids] if isinstance(self.ids, str) else self.ids
+        dead = len(ids) if ids else self.hook.stats(self.topic).dead
         return dead if self.max_messages is None else min(dead, self.max_messages)

@@ -32,7 +32,8 @@ class PawnQueueMessagesOperator(ClaimOperator):
         """Read them."""
         del context
         with failures():
-            each = [references.written(one) for claim in self.claims() for one in self.hook.messages(claim, shared=True)]
+            found = [self.hook.messages(claim, shared=True) for claim in self.claims()]
+        each = [references.written(message) for messages in found for message in messages]
         if self.batch is None:
             return list(each)
         size = checked_count(self.batch, "batch")

@@ -100,9 +100,7 @@ class PawnQueueNackOperator(ClaimOperator):
         for claim in self.claims():
             with failures():
                 total.add(
-                    self.hook.nack(
-                        claim, self.ids, requeue=self.requeue, delay=float(self.delay), reason=self.reason
-                    )
+                    self.hook.nack(claim, self.ids, requeue=self.requeue, delay=float(self.delay), reason=self.reason)
                 )
         return total.as_dict()
 

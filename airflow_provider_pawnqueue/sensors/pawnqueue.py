@@ -50,7 +50,14 @@ class PawnQueueSensor(BaseSensorOperator):
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("topic", "consumer", "max_messages", "min_messages", "ttl", "pawnqueue_conn_id")
+    template_fields: ClassVar[Sequence[str]] = (
+        "topic",
+        "consumer",
+        "max_messages",
+        "min_messages",
+        "ttl",
+        "pawnqueue_conn_id",
+    )
     operator_extra_links = (TopicLink(),)
     ui_color = "#e8f0d8"
 
@@ -78,7 +85,7 @@ class PawnQueueSensor(BaseSensorOperator):
         self.deferrable = deferrable
         self._wishes: list[Wish] = []
 
-    def execute(self, context: Context) -> Any:
+    def execute(self, context: Context) -> Any:  # noqa: ANN401 - one reference, or a list
         """Wait in the triggerer, or poll."""
         wishes = self._wanted(context)
         if not self.deferrable:
@@ -105,9 +112,9 @@ class PawnQueueSensor(BaseSensorOperator):
                 raise AirflowFailException(str(error)) from error
             if claim is not None:
                 claims.append(self._with_messages(hook, claim) or claim)
-        return PokeReturnValue(bool(claims), self._returned(context, claims) if claims else None)
+        return PokeReturnValue(bool(claims), self._returned(claims) if claims else None)
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ANN401 - likewise
         """Go on when the trigger has fired: hours may have passed since."""
         if "error" in event:
             self._fail(event)
@@ -121,7 +128,7 @@ class PawnQueueSensor(BaseSensorOperator):
         kept = [claim for claim in claims if claim is not None]
         if not kept:
             return self._wait(self._wanted(context), self._time_left(context))
-        return self._returned(context, kept)
+        return self._returned(kept)
 
     def on_kill(self) -> None:
         """Give back what was claimed, as a user has ended the task, or it took too long."""
@@ -197,7 +204,7 @@ class PawnQueueSensor(BaseSensorOperator):
         reference = references.from_xcom(held, hook.settings, "claim")
         return references.to_xcom(reference, hook.settings, count=count, size=claim["bytes"], messages=messages)
 
-    def _returned(self, context: Context, claims: Sequence[dict[str, Any]]) -> Any:
+    def _returned(self, claims: Sequence[dict[str, Any]]) -> Any:  # noqa: ANN401 - likewise
         for claim in claims:
             self.log.info("Claim %s of topic %s has %d messages.", claim["claim_id"], claim["topic"], claim["count"])
         return claims[0] if isinstance(self.topic, str) else list(claims)

@@ -82,9 +82,7 @@ class PawnQueueClaimTrigger(BaseTrigger):
 
     def wish(self, topic: str) -> Wish:
         """Say what is waited for in one of the topics."""
-        return Wish(
-            topic, self.owner, self.consumer, self.max_messages, self.min_messages, self.max_wait, self.ttl
-        )
+        return Wish(topic, self.owner, self.consumer, self.max_messages, self.min_messages, self.max_wait, self.ttl)
 
     async def _claims(self, queue: PawnQueue) -> list[dict[str, Any]]:
         """Wait for the first topic that has something, and take what others have by then."""
