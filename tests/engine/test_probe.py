@@ -70,14 +70,7 @@ def patient(store: Store, *, budget: float = 60.0) -> ResilientStore:
 @asynccontextmanager
 async def through(server: FaultServer, client: str, *, budget: float = 60.0) -> AsyncIterator[ResilientStore]:
     """The server's bucket, through the client."""
-    s3 = {
-        "bucket_name": BUCKET,
-        "endpoint_url": server.endpoint,
-        "aws_access_key_id": server.s3.access_key,
-        "aws_secret_access_key": server.s3.secret_key,
-        "client": client,
-    }
-    store = patient(connect(Settings(s3=s3).s3), budget=budget)
+    store = patient(connect(Settings(s3=server.s3.address(BUCKET, client=client)).s3), budget=budget)
     try:
         yield store
     finally:
@@ -376,15 +369,7 @@ async def test_a_store_that_is_down_decides_nothing(operation: str | None) -> No
     """Reads that fail to the end, or everything that does, end in a transient error, and no record is written."""
     with FaultServer(buckets=(BUCKET,)) as server:
         server.inject(Fault(Status(503, "SlowDown"), operation=operation, key="_probe/*"))
-        settings = {
-            "s3": {
-                "bucket_name": BUCKET,
-                "endpoint_url": server.endpoint,
-                "aws_access_key_id": server.s3.access_key,
-                "aws_secret_access_key": server.s3.secret_key,
-            },
-            "retry": {"budget_seconds": 0.05},
-        }
+        settings = {"s3": server.s3.address(BUCKET), "retry": {"budget_seconds": 0.05}}
         with pytest.raises(StoreError) as caught:
             await PawnQueue.open(settings)
         assert caught.value.transient

@@ -99,15 +99,7 @@ def server() -> Iterator[FaultServer]:
 
 def settings_of(server: FaultServer, client: str) -> Settings:
     """Settings for it."""
-    return Settings(
-        s3={
-            "endpoint_url": server.endpoint,
-            "bucket_name": BUCKET,
-            "aws_access_key_id": "AKTEST",
-            "aws_secret_access_key": "s",
-            "client": client,
-        }
-    )
+    return Settings(s3=server.s3.address(BUCKET, client=client))
 
 
 # --- create ---

@@ -66,14 +66,7 @@ async def store(server: FaultServer, client: str) -> AsyncIterator[Store]:
 
 def connected(server: FaultServer, client: str) -> Store:
     """Return a store in the server's bucket."""
-    s3 = {
-        "bucket_name": BUCKET,
-        "endpoint_url": server.endpoint,
-        "aws_access_key_id": server.s3.access_key,
-        "aws_secret_access_key": server.s3.secret_key,
-        "client": client,
-    }
-    return connect(Settings(s3=s3).s3)
+    return connect(Settings(s3=server.s3.address(BUCKET, client=client)).s3)
 
 
 def puts(server: FaultServer) -> int:

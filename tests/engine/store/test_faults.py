@@ -210,15 +210,7 @@ def client(request: pytest.FixtureRequest) -> str:
 @asynccontextmanager
 async def through(server: FaultServer, client: str, **more: object) -> AsyncIterator[Store]:
     """The server's bucket, through a client that makes one attempt at everything."""
-    s3 = {
-        "bucket_name": BUCKET,
-        "endpoint_url": server.endpoint,
-        "aws_access_key_id": server.s3.access_key,
-        "aws_secret_access_key": server.s3.secret_key,
-        "client": client,
-        **more,
-    }
-    store = connect(Settings(s3=s3).s3)
+    store = connect(Settings(s3=server.s3.address(BUCKET, client=client, **more)).s3)
     server.put_object(BUCKET, "a", b"1")
     try:
         yield store

@@ -348,14 +348,7 @@ def server() -> Iterator[FaultServer]:
 @pytest.fixture(params=["obstore", "boto3"])
 async def client(request: pytest.FixtureRequest, server: FaultServer) -> AsyncIterator[ResilientStore]:
     """Each client of the server's bucket, with retries in virtual time."""
-    s3 = {
-        "bucket_name": BUCKET,
-        "endpoint_url": server.endpoint,
-        "aws_access_key_id": server.s3.access_key,
-        "aws_secret_access_key": server.s3.secret_key,
-        "client": request.param,
-        "key_prefix": "p/",
-    }
+    s3 = server.s3.address(BUCKET, client=request.param, key_prefix="p/")
     store = resilient(connect(Settings(s3=s3).s3))
     yield store
     await store.aclose()

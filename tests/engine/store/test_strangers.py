@@ -67,15 +67,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 def settings(server: FaultServer, client: str, prefix: str) -> Settings:
     """Settings for the server's bucket."""
-    s3 = {
-        "bucket_name": BUCKET,
-        "endpoint_url": server.endpoint,
-        "aws_access_key_id": server.s3.access_key,
-        "aws_secret_access_key": server.s3.secret_key,
-        "client": client,
-        "key_prefix": prefix,
-    }
-    return Settings(s3=s3)
+    return Settings(s3=server.s3.address(BUCKET, client=client, key_prefix=prefix))
 
 
 @pytest.fixture
