@@ -14,7 +14,7 @@ from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.truth import CALL, ERROR, MARGIN, Bounds
 from tests.sim.weather import CALM
 from tests.support.claims import trusted_until
-from tests.support.settlements import settlement_of
+from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
