@@ -379,6 +379,21 @@ async def test_a_deletion_that_failed_can_be_repeated(queue: PawnQueue, store: S
     assert await store.keys("orders/") == []
 
 
+async def test_a_purge_that_failed_can_be_repeated(queue: PawnQueue, store: ScriptedStore) -> None:
+    """A message that cannot be removed is named, as one of a purge, until purging again succeeds."""
+    await queue.create_topic("orders")
+    await queue.publish("orders", [{"n": 1}])
+    [key] = await store.keys("orders/messages/")
+    store.undeletable[key] = StoreError("The disk is full.", transient=True)
+    with pytest.raises(StoreError, match=rf"purged in part only: {key} .*Purge it again") as caught:
+        await queue.purge("orders")
+    assert caught.value.transient
+    assert caught.value.operation == "purge"
+    store.undeletable.clear()
+    assert (await queue.purge("orders")).messages == 1
+    assert await store.keys("orders/messages/") == []
+
+
 async def test_a_marker_that_cannot_be_deleted_is_told(queue: PawnQueue, store: ScriptedStore) -> None:
     """Where the marker itself cannot be deleted the topic is as it was."""
     await queue.create_topic("orders", max_deliveries=3)
