@@ -30,6 +30,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Unknown,
 )
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+from tests.engine.opened import BUCKET, both_clients
 from tests.support.faults import (
     AppliedThenDropped,
     AppliedThenStatus,
@@ -50,15 +51,12 @@ if TYPE_CHECKING:
     from tests.support.faults import RecordedRequest
     from tools.kit.servers import S3Server
 
-BUCKET = "queues"
 LOST = StoreError("The connection was lost.", transient=True)
 DONE, TAKEN, SILENT = Done('"1"'), Refused(Refusal.CONDITION), Unknown(LOST)
 FAILED = Unknown(LOST, answered=True)
 
 #: Long enough that all contenders of a race overlap, on a busy machine too.
 RACE = 0.05
-
-both_clients = pytest.mark.parametrize("client", ["obstore", "boto3"])
 
 
 def patient(store: Store, *, budget: float = 60.0) -> ResilientStore:

@@ -20,20 +20,18 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotEmptyError,
     TopicNotFoundError,
 )
+from tests.engine.opened import BUCKET, both_clients
 from tests.engine.virtual import TOPIC, Process, World, numbered
 from tests.support.clock import VirtualClock
 from tests.support.faults import FaultServer
 from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from tools.kit.servers import S3Server
 
-BUCKET = "queues"
 MARKER = "orders/.topic"
-
-both_clients = pytest.mark.parametrize("client", ["obstore", "boto3"])
 
 
 class ScriptedStore(HookedStore):
@@ -90,15 +88,8 @@ async def queue(store: ScriptedStore) -> AsyncIterator[PawnQueue]:
         yield opened
 
 
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """A bucket behind HTTP, in which requests are counted."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
-
-
 def settings_of(server: FaultServer, client: str) -> Settings:
-    """Settings for it."""
+    """Settings for the server's bucket."""
     return Settings(s3=server.s3.address(BUCKET, client=client))
 
 

@@ -11,15 +11,15 @@ from botocore.exceptions import BotoCoreError, ClientError
 from airflow_provider_pawnqueue.engine import PawnQueue, Settings
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import Done
+from tests.engine.opened import BUCKET
 from tests.support.faults import FaultServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from airflow_provider_pawnqueue.engine.store.port import Store
     from tools.kit.servers import S3Server
 
-BUCKET = "queues"
 LONGEST = "long/" + "/".join(["ß" * 100] * 5) + "/" + "x" * 14
 
 #: Keys that obstore can name.
@@ -44,19 +44,6 @@ def test_the_longest_key_is_as_long_as_s3_allows() -> None:
     """1,024 bytes, of which no segment is longer than a file name."""
     assert len(LONGEST.encode()) == 1024
     assert max(len(segment.encode()) for segment in LONGEST.split("/")) <= 255
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """A well-behaved store."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
-
-
-@pytest.fixture(params=["obstore", "boto3"])
-def client(request: pytest.FixtureRequest) -> str:
-    """Each client."""
-    return str(request.param)
 
 
 @pytest.fixture(params=["", "team/queues/"], ids=["whole bucket", "below a prefix"])
