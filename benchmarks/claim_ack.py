@@ -136,14 +136,7 @@ def _against_bare(  # noqa: PLR0913 - where, what and how much
 
 
 def _settings(server: S3Server, bucket: str) -> Settings:
-    return Settings(
-        s3={
-            "endpoint_url": server.endpoint,
-            "bucket_name": bucket,
-            "aws_access_key_id": server.access_key,
-            "aws_secret_access_key": server.secret_key,
-        }
-    )
+    return Settings(s3=server.address(bucket))
 
 
 def _publish(settings: Settings, count: int) -> None:

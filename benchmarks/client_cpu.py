@@ -70,16 +70,12 @@ def run() -> None:
         for number in range(ROUNDS):
             for client in CLIENTS:
                 settings = Settings(
-                    s3={
-                        "endpoint_url": server.endpoint,
-                        "bucket_name": bucket,
-                        "aws_access_key_id": server.access_key,
-                        "aws_secret_access_key": server.secret_key,
-                        "region_name": server.region,
-                        "key_prefix": f"bench-{uuid.uuid4().hex[:8]}/",
-                        "client": "boto3" if client == "boto3" else "obstore",
-                        "max_connections": AT_ONCE,
-                    }
+                    s3=server.address(
+                        bucket,
+                        key_prefix=f"bench-{uuid.uuid4().hex[:8]}/",
+                        client="boto3" if client == "boto3" else "obstore",
+                        max_connections=AT_ONCE,
+                    )
                 )
                 started = time.monotonic()
                 found = _in_a_process(client, settings)

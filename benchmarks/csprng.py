@@ -16,14 +16,7 @@ SIZES = (1, 10, 100, 500, 1000)
 def run() -> None:
     """Measure, and print a table."""
     with servers.rclone() as server:
-        settings = Settings(
-            s3={
-                "endpoint_url": server.endpoint,
-                "bucket_name": server.make_bucket(),
-                "aws_access_key_id": server.access_key,
-                "aws_secret_access_key": server.secret_key,
-            }
-        )
+        settings = Settings(s3=server.address(server.make_bucket()))
         rows = asyncio.run(_measure(settings))
     print(f"   {'batch':>8}{'claim':>10}{'renew':>10}{'ack':>10}{'a message':>13}")
     for size, claimed, renewed, acked in rows:

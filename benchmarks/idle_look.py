@@ -42,14 +42,7 @@ class Row:
 def run() -> None:
     """Measure, and print a table."""
     with servers.seaweedfs() as server:
-        settings = Settings(
-            s3={
-                "endpoint_url": server.endpoint,
-                "bucket_name": server.make_bucket(),
-                "aws_access_key_id": server.access_key,
-                "aws_secret_access_key": server.secret_key,
-            }
-        )
+        settings = Settings(s3=server.address(server.make_bucket()))
         rows = asyncio.run(_measure(settings))
     for row in rows:
         print(f"\n   {row.state}")

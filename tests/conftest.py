@@ -68,15 +68,7 @@ def settings_for() -> Callable[..., Settings]:
     def make(server: S3Server, *, s3: dict[str, Any] | None = None, **sections: Any) -> Settings:
         if server.endpoint not in buckets:
             buckets[server.endpoint] = server.make_bucket()
-        chosen = {
-            "endpoint_url": server.endpoint,
-            "bucket_name": buckets[server.endpoint],
-            "aws_access_key_id": server.access_key,
-            "aws_secret_access_key": server.secret_key,
-            "region_name": server.region,
-            "key_prefix": f"t-{uuid.uuid4().hex[:12]}/",
-            **(s3 or {}),
-        }
-        return Settings(s3=chosen, **sections)
+        chosen = {"key_prefix": f"t-{uuid.uuid4().hex[:12]}/", **(s3 or {})}
+        return Settings(s3=server.address(buckets[server.endpoint], **chosen), **sections)
 
     return make

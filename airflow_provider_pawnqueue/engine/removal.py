@@ -124,15 +124,8 @@ class _Removal:
 
     async def remove(self, keys: Sequence[str], *, dry_run: bool) -> None:
         """Delete objects, unless only their number is asked for."""
-        failed = {} if dry_run or not keys else await self._context.store.delete(keys)
-        for key, error in failed.items():
-            raise StoreError(
-                f"Topic {self._topic!r} was purged in part only: {key} is still there ({error}). Purge it again.",
-                topic=self._topic,
-                operation="purge",
-                cause=error,
-                transient=error.transient,
-            )
+        if keys and not dry_run:
+            self._require_all(await self._context.store.delete(keys), "purge", operation="purge")
 
     async def refuse_if_used(self) -> list[str]:
         """Raise if anything is there that stands for a message; return the keys of the claims that have ended."""
@@ -234,12 +227,17 @@ class _Removal:
         return found
 
     async def _gone(self, keys: Sequence[str]) -> None:
-        failed = await self._registers.delete(keys) if keys else {}
+        if keys:
+            self._require_all(await self._registers.delete(keys), "delete", operation="delete_topic")
+
+    def _require_all(self, failed: Mapping[str, StoreError], verb: str, *, operation: str) -> None:
+        """Raise of the first object that could not be deleted, if there is one."""
         for key, error in failed.items():
             raise StoreError(
-                f"Topic {self._topic!r} was deleted in part only: {key} is still there ({error}). Delete it again.",
+                f"Topic {self._topic!r} was {verb}d in part only: {key} is still there ({error}). "
+                f"{verb.capitalize()} it again.",
                 topic=self._topic,
-                operation="delete_topic",
+                operation=operation,
                 cause=error,
                 transient=error.transient,
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.engine import StoreError
-from tests.support.settlements import settlement_of
+from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,12 +1,14 @@
-"""A world for each test, and two processes in it."""
+"""A world for each test, and two processes in it; or a bucket behind HTTP, and the clients for it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.engine.opened import BUCKET
 from tests.engine.virtual import Process, World
+from tests.support.faults import FaultServer
 
 
 @pytest.fixture
@@ -26,3 +28,16 @@ async def ann(world: World) -> Process:
 async def bob(world: World) -> Process:
     """Another one."""
     return await world.process()
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    """A well-behaved store with an empty bucket."""
+    with FaultServer(buckets=(BUCKET,)) as started:
+        yield started
+
+
+@pytest.fixture(params=["obstore", "boto3"])
+def client(request: pytest.FixtureRequest) -> str:
+    """Each client."""
+    return str(request.param)

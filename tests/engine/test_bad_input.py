@@ -34,13 +34,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """A well-behaved store with an empty bucket."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
-
-
-@pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A process that has no AWS identity from anywhere."""
     for name in (

@@ -17,15 +17,7 @@ from tests.engine.opened import BUCKET, QUICK, RECORD, Watched, both_clients, op
 from tests.support.faults import AppliedThenDropped, AppliedThenStatus, Behaviour, Dropped, Fault, FaultServer, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from multiprocessing.queues import SimpleQueue
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """A well-behaved store with an empty bucket."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
 
 
 # --- the first one, and those that follow ---

@@ -30,6 +30,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Unknown,
 )
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+from tests.engine.opened import BUCKET, both_clients
 from tests.support.faults import (
     AppliedThenDropped,
     AppliedThenStatus,
@@ -50,15 +51,12 @@ if TYPE_CHECKING:
     from tests.support.faults import RecordedRequest
     from tools.kit.servers import S3Server
 
-BUCKET = "queues"
 LOST = StoreError("The connection was lost.", transient=True)
 DONE, TAKEN, SILENT = Done('"1"'), Refused(Refusal.CONDITION), Unknown(LOST)
 FAILED = Unknown(LOST, answered=True)
 
 #: Long enough that all contenders of a race overlap, on a busy machine too.
 RACE = 0.05
-
-both_clients = pytest.mark.parametrize("client", ["obstore", "boto3"])
 
 
 def patient(store: Store, *, budget: float = 60.0) -> ResilientStore:
@@ -70,14 +68,7 @@ def patient(store: Store, *, budget: float = 60.0) -> ResilientStore:
 @asynccontextmanager
 async def through(server: FaultServer, client: str, *, budget: float = 60.0) -> AsyncIterator[ResilientStore]:
     """The server's bucket, through the client."""
-    s3 = {
-        "bucket_name": BUCKET,
-        "endpoint_url": server.endpoint,
-        "aws_access_key_id": server.s3.access_key,
-        "aws_secret_access_key": server.s3.secret_key,
-        "client": client,
-    }
-    store = patient(connect(Settings(s3=s3).s3), budget=budget)
+    store = patient(connect(Settings(s3=server.s3.address(BUCKET, client=client)).s3), budget=budget)
     try:
         yield store
     finally:
@@ -376,15 +367,7 @@ async def test_a_store_that_is_down_decides_nothing(operation: str | None) -> No
     """Reads that fail to the end, or everything that does, end in a transient error, and no record is written."""
     with FaultServer(buckets=(BUCKET,)) as server:
         server.inject(Fault(Status(503, "SlowDown"), operation=operation, key="_probe/*"))
-        settings = {
-            "s3": {
-                "bucket_name": BUCKET,
-                "endpoint_url": server.endpoint,
-                "aws_access_key_id": server.s3.access_key,
-                "aws_secret_access_key": server.s3.secret_key,
-            },
-            "retry": {"budget_seconds": 0.05},
-        }
+        settings = {"s3": server.s3.address(BUCKET), "retry": {"budget_seconds": 0.05}}
         with pytest.raises(StoreError) as caught:
             await PawnQueue.open(settings)
         assert caught.value.transient

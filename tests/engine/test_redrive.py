@@ -133,13 +133,7 @@ async def test_redrivers_at_once_make_one_message_of_a_letter(world: World, ann:
     """However many redrive at the same time, each letter is one message afterwards."""
     ids = await bury(ann, 5)
     redrivers = [await world.process() for _ in range(4)]
-    world.clock._random.seed(seed)
-
-    async def stagger(_kind: str, _key: str) -> None:
-        await world.clock.sleep(world.clock.uniform(0, 2))
-
-    for process in redrivers:
-        process.client.meanwhile = stagger
+    world.stagger(redrivers, seed, at_most=2)
     results = await asyncio.gather(*(process.queue.redrive(TOPIC) for process in redrivers))
     assert sorted(one for result in results for one in result.moved) == sorted(ids)
     assert len(world.bucket.below("messages/")) == 5

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Registration
 
 
-def plant(world: World, count: int, start: int = 0) -> None:
-    """Register producers by the published library."""
+def plant(world: World, count: int, start: int = 0) -> list[str]:
+    """Register producers by the published library; return their keys, in the order in which they are listed."""
+    keys = []
     for number in range(start, start + count):
-        world.bucket.plant(*registered_by_pawn_queue(f"old-{number}", "2025-01-02T00:00:00+00:00")[:2])
+        key, body, _ = registered_by_pawn_queue(f"old-{number}", "2025-01-02T00:00:00+00:00")
+        world.bucket.plant(key, body)
+        keys.append(key)
+    return sorted(keys)
 
 
 async def test_starting_together_costs_as_much_as_starting_alone(world: World) -> None:
@@ -121,13 +125,12 @@ async def test_one_that_cannot_be_read_keeps_no_other_name(
     world: World, ann: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where an entry is denied, or of a newer format, others are registered all the same, and it is told."""
-    plant(world, 3)
-    denied = world.bucket.below("producers/", topic="_registry")[1]
+    _, denied, _ = plant(world, 3)
     world.bucket.plant("_registry/producers/new.json", '{"v": 7}')
-    ann.client.inject("denied", "GET", f"_registry/producers/{denied}")
+    ann.client.inject("denied", "GET", denied)
     assert (await ann.queue.register_producer("shop")).name == "shop"
     assert {record.getMessage().partition(" ")[0] for record in caplog.records} == {
-        f"_registry/producers/{denied}",
+        denied,
         "_registry/producers/new.json",
     }
 
@@ -145,9 +148,8 @@ async def test_one_that_can_never_be_read_keeps_nobody_from_publishing(
     world: World, ann: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It answers 500 for ever: within seconds it is taken for another name's, and that is told."""
-    plant(world, 3)
-    bad = world.bucket.below("producers/", topic="_registry")[1]
-    ann.client.inject("lost", "GET", f"_registry/producers/{bad}")
+    _, bad, _ = plant(world, 3)
+    ann.client.inject("lost", "GET", bad)
     started = world.clock.elapsed()
     assert len(await ann.queue.publish(TOPIC, numbered(1), producer="shop")) == 1
     assert world.clock.elapsed() - started < 5

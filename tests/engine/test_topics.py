@@ -20,20 +20,18 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotEmptyError,
     TopicNotFoundError,
 )
+from tests.engine.opened import BUCKET, both_clients
 from tests.engine.virtual import TOPIC, Process, World, numbered
 from tests.support.clock import VirtualClock
 from tests.support.faults import FaultServer
 from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from tools.kit.servers import S3Server
 
-BUCKET = "queues"
 MARKER = "orders/.topic"
-
-both_clients = pytest.mark.parametrize("client", ["obstore", "boto3"])
 
 
 class ScriptedStore(HookedStore):
@@ -90,24 +88,9 @@ async def queue(store: ScriptedStore) -> AsyncIterator[PawnQueue]:
         yield opened
 
 
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """A bucket behind HTTP, in which requests are counted."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
-
-
 def settings_of(server: FaultServer, client: str) -> Settings:
-    """Settings for it."""
-    return Settings(
-        s3={
-            "endpoint_url": server.endpoint,
-            "bucket_name": BUCKET,
-            "aws_access_key_id": "AKTEST",
-            "aws_secret_access_key": "s",
-            "client": client,
-        }
-    )
+    """Settings for the server's bucket."""
+    return Settings(s3=server.s3.address(BUCKET, client=client))
 
 
 # --- create ---
@@ -385,6 +368,21 @@ async def test_a_deletion_that_failed_can_be_repeated(queue: PawnQueue, store: S
     store.undeletable.clear()
     await queue.delete_topic("orders")
     assert await store.keys("orders/") == []
+
+
+async def test_a_purge_that_failed_can_be_repeated(queue: PawnQueue, store: ScriptedStore) -> None:
+    """A message that cannot be removed is named, as one of a purge, until purging again succeeds."""
+    await queue.create_topic("orders")
+    await queue.publish("orders", [{"n": 1}])
+    [key] = await store.keys("orders/messages/")
+    store.undeletable[key] = StoreError("The disk is full.", transient=True)
+    with pytest.raises(StoreError, match=rf"purged in part only: {key} .*Purge it again") as caught:
+        await queue.purge("orders")
+    assert caught.value.transient
+    assert caught.value.operation == "purge"
+    store.undeletable.clear()
+    assert (await queue.purge("orders")).messages == 1
+    assert await store.keys("orders/messages/") == []
 
 
 async def test_a_marker_that_cannot_be_deleted_is_told(queue: PawnQueue, store: ScriptedStore) -> None:

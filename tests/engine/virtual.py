@@ -28,6 +28,8 @@ from tools.kit.stores import BULK, Answer, CarryOut, HookedStore, Kind, Request
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_provider_pawnqueue.engine import Claim
+
 TOPIC = "orders"
 #: What the settings say unless a test says otherwise: a claim's time, and what a taker waits after it.
 TTL = 30.0
@@ -295,6 +297,26 @@ class World:
             assert parsed is not None
             uuids.append(parsed.uuid)
         return uuids
+
+    def alter(self, stem: str, **fields: Any) -> ClaimRecord:
+        """Write a claim record anew with these fields."""
+        record = self.bucket.record(stem).model_copy(update=fields)
+        self.bucket.plant(layout.claim(TOPIC, stem), record.encode())
+        return record
+
+    def fence(self, claim: Claim, **more: Any) -> None:
+        """Let somebody end a claim; its record may say more than that."""
+        self.alter(f"{claim.claim_id}.{claim.generation}", state="expired", **more)
+
+    def stagger(self, processes: Iterable[Process], seed: int, *, at_most: float) -> None:
+        """Let each request of these processes wait first, for up to so many seconds, by the seed's chance."""
+        self.clock._random.seed(seed)
+
+        async def wait(_kind: str, _key: str) -> None:
+            await self.clock.sleep(self.clock.uniform(0, at_most))
+
+        for process in processes:
+            process.client.meanwhile = wait
 
     async def later(self, seconds: float = OVERDUE) -> None:
         """Let the time pass; by default so long that nobody can doubt that a claim is over."""

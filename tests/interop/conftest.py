@@ -30,13 +30,7 @@ class Bucket:
     @property
     def address(self) -> dict[str, Any]:
         """Where it is, in the words of either library's configuration."""
-        return {
-            "endpoint_url": self.server.endpoint,
-            "bucket_name": self.name,
-            "aws_access_key_id": self.server.access_key,
-            "aws_secret_access_key": self.server.secret_key,
-            "region_name": self.server.region,
-        }
+        return self.server.address(self.name)
 
     def settings(self, **s3: Any) -> Settings:
         """Return our settings for it."""

@@ -16,17 +16,7 @@ BUCKET = "queues"
 async def test_every_request_is_counted(client: str) -> None:
     """Publish, claim, renew, bury, ack, sweep and looking in vain: what was counted is what arrived."""
     with FaultServer(buckets=(BUCKET,)) as server:
-        s3 = server.s3
-        settings = Settings(
-            s3={
-                "endpoint_url": s3.endpoint,
-                "bucket_name": BUCKET,
-                "aws_access_key_id": s3.access_key,
-                "aws_secret_access_key": s3.secret_key,
-                "region_name": s3.region,
-                "client": client,
-            }
-        )
+        settings = Settings(s3=server.s3.address(BUCKET, client=client))
         store = CountingStore(connect(settings.s3))
         async with PawnQueue.open(settings, store=store) as queue:
             await queue.create_topic("orders")

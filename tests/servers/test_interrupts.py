@@ -41,14 +41,7 @@ except BaseException as error:
 
 def sections_of(server: S3Server) -> dict[str, Any]:
     """Settings, as JSON has them, for a bucket that nobody else uses."""
-    s3 = {
-        "endpoint_url": server.endpoint,
-        "bucket_name": server.make_bucket(),
-        "aws_access_key_id": server.access_key,
-        "aws_secret_access_key": server.secret_key,
-        "region_name": server.region,
-    }
-    return {"s3": s3}
+    return {"s3": server.address(server.make_bucket())}
 
 
 async def fill(sections: dict[str, Any]) -> None:

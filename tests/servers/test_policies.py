@@ -49,15 +49,7 @@ class Place:
 
     def settings(self, server: S3Server) -> Settings:
         """Return the settings of who has these keys; what is denied is not tried for long."""
-        s3 = {
-            "endpoint_url": server.endpoint,
-            "bucket_name": self.bucket,
-            "aws_access_key_id": server.access_key,
-            "aws_secret_access_key": server.secret_key,
-            "region_name": server.region,
-            "key_prefix": self.prefix,
-            "client": self.client,
-        }
+        s3 = server.address(self.bucket, key_prefix=self.prefix, client=self.client)
         return Settings(s3=s3, retry={"budget_seconds": 2})
 
     async def work(self, policy: dict[str, Any], job: Job) -> None:

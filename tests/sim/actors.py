@@ -9,7 +9,7 @@ from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, Pa
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, TROUBLE, TROUBLED, TTLS, Stage, holder_of, units
 from tests.support.claims import trusted_until
-from tests.support.settlements import settlement_of
+from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random

@@ -14,7 +14,7 @@ from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.truth import CALL, ERROR, MARGIN, Bounds
 from tests.sim.weather import CALM
 from tests.support.claims import trusted_until
-from tests.support.settlements import settlement_of
+from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.janitor import Verdict
     from airflow_provider_pawnqueue.engine.records import ClaimRecord
     from tests.sim.processes import Process
+    from tests.sim.stage import Actor
     from tests.sim.world import World
 
 #: How far a clock may run away: what deadlines reckon with (``server_time.DRIFT``).
@@ -48,19 +49,33 @@ def long(world: World) -> list[str]:
     return world.run(scene)
 
 
-def _plant(stage: Stage, count: int) -> None:
-    for number in range(count):
+def _staged(world: World, name: str, messages: int) -> Stage:
+    """Begin a scene, with so many messages in its topic."""
+    stage = Stage(world, world.stream(name))
+    establish(world.bucket)
+    stage.create_topic(None)
+    for number in range(messages):
         one = str(uuid.UUID(int=stage.chance.getrandbits(128), version=4))
         key = layout.message(TOPIC, layout.message_name(EPOCH - 9 + number, one))
-        stage.world.bucket.plant(key, Envelope(id=one, topic=TOPIC, payload={}).encode())
+        world.bucket.plant(key, Envelope(id=one, topic=TOPIC, payload={}).encode())
         stage.history.published.add(one)
+    return stage
 
 
-def _drifting(stage: Stage, name: str) -> Process:
-    """Start a process whose clock runs away as far as one may, or less."""
+def _enter(stage: Stage, name: str, actor: Actor) -> Process:
+    """Start a process that acts so, and whose clock runs away as far as one may, or less."""
     process = stage.world.process(name)
     process.clock.rate = 1 / (1 + stage.chance.choice((-DRIFT, DRIFT, stage.chance.uniform(-DRIFT, DRIFT))))
+    process.spawn(act(stage, process, actor, SETTINGS))
     return process
+
+
+async def _judged(stage: Stage, poll: float, *, at_most: float) -> list[str]:
+    """Let the scene end, in which nothing may wait longer than with pauses like these between two looks."""
+    stage.truth.judge(Bounds(poll))
+    await stage.world.until_idle(at_most=at_most)
+    stage.truth.judge_no_more()
+    return stage.violations(left=stage.history.published)
 
 
 # --- a holder that stays alive ---
@@ -68,19 +83,11 @@ def _drifting(stage: Stage, name: str) -> Process:
 
 async def _vigil(world: World) -> list[str]:
     """One holds a claim of hours to its very end; two wait for that moment, with clocks that drift differently."""
-    stage = Stage(world, world.stream("vigil"))
-    establish(world.bucket)
-    stage.create_topic(None)
-    _plant(stage, 2)
-    holder = _drifting(stage, "H")
-    holder.spawn(act(stage, holder, _hold_for_hours, SETTINGS))
+    stage = _staged(world, "vigil", messages=2)
+    _enter(stage, "H", _hold_for_hours)
     for name in ("T1", "T2"):
-        taker = _drifting(stage, name)
-        taker.spawn(act(stage, taker, _wait_for_the_end, SETTINGS))
-    stage.truth.judge(Bounds(TAKERS_POLL))
-    await world.until_idle(at_most=190_000.0)
-    stage.truth.judge_no_more()
-    return stage.violations(left=stage.history.published)
+        _enter(stage, name, _wait_for_the_end)
+    return await _judged(stage, TAKERS_POLL, at_most=190_000.0)
 
 
 TAKERS_POLL = 1.0
@@ -127,17 +134,12 @@ async def _sleep(process: Process, seconds: float) -> None:
 
 async def _run_goes_on(world: World) -> list[str]:
     """A janitor says "going" for a run whose task is killed; its retry has the claim within one session time."""
-    stage = Stage(world, world.stream("run"))
-    establish(world.bucket)
-    stage.create_topic(None)
-    _plant(stage, 3)
-    sweeper = _drifting(stage, "J")
-    sweeper.spawn(act(stage, sweeper, _say_going, SETTINGS))
+    stage = _staged(world, "run", messages=3)
+    _enter(stage, "J", _say_going)
     lives = stage.chance.choice((2, 3))
     for life in range(lives):
-        process = _drifting(stage, f"L{life}")
         killed = life < lives - 1
-        process.spawn(act(stage, process, _task_that_dies if killed else _task_that_ends, SETTINGS))
+        process = _enter(stage, f"L{life}", _task_that_dies if killed else _task_that_ends)
         if killed:
             world.loop.at(world.loop.now + stage.chance.uniform(60, 900), _kill, process)
         died = await world.until_idle(process, at_most=2500.0)
@@ -150,28 +152,19 @@ async def _run_goes_on(world: World) -> list[str]:
 
 async def _run_ends(world: World) -> list[str]:
     """A run ends while its task's session lasts: others have its messages within one session time, not the claim's."""
-    stage = Stage(world, world.stream("run that ends"))
+    stage = _staged(world, "run that ends", messages=3)
     chance = stage.chance
-    establish(world.bucket)
-    stage.create_topic(None)
-    _plant(stage, 3)
-    task, sweeper = _drifting(stage, "L"), _drifting(stage, "J")
-    task.spawn(act(stage, task, _task_that_is_ended, SETTINGS))
-    sweeper.spawn(act(stage, sweeper, _say_going, SETTINGS))
+    task = _enter(stage, "L", _task_that_is_ended)
+    _enter(stage, "J", _say_going)
     ends = chance.uniform(60, 300)
     if chance.random() < 0.5:
         world.loop.at(ends - chance.uniform(0, 20), _kill, task)
     await world.sleep(ends)
     stage.retention = 0.0  # the janitor that said "going" goes home
-    ender = _drifting(stage, "E")
-    ender.spawn(act(stage, ender, _say_ended, SETTINGS))
+    _enter(stage, "E", _say_ended)
     for name in ("T1", "T2"):
-        taker = _drifting(stage, name)
-        taker.spawn(act(stage, taker, _poll_until_empty, SETTINGS))
-    stage.truth.judge(Bounds(ENDERS_POLL))
-    await world.until_idle(at_most=3000.0)
-    stage.truth.judge_no_more()
-    return stage.violations(left=stage.history.published)
+        _enter(stage, name, _poll_until_empty)
+    return await _judged(stage, ENDERS_POLL, at_most=3000.0)
 
 
 ENDERS_POLL = 5.0
@@ -215,19 +208,12 @@ async def _poll_until_empty(stage: Stage, process: Process, queue: PawnQueue, ch
 
 async def _passed_on(world: World) -> list[str]:
     """A claim of hours gives messages back and goes on renewing; who takes them dies, and the next one is not late."""
-    stage = Stage(world, world.stream("passed on"))
-    establish(world.bucket)
-    stage.create_topic(None)
-    _plant(stage, 5)
+    stage = _staged(world, "passed on", messages=5)
     await _take_and_die(stage, "Q0")  # others look at all records because of it
-    holder, taker = _drifting(stage, "H"), _drifting(stage, "T")
-    holder.spawn(act(stage, holder, _give_back_and_renew, SETTINGS))
+    _enter(stage, "H", _give_back_and_renew)
     await world.sleep(6.0)
-    taker.spawn(act(stage, taker, _poll_until_empty, SETTINGS))
-    stage.truth.judge(Bounds(ENDERS_POLL))
-    await world.until_idle(at_most=3000.0)
-    stage.truth.judge_no_more()
-    return stage.violations(left=stage.history.published)
+    _enter(stage, "T", _poll_until_empty)
+    return await _judged(stage, ENDERS_POLL, at_most=3000.0)
 
 
 async def _take_and_die(stage: Stage, name: str) -> None:
@@ -240,8 +226,7 @@ async def _take_and_die(stage: Stage, name: str) -> None:
         await process.clock.sleep(chance.uniform(0, 2))
         process.kill()
 
-    process = _drifting(stage, name)
-    process.spawn(act(stage, process, take, SETTINGS))
+    process = _enter(stage, name, take)
     await stage.world.until_idle(process)
     stage.history.leave(name, stage.world.loop.now)
 

@@ -12,7 +12,7 @@ from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE, TTLS, Stage, holder_of, settings_for, units
 from tests.sim.truth import NOT_MALFORMED
 from tests.support.claims import trusted_until
-from tests.support.settlements import settlement_of
+from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random

@@ -18,7 +18,7 @@ from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.truth import Bounds
 from tests.sim.weather import CALM, Weather
 from tests.support.claims import uuids_of
-from tests.support.settlements import settlement_of
+from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random

@@ -15,7 +15,7 @@ from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, settings_for
 from tests.sim.truth import NOT_MALFORMED, Bounds
 from tests.sim.weather import CALM
-from tests.support.settlements import settlement_of
+from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random

@@ -1,4 +1,4 @@
-"""Settling, where it does not matter, or is what is tested, that some of it comes too late."""
+"""Settling, where what is tested is that some of it comes too late."""
 
 from __future__ import annotations
 
@@ -12,16 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from airflow_provider_pawnqueue.engine import Settlement
-
-
-async def settlement_of(settling: Awaitable[Settlement]) -> Settlement:
-    """Await an ack or a nack, and return what became of each message, whether or not some were lost."""
-    try:
-        return await settling
-    except LeaseLostError as error:
-        if error.settlement is None:
-            raise
-        return error.settlement
 
 
 async def late(settling: Awaitable[Settlement]) -> Settlement:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import Claim, LeaseLostError, Message, PawnQueue, PawnQueueError, Settlement
+from airflow_provider_pawnqueue.engine import Claim, Message, PawnQueue, PawnQueueError, Settlement
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.clock import SystemClock
 from airflow_provider_pawnqueue.engine.store.connect import connect
@@ -17,6 +17,7 @@ from tools.crew.jobs import DIARY, Consuming
 from tools.crew.orders import can_be_fulfilled
 from tools.crew.stopping import told_to_stop
 from tools.kit.history import Diary
+from tools.kit.settlements import settlement_of
 from tools.kit.stores import CountingStore
 
 logger = logging.getLogger(__name__)
@@ -96,10 +97,10 @@ class Consumer:
         await self._settle(claim, lambda: self._queue.ack(claim, ids))
 
     async def _settle(self, claim: Claim, ask: Callable[[], Awaitable[Settlement]]) -> None:
-        settlement = await _told(ask())
+        settlement = await settlement_of(ask())
         while settlement.unknown:
             await asyncio.sleep(BREATHER)
-            settlement = await _told(ask())
+            settlement = await settlement_of(ask())
         if settlement.acked:
             self._note("settled", claim, how="acked", ids=settlement.acked)
         if settlement.buried:
@@ -134,16 +135,6 @@ async def consume(job: Consuming) -> None:
         await Consumer(job, queue, store, diary).run(stop)
     await store.aclose()
     diary.close()
-
-
-async def _told(settling: Awaitable[Settlement]) -> Settlement:
-    """Return what became of each message; that some were lost is told by an error, which is counted here."""
-    try:
-        return await settling
-    except LeaseLostError as error:
-        if error.settlement is None:
-            raise
-        return error.settlement
 
 
 if __name__ == "__main__":

@@ -89,13 +89,7 @@ class Crew:
         self._s3 = server.client()
         stack.callback(self._s3.close)
         self._settings: dict[str, Any] = {
-            "s3": {
-                "endpoint_url": server.endpoint,
-                "bucket_name": self._bucket,
-                "region_name": server.region,
-                "aws_access_key_id": server.access_key,
-                "aws_secret_access_key": server.secret_key,
-            },
+            "s3": server.address(self._bucket),
             "claims": {"margin_seconds": plan.margin},
             "polling": {
                 "visibility_timeout_seconds": plan.ttl,

@@ -49,6 +49,17 @@ class S3Server:
     secret_key: str
     region: str = REGION
 
+    def address(self, bucket: str, **more: Any) -> dict[str, Any]:
+        """Return where a bucket of it is, and with which keys: the ``s3`` section of settings, with more in it."""
+        return {
+            "endpoint_url": self.endpoint,
+            "bucket_name": bucket,
+            "aws_access_key_id": self.access_key,
+            "aws_secret_access_key": self.secret_key,
+            "region_name": self.region,
+            **more,
+        }
+
     def client(self) -> S3Client:
         """Return a boto3 client that addresses buckets by path and tries everything once only."""
         return boto3.client(

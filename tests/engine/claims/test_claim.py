@@ -110,10 +110,7 @@ async def test_a_claim_that_is_not_ours_is_trusted_for_no_time(world: World, ann
     """Neither lost, nor handed over, nor without a message."""
     await ann.queue.publish(TOPIC, numbered(2))
     lost, handed_over = [await ann.queue.claim(TOPIC, "c", max_messages=1) for _ in range(2)]
-    stem = f"{lost.claim_id}.{lost.generation}"
-    world.bucket.plant(
-        layout.claim(TOPIC, stem), world.bucket.record(stem).model_copy(update={"state": "expired"}).encode()
-    )
+    world.fence(lost)
     with pytest.raises(LeaseLostError):
         await ann.queue.renew(lost)
     handed_over.hand_over()

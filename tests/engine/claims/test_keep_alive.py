@@ -15,7 +15,6 @@ from airflow_provider_pawnqueue.engine import (
     LeaseLostError,
     QueueClosedError,
     StoreError,
-    layout,
 )
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keep_alive import GRACE, LEAST_PAUSE
@@ -31,12 +30,6 @@ async def claimed(process: Process, ttl: float = TTL) -> Claim:
     """A claim with a message."""
     await process.queue.publish(TOPIC, numbered(1))
     return await process.queue.claim(TOPIC, "c", ttl=ttl)
-
-
-def fence(world: World, claim: Claim) -> None:
-    """Let somebody end the claim."""
-    record = world.bucket.record(f"{claim.claim_id}.0")
-    world.bucket.plant(layout.claim(TOPIC, record.stem), record.model_copy(update={"state": "expired"}).encode())
 
 
 def failing(error: BaseException) -> Callable[[str, str], None]:
@@ -141,7 +134,7 @@ async def test_a_loss_is_told_once(world: World, ann: Process, bob: Process, kin
     claim = await ann.queue.claim(TOPIC, "c")
     on_lost = {"sync": told.append, "async": later, "none": None}[kind]
     async with ann.queue.keep_alive(claim, on_lost=on_lost) as keeper:
-        fence(world, claim)
+        world.fence(claim)
         await asyncio.wait_for(keeper.lost.wait(), 5)
         await world.later(200)
         assert keeper.lost.is_set()
@@ -278,7 +271,7 @@ async def test_whatever_on_lost_does_changes_nothing(
     claim = await claimed(ann)
     before = asyncio.all_tasks()
     async with ann.queue.keep_alive(claim, on_lost=on_lost) as keeper:
-        fence(world, claim)
+        world.fence(claim)
         await world.later(100)
         assert keeper.lost.is_set()
         left = world.clock.elapsed()
@@ -298,7 +291,7 @@ async def test_on_lost_has_time_to_come_to_its_end(world: World, ann: Process) -
 
     claim = await claimed(ann)
     async with ann.queue.keep_alive(claim, on_lost=post) as keeper:
-        fence(world, claim)
+        world.fence(claim)
         await keeper.lost.wait()
     assert told == [keeper.error]
 
@@ -438,7 +431,7 @@ async def test_a_loss_that_the_last_renewal_finds_is_told(world: World, ann: Pro
     async with ann.queue.keep_alive(claim, interval=10) as keeper:
         ann.client.latency = 1
         await world.later(10.5)
-        fence(world, claim)
+        world.fence(claim)
         assert not keeper.lost.is_set()
     assert keeper.lost.is_set()
 

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_provider_pawnqueue.engine import InvalidArgumentError, QueueClosedError, Settlement, layout
 from tests.engine.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
-from tests.support.settlements import late, settlement_of
+from tests.support.settlements import late
+from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Claim

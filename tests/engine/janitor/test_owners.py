@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -152,18 +152,11 @@ async def test_every_open_claim_is_asked_about(world: World, bob: Process) -> No
     assert most <= bob.queue._context.at_once
 
 
-def alter(world: World, stem: str, **fields: Any) -> ClaimRecord:
-    """Write a claim record anew with these fields."""
-    record = world.bucket.record(stem).model_copy(update=fields)
-    world.bucket.plant(layout.claim(TOPIC, stem), record.encode())
-    return record
-
-
 async def test_going_renews_the_claims_time_and_not_its_sessions(world: World, ann: Process, bob: Process) -> None:
     """A claim lives as long as its run; a retry that takes it up waits only until its dead process is not trusted."""
     await claims_of(ann, 1)
     session_until = world.clock.server() + 12
-    alter(world, "run-0.0", session_until=session_until)
+    world.alter("run-0.0", session_until=session_until)
     for _ in range(5):
         await world.later(TTL / 2)
         assert await bob.queue.sweep(TOPIC, ask=going) == report(renewed_claims=1)
@@ -178,7 +171,7 @@ async def test_going_gives_what_a_renewal_gives(
 ) -> None:
     """``lasts``, where the record says so; and LIST tells of it what the record does."""
     await claims_of(ann, 1)
-    alter(world, "run-0.0", lasts=lasts)
+    world.alter("run-0.0", lasts=lasts)
     await world.later(5)
     for _ in range(2):
         assert await bob.queue.sweep(TOPIC, ask=going) == report(renewed_claims=1)
@@ -194,8 +187,8 @@ async def test_going_never_shortens_a_claim_and_keeps_to_its_greatest_age(
     """It has more time than a renewal would give it, or as much as it may ever have: nothing is written."""
     await claims_of(ann, 2)
     now = world.clock.server()
-    alter(world, "run-0.0", until=now + 500)
-    alter(world, "run-1.0", created_at=now - 86_400 + 20)
+    world.alter("run-0.0", until=now + 500)
+    world.alter("run-1.0", created_at=now - 86_400 + 20)
     before = world.bucket.snapshot()
     assert await bob.queue.sweep(TOPIC, ask=going) == report()
     assert world.bucket.snapshot() == before
@@ -207,7 +200,7 @@ async def test_a_claim_whose_run_has_ended_is_given_back_after_its_sessions_time
     """Not after its leases' time, nor after the claim's: the next sweep opens them to whoever comes, and counts."""
     await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=1200)
-    alter(world, "run.0", session_until=world.clock.server() + 150)
+    world.alter("run.0", session_until=world.clock.server() + 150)
     await world.later(100)
     assert await bob.queue.sweep(TOPIC, ask=ended) == report(fenced_claims=1)
     assert await bob.queue.sweep(TOPIC) == report(), "its process may be alive, and know nothing yet"

@@ -271,13 +271,7 @@ async def test_two_sweeps_at_once_are_harmless(world: World, ann: Process, seed:
     """However they interleave, the bucket is afterwards as after one, and nothing failed."""
     await a_bit_of_everything(world)
     sweepers = [await world.process() for _ in range(3)]
-    world.clock._random.seed(seed)
-
-    async def stagger(_kind: str, _key: str) -> None:
-        await world.clock.sleep(world.clock.uniform(0, 1))
-
-    for process in sweepers:
-        process.client.meanwhile = stagger
+    world.stagger(sweepers, seed, at_most=1)
     reports = await asyncio.gather(*(process.queue.sweep(TOPIC) for process in sweepers))
     assert not [failure for one in reports for failure in one.failures]
     assert sum(one.fenced_claims for one in reports) == 2

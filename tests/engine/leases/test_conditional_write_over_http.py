@@ -14,6 +14,7 @@ from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refusal, 
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 from tests.engine.leases.contending import CONTENDERS, contend
 from tests.engine.leases.scripted import KEY, registers, step, take
+from tests.engine.opened import BUCKET
 from tests.support.faults import (
     AppliedThenDropped,
     AppliedThenStatus,
@@ -27,11 +28,9 @@ from tests.support.faults import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from airflow_provider_pawnqueue.engine.store.port import Store
-
-BUCKET = "queues"
 
 STORM: tuple[tuple[Effect, float], ...] = (
     (Dropped(), 0.15),
@@ -41,19 +40,6 @@ STORM: tuple[tuple[Effect, float], ...] = (
     (LandsLate(0.005, Status(500)), 0.15),
     (Status(409, "ConditionalRequestConflict"), 0.15),
 )
-
-
-@pytest.fixture(params=["obstore", "boto3"])
-def client(request: pytest.FixtureRequest) -> str:
-    """Each client."""
-    return str(request.param)
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """A well-behaved store."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
 
 
 @pytest.fixture
@@ -66,14 +52,7 @@ async def store(server: FaultServer, client: str) -> AsyncIterator[Store]:
 
 def connected(server: FaultServer, client: str) -> Store:
     """Return a store in the server's bucket."""
-    s3 = {
-        "bucket_name": BUCKET,
-        "endpoint_url": server.endpoint,
-        "aws_access_key_id": server.s3.access_key,
-        "aws_secret_access_key": server.s3.secret_key,
-        "client": client,
-    }
-    return connect(Settings(s3=s3).s3)
+    return connect(Settings(s3=server.s3.address(BUCKET, client=client)).s3)
 
 
 def puts(server: FaultServer) -> int:

@@ -59,18 +59,6 @@ async def world() -> AsyncIterator[World]:
         yield world
 
 
-@pytest.fixture
-async def ann(world: World) -> Process:
-    """A process that has opened the queue."""
-    return await world.process()
-
-
-@pytest.fixture
-async def bob(world: World) -> Process:
-    """Another one."""
-    return await world.process()
-
-
 def blocks(world: World, folder: str) -> dict[str, int]:
     """How many blocks each register of a folder has."""
     found: dict[str, int] = {}

@@ -25,24 +25,16 @@ from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.forks import ForkAwareStore
 from airflow_provider_pawnqueue.engine.store.obstore_s3 import ObstoreS3
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect
+from tests.engine.opened import BUCKET
 from tests.support.faults import FaultServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from airflow_provider_pawnqueue.engine.store.port import Store
 
-BUCKET = "queues"
-
 pytestmark = pytest.mark.parametrize("client", ["obstore", "boto3"])
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """An empty bucket in memory."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
 
 
 def store_at(endpoint: str | None, client: str, **s3: Any) -> Store:

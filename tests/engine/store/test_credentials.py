@@ -20,18 +20,15 @@ from airflow_provider_pawnqueue.engine import ConfigError, PawnQueue, Settings, 
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.credentials import SessionCredentials
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
+from tests.engine.opened import BUCKET, both_clients
 from tests.support.faults import Behaviour, FaultServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from airflow_provider_pawnqueue.engine.store.port import Store
     from tools.kit.servers import S3Server
-
-BUCKET = "queues"
-
-both_clients = pytest.mark.parametrize("client", ["obstore", "boto3"])
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +39,6 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """A store that takes any key."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
 
 
 def settings_of(server: FaultServer, client: str, **s3: Any) -> Settings:

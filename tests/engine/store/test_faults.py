@@ -15,6 +15,7 @@ from airflow_provider_pawnqueue.engine.store import faults
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.faults import TRANSIENT, Fault, Kind, Place, kind_of, outcome_of
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refusal, Refused, Unknown
+from tests.engine.opened import BUCKET
 from tests.support import faults as injected
 from tests.support.faults import (
     AppliedThenDropped,
@@ -28,12 +29,11 @@ from tests.support.faults import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from airflow_provider_pawnqueue.engine.store.port import Outcome, Store
     from tests.support.faults import Effect
 
-BUCKET = "queues"
 AT_HOME = Place("my-bucket", "eu-test-1", "http://store.test:9000", access_key="AKIDENTIFIER")
 AT_AWS = Place("my-bucket", "eu-test-1")
 
@@ -194,31 +194,10 @@ def test_aws_is_named_by_its_region() -> None:
 # --- through the real clients ---
 
 
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """A well-behaved store."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
-
-
-@pytest.fixture(params=["obstore", "boto3"])
-def client(request: pytest.FixtureRequest) -> str:
-    """Each client."""
-    return str(request.param)
-
-
 @asynccontextmanager
 async def through(server: FaultServer, client: str, **more: object) -> AsyncIterator[Store]:
     """The server's bucket, through a client that makes one attempt at everything."""
-    s3 = {
-        "bucket_name": BUCKET,
-        "endpoint_url": server.endpoint,
-        "aws_access_key_id": server.s3.access_key,
-        "aws_secret_access_key": server.s3.secret_key,
-        "client": client,
-        **more,
-    }
-    store = connect(Settings(s3=s3).s3)
+    store = connect(Settings(s3=server.s3.address(BUCKET, client=client, **more)).s3)
     server.put_object(BUCKET, "a", b"1")
     try:
         yield store

@@ -15,18 +15,18 @@ from airflow_provider_pawnqueue.engine.settings import RetrySettings
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Expect, ObjectInfo, Refusal, Refused, Unknown
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+from tests.engine.opened import BUCKET
 from tests.support.clock import VirtualClock
 from tests.support.faults import Dropped, Effect, Fault, FaultServer, MalformedBody, PartialDelete, Status
 from tests.support.listing import resume
 from tools.kit.stores import Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from airflow_provider_pawnqueue.engine.store.port import Store
     from tests.support.faults import RecordedRequest
 
-BUCKET = "queues"
 BUSY = StoreError("The store is too busy.", transient=True, operation="GetObject")
 DENIED = StoreError("The store denied it.", operation="GetObject")
 
@@ -338,24 +338,10 @@ async def test_each_page_has_a_budget_of_its_own() -> None:
 # --- through the real clients ---
 
 
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """A well-behaved store."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
-
-
 @pytest.fixture(params=["obstore", "boto3"])
 async def client(request: pytest.FixtureRequest, server: FaultServer) -> AsyncIterator[ResilientStore]:
     """Each client of the server's bucket, with retries in virtual time."""
-    s3 = {
-        "bucket_name": BUCKET,
-        "endpoint_url": server.endpoint,
-        "aws_access_key_id": server.s3.access_key,
-        "aws_secret_access_key": server.s3.secret_key,
-        "client": request.param,
-        "key_prefix": "p/",
-    }
+    s3 = server.s3.address(BUCKET, client=request.param, key_prefix="p/")
     store = resilient(connect(Settings(s3=s3).s3))
     yield store
     await store.aclose()

@@ -11,15 +11,15 @@ from botocore.exceptions import BotoCoreError, ClientError
 from airflow_provider_pawnqueue.engine import PawnQueue, Settings
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import Done
+from tests.engine.opened import BUCKET
 from tests.support.faults import FaultServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from airflow_provider_pawnqueue.engine.store.port import Store
     from tools.kit.servers import S3Server
 
-BUCKET = "queues"
 LONGEST = "long/" + "/".join(["ß" * 100] * 5) + "/" + "x" * 14
 
 #: Keys that obstore can name.
@@ -46,19 +46,6 @@ def test_the_longest_key_is_as_long_as_s3_allows() -> None:
     assert max(len(segment.encode()) for segment in LONGEST.split("/")) <= 255
 
 
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    """A well-behaved store."""
-    with FaultServer(buckets=(BUCKET,)) as started:
-        yield started
-
-
-@pytest.fixture(params=["obstore", "boto3"])
-def client(request: pytest.FixtureRequest) -> str:
-    """Each client."""
-    return str(request.param)
-
-
 @pytest.fixture(params=["", "team/queues/"], ids=["whole bucket", "below a prefix"])
 def prefix(request: pytest.FixtureRequest) -> str:
     """Where in the bucket."""
@@ -67,15 +54,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 def settings(server: FaultServer, client: str, prefix: str) -> Settings:
     """Settings for the server's bucket."""
-    s3 = {
-        "bucket_name": BUCKET,
-        "endpoint_url": server.endpoint,
-        "aws_access_key_id": server.s3.access_key,
-        "aws_secret_access_key": server.s3.secret_key,
-        "client": client,
-        "key_prefix": prefix,
-    }
-    return Settings(s3=s3)
+    return Settings(s3=server.s3.address(BUCKET, client=client, key_prefix=prefix))
 
 
 @pytest.fixture

@@ -48,35 +48,31 @@ def early_fence_is_free() -> Patches:
     return [(takeover._Judging, "_judge_claim", judge_claim), (Known, "_live_until", live_until)]
 
 
-@mutant("§4 The claim's time counts, not the lease's: a renewed claim is held", 2, 21, 33)
-def only_the_lease_counts() -> Patches:
+def _free_where(*, settled: bool) -> Patches:
+    """Leases of a claim that has a record are free, at any time, where one of them was settled; or where none was."""
     original = takeover._Judging._judge_claim
 
     async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
         standing = await records.read(self._context, self._topic, stem)
-        if standing is not None and not any(uuid in standing.record.settled for uuid in leases):
-            self.judged.free.update(leases)
-        else:
-            await original(self, stem, leases, now)
-
-    async def covered(*_: Any) -> dict[str, float]:
-        return {}
-
-    return [(takeover._Judging, "_judge_claim", judge_claim), (Known, "covered", covered)]
-
-
-@mutant("§5.3 What was settled is carried out by whoever meets it, and not delivered again", 40, 53, 69)
-def decided_is_taken() -> Patches:
-    original = takeover._Judging._judge_claim
-
-    async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
-        standing = await records.read(self._context, self._topic, stem)
-        if standing is not None and any(uuid in standing.record.settled for uuid in leases):
+        if standing is not None and any(uuid in standing.record.settled for uuid in leases) is settled:
             self.judged.free.update(leases)
         else:
             await original(self, stem, leases, now)
 
     return [(takeover._Judging, "_judge_claim", judge_claim)]
+
+
+@mutant("§4 The claim's time counts, not the lease's: a renewed claim is held", 2, 21, 33)
+def only_the_lease_counts() -> Patches:
+    async def covered(*_: Any) -> dict[str, float]:
+        return {}
+
+    return [*_free_where(settled=False), (Known, "covered", covered)]
+
+
+@mutant("§5.3 What was settled is carried out by whoever meets it, and not delivered again", 40, 53, 69)
+def decided_is_taken() -> Patches:
+    return _free_where(settled=True)
 
 
 @mutant("§5.5 Every crash point is finished by someone", 16, 2, 3)

@@ -22,44 +22,13 @@ from airflow_provider_pawnqueue.engine import (
     QueueClosedError,
     SyncPawnQueue,
     events,
-    layout,
 )
 from airflow_provider_pawnqueue.engine.events import Event
 from airflow_provider_pawnqueue.engine.janitor import OpenClaim
-from airflow_provider_pawnqueue.engine.records import BucketRecord
+from tests.engine.sync.around import TOPIC, fence, threads
 from tests.engine.virtual import numbered, numbers
 
-TOPIC = "orders"
-
 T = TypeVar("T")
-
-
-def threads() -> list[str]:
-    """The threads of queues."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("pawnqueue")]
-
-
-def fence(store: MemoryStore, claim: Claim) -> None:
-    """Let somebody end the claim."""
-    record = claim._record.model_copy(update={"state": "expired"})
-    store._write(layout.claim(TOPIC, record.stem), record.encode())
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    """A bucket that was opened before."""
-    made = MemoryStore()
-    made._write(layout.BUCKET_RECORD, BucketRecord(strategy="conditional_write").encode())
-    return made
-
-
-@pytest.fixture
-def queue(store: MemoryStore) -> Iterator[SyncPawnQueue]:
-    """A queue with a topic; no thread is left when it is closed."""
-    with SyncPawnQueue.open(store=store, registry={"register_consumers": False}) as queue:
-        queue.create_topic(TOPIC)
-        yield queue
-    assert threads() == []
 
 
 def within(work: Callable[[], T], seconds: float = 5.0) -> T:
