@@ -318,12 +318,15 @@ class PawnQueue:
         ttl: float | None = None,
         session_ttl: float | None = None,
         wait: float = 0.0,
+        payloads: bool = True,
     ) -> Claim:
         """Go on with a claim that another process handed over (``claim.hand_over()``).
 
         One that has ended is empty, and tells what was decided (``.decided``, ``.state``).
 
         :param wait: for how many seconds to wait while another process works for it.
+        :param payloads: read the messages. Without them, two requests do for a claim of any size, and it can be
+            settled, renewed and left as ever; it has a length and ``.ids``, and no messages.
         :raises ClaimBusyError: somebody else works for it: who, until when, and when to try again.
         :raises LeaseLostError: it has no record any more, or was taken over.
         """
@@ -333,10 +336,13 @@ class PawnQueue:
         times = Holding.checked(
             self._context.settings, given.topic, "attach", ttl=ttl, session_ttl=session_ttl, wait=wait
         )
+        checked_flag(payloads, "payloads", "attach")
         record = await self._topic(given.topic, "attach")
 
         async def attempt() -> Claim:
-            return await self._claims.attach(record, given, ttl=times.ttl, session_ttl=times.session_ttl)
+            return await self._claims.attach(
+                record, given, ttl=times.ttl, session_ttl=times.session_ttl, payloads=payloads
+            )
 
         return await until_free(self._context, attempt, wait=times.wait, check_open=self._life.check_open)
 

@@ -391,9 +391,12 @@ class SyncPawnQueue:
         ttl: float | None = None,
         session_ttl: float | None = None,
         wait: float = 0.0,
+        payloads: bool = True,
     ) -> Claim:
         """Go on with a claim that another process handed over."""
-        return self._run(lambda queue: queue.attach(reference, ttl=ttl, session_ttl=session_ttl, wait=wait))
+        return self._run(
+            lambda queue: queue.attach(reference, ttl=ttl, session_ttl=session_ttl, wait=wait, payloads=payloads)
+        )
 
     def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim for as long as it was claimed for, from now on."""

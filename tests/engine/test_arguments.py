@@ -68,6 +68,10 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
     ),
     "claim(max_bytes=0)": (lambda q, _: q.claim(TOPIC, "c", max_bytes=0), "max_bytes is a whole number from 1"),
     "attach(None)": (lambda q, _: q.attach(None), "This is no claim reference.*pass what hand_over"),
+    "attach(payloads='no')": (
+        lambda q, c: q.attach({"topic": TOPIC, "claim_id": c.claim_id, "generation": 0, "session": "s"}, payloads="no"),
+        "payloads is True or False, not 'no'",
+    ),
     "find(t, '../x')": (lambda q, _: q.find(TOPIC, "../x"), r"'\.\./x' is no id of a message: it is the UUID"),
     "find(t, None)": (lambda q, _: q.find(TOPIC, None), "None is no id of a message"),
     "redrive(t, unknown)": (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.claim import Message
 from airflow_provider_pawnqueue.engine.clock import instant
-from airflow_provider_pawnqueue.engine.concurrency import for_each_in_time
+from airflow_provider_pawnqueue.engine.concurrency import for_each, for_each_in_time
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.records import Decision, Envelope, UnreadableRecordError
 
@@ -31,6 +31,9 @@ class Bodies:
     aside: dict[str, PawnQueueError] = field(default_factory=dict)
     """Not for this process, or not now: given back, whatever else is decided. Never buried."""
 
+    unread: list[str] = field(default_factory=list)
+    """Not to be read: their uuids stand for them."""
+
     @classmethod
     async def fetch(cls, context: Context, topic: TopicRecord, members: Mapping[str, Member], seconds: float) -> Self:
         """Read the members' messages, for no longer than this.
@@ -39,7 +42,6 @@ class Bodies:
         buried; it was claimed like any other, so nobody else can be working on it. What only this process cannot read,
         as the store refuses it or its format is newer, is given back: others may be able to.
         """
-        context = context.patient(seconds)
         most = topic.settings.max_deliveries
         bodies = cls()
         wanted = []
@@ -49,17 +51,8 @@ class Bodies:
             else:
                 wanted.append(uuid)
 
-        async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
-            try:
-                return await _fetch(context, topic.name, members[uuid])
-            except (StoreError, CompatibilityError) as error:
-                return error
-
-        # One that hangs is left out as well.
-        found = await for_each_in_time(
-            fetch, wanted, at_once=context.at_once, clock=context.clock, seconds=seconds, late=lambda _: _late(seconds)
-        )
-        for uuid, body in zip(wanted, found, strict=True):
+        found = await _fetch_all(context, topic.name, {uuid: members[uuid] for uuid in wanted}, seconds)
+        for uuid, body in found.items():
             if isinstance(body, Message):
                 bodies.messages[uuid] = body
             elif isinstance(body, Decision):
@@ -68,6 +61,50 @@ class Bodies:
                 bodies.aside[uuid] = body
                 bodies.decisions[uuid] = Decision(how="released", unseen=True)
         return bodies
+
+
+async def read_all(context: Context, topic: str, members: Mapping[str, Member]) -> list[Message]:
+    """Read the members' messages, in their order, and decide nothing. What is malformed or gone is left out.
+
+    :raises PawnQueueError: one cannot be read by this process, or now: those that were read are not all that there are.
+    """
+
+    async def fetch(member: Member) -> Message | Decision:
+        return await _fetch(context, topic, member)
+
+    found = await for_each(fetch, members.values(), at_once=context.at_once)
+    return [body for body in found if isinstance(body, Message)]
+
+
+async def read_ids(context: Context, topic: str, members: Mapping[str, Member], seconds: float) -> dict[str, str]:
+    """Return the messages' ids, by the uuids under which they are kept; of what has no message, that uuid itself.
+
+    What could not be read is left out.
+    """
+    found = await _fetch_all(context, topic, members, seconds)
+    return {
+        uuid: body.id if isinstance(body, Message) else uuid
+        for uuid, body in found.items()
+        if not isinstance(body, PawnQueueError)
+    }
+
+
+async def _fetch_all(
+    context: Context, topic: str, members: Mapping[str, Member], seconds: float
+) -> dict[str, Message | Decision | PawnQueueError]:
+    patient = context.patient(seconds)
+
+    async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
+        try:
+            return await _fetch(patient, topic, members[uuid])
+        except (StoreError, CompatibilityError) as error:
+            return error
+
+    # One that hangs is left out as well.
+    found = await for_each_in_time(
+        fetch, members, at_once=context.at_once, clock=context.clock, seconds=seconds, late=lambda _: _late(seconds)
+    )
+    return dict(zip(members, found, strict=True))
 
 
 async def _fetch(context: Context, topic: str, member: Member) -> Message | Decision:

@@ -282,7 +282,9 @@ class ById:
         standing = FoundRecord(changed, outcome.version)
         members = {uuid: record.members[uuid] for uuid in record.unsettled}
         try:
-            bodies = await Bodies.fetch(context, request.topic, members, max(HASTE, request.ttl * SHARE))
+            bodies = Bodies(unread=list(members))
+            if request.payloads:
+                bodies = await Bodies.fetch(context, request.topic, members, max(HASTE, request.ttl * SHARE))
         except BaseException:
             # Whoever comes by its id or the reference next is not to wait for us.
             held = as_claim(context, request, standing, Bodies(), versions={}, deadline=deadline)

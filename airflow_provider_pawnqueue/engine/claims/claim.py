@@ -70,10 +70,17 @@ class Claim(ABC):
 
     Iterates over its messages, which are had by number too (``claim[0]``); one without any is falsy. Made by
     ``PawnQueue.claim`` and ``PawnQueue.attach``, and read by whoever is given it: what becomes of it is the queue's.
+
+    One that was attached to without payloads counts its messages and has their :attr:`ids`, and has not read them.
     """
 
     def __init__(
-        self, topic: str, standing: FoundRecord, messages: Sequence[Message], uuids: Mapping[str, str]
+        self,
+        topic: str,
+        standing: FoundRecord,
+        messages: Sequence[Message],
+        uuids: Mapping[str, str],
+        unread: Sequence[str] = (),
     ) -> None:
         record = standing.record
         self.topic: Final = topic
@@ -83,6 +90,7 @@ class Claim(ABC):
         self.consumer: Final = record.consumer
         self.session: Final = record.session
         self._messages = tuple(messages)
+        self._unread = tuple(unread)  # the uuids of its messages instead, where they were not read
         self._uuids = dict(uuids)  # of each member's key, its message's id
         self._record = record
         self._version = standing.version
@@ -91,8 +99,23 @@ class Claim(ABC):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Its messages, in order."""
+        """Its messages, in order.
+
+        :raises InvalidArgumentError: it was attached to without payloads.
+        """
+        if self._unread:
+            raise InvalidArgumentError(
+                f"Claim {self.claim_id} of topic {self.topic!r} was attached to without payloads, so its "
+                f"{len(self)} messages were not read: use its .ids, or attach with payloads=True.",
+                topic=self.topic,
+                operation="attach",
+            )
         return self._messages
+
+    @property
+    def has_payloads(self) -> bool:
+        """Whether its messages can be had from it: they were read, or there are none."""
+        return not self._unread
 
     @property
     def stem(self) -> str:
@@ -101,8 +124,11 @@ class Claim(ABC):
 
     @property
     def ids(self) -> list[str]:
-        """The ids of its messages, in order."""
-        return [message.id for message in self._messages]
+        """The ids of its messages, in order.
+
+        Without payloads they are the ids under which the messages are kept: a redriven one has another there.
+        """
+        return list(self._unread) or [message.id for message in self._messages]
 
     @property
     @abstractmethod
@@ -174,19 +200,19 @@ class Claim(ABC):
 
     def __getitem__(self, position: int | slice) -> Message | tuple[Message, ...]:
         """Give one message by its number, or some of them."""
-        return self._messages[position]
+        return self.messages[position]
 
     def __iter__(self) -> Iterator[Message]:
         """Give the messages, in order."""
-        return iter(self._messages)
+        return iter(self.messages)
 
     def __len__(self) -> int:
         """Count the messages."""
-        return len(self._messages)
+        return len(self._unread) or len(self._messages)
 
     def __bool__(self) -> bool:
         """Say whether there is a message to work on."""
-        return bool(self._messages)
+        return bool(self._unread or self._messages)
 
     def __repr__(self) -> str:
         """Show which claim it is; payloads are nobody's business in a log."""

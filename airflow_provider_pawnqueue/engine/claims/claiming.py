@@ -65,6 +65,7 @@ class ClaimRequest:
     session_ttl: float
     most_bytes: float = math.inf
     named: bool = True  # its id was given, and may be given again
+    payloads: bool = True  # attach: its messages are read
 
     @property
     def stem(self) -> str:
@@ -433,6 +434,7 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
     """Put a claim together from its record and its messages."""
     messages = list(bodies.messages.values())
     uuids = {uuid: message.id for uuid, message in bodies.messages.items()}
+    uuids.update((uuid, uuid) for uuid in bodies.unread)
     return HeldClaim(
         context,
         request.topic.name,
@@ -443,6 +445,7 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
         deadline=deadline,
         session_ttl=request.session_ttl,
         is_fleeting=not request.named,
+        unread=bodies.unread,
     )
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import settling
+from airflow_provider_pawnqueue.engine.claims.bodies import read_ids
 from airflow_provider_pawnqueue.engine.claims.by_id import ById
 from airflow_provider_pawnqueue.engine.claims.candidates import Finder
-from airflow_provider_pawnqueue.engine.claims.claiming import ClaimRequest, claim_fresh, not_had
+from airflow_provider_pawnqueue.engine.claims.claiming import SHARE, ClaimRequest, claim_fresh, not_had
 from airflow_provider_pawnqueue.engine.claims.contention import Contention
 from airflow_provider_pawnqueue.engine.claims.leaving import vacate
 from airflow_provider_pawnqueue.engine.claims.outcome import answered
 from airflow_provider_pawnqueue.engine.concurrency import for_each
-from airflow_provider_pawnqueue.engine.context import PARTING
+from airflow_provider_pawnqueue.engine.context import HASTE, PARTING
 from airflow_provider_pawnqueue.engine.errors import QueueClosedError
 from airflow_provider_pawnqueue.engine.events import Claimed, GivenBack, QueueClosed, logger_of
 from airflow_provider_pawnqueue.engine.records import Decision
@@ -55,9 +56,12 @@ class Claims:
         return claim
 
     async def attach(
-        self, topic: TopicRecord, reference: ClaimReference, *, ttl: float, session_ttl: float
+        self, topic: TopicRecord, reference: ClaimReference, *, ttl: float, session_ttl: float, payloads: bool
     ) -> HeldClaim:
-        """Go on with a claim that another process has handed over."""
+        """Go on with a claim that another process has handed over.
+
+        :param payloads: read its messages.
+        """
         request = ClaimRequest(
             topic=topic,
             claim_id=reference.claim_id,
@@ -68,6 +72,7 @@ class Claims:
             most=0,
             ttl=ttl,
             session_ttl=min(session_ttl, ttl),
+            payloads=payloads,
         )
         return await self._in_hand(self._room(topic.name).by_id.attach(request, reference.session))
 
@@ -77,12 +82,24 @@ class Claims:
         :raises LeaseLostError: others have some of them.
         """
         decisions = dict.fromkeys(ids, decision)
+        unsure = await self._learn_ids(claim, decisions)
         uuids = claim.uuids_by_id()
-        wanted = settling.by_uuid(decisions, uuids)
+        wanted = settling.by_uuid(decisions, uuids, claim.uuids)
         result = await settling.settle(self._context, claim, wanted) if wanted else settling.Settled()
         if result.gave_back:
             self.look_anew(claim.topic)
-        return answered(self._context, claim, settling.told(result, decisions, uuids), operation)
+        told = settling.told(result, decisions, uuids, unsure=unsure)
+        return answered(self._context, claim, told, operation)
+
+    async def _learn_ids(self, claim: HeldClaim, ids: Collection[str]) -> bool:
+        """Read of a claim without payloads what these ids may mean; say whether some of that could not be read."""
+        unread = claim.meant_by(ids)
+        if not unread:
+            return False
+        members = {uuid: claim.record.members[uuid] for uuid in unread}
+        found = await read_ids(self._context, claim.topic, members, max(HASTE, claim.ttl * SHARE))
+        claim.learn_ids(found)
+        return len(found) < len(unread)
 
     async def _in_hand(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
         """Do what gives out a claim, such that closing the queue can end it: whatever it has won is given back then."""

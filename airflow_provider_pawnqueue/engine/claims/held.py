@@ -34,8 +34,10 @@ class HeldClaim(Claim):
         deadline: float,
         session_ttl: float,
         is_fleeting: bool = False,
+        unread: Sequence[str] = (),
     ) -> None:
-        super().__init__(topic, standing, messages, uuids)
+        super().__init__(topic, standing, messages, uuids, unread)
+        self._unknown = set(unread)
         self._context = context
         self._pid = os.getpid()
         self._deadline = deadline
@@ -163,13 +165,34 @@ class HeldClaim(Claim):
         return not self._record.unsettled and self.done.union(besides).issuperset(self._record.settled)
 
     def uuids_by_id(self) -> dict[str, list[str]]:
-        """Return under which uuids each message is kept: two redriven copies of one message have one id."""
+        """Return under which uuids each message is kept: two redriven copies of one message have one id.
+
+        Of a claim without payloads, each is known by the uuid under which it is kept too, as that is what it was told.
+        """
         found: dict[str, list[str]] = {}
         for uuid in self._record.members:
             decision = self._record.settled.get(uuid)
             message_id = (decision.id if decision else "") or self._uuids.get(uuid, uuid)
             found.setdefault(message_id, []).append(uuid)
+        for uuid in self._unread:
+            if uuid not in found.get(uuid, ()):
+                found[uuid] = [uuid]
         return found
+
+    def meant_by(self, ids: Collection[str]) -> list[str]:
+        """Return the uuids of members that may be what these ids mean, and whose messages have to be read to know it.
+
+        Only a claim without payloads has any, and only for ids under which it has nothing.
+        """
+        known = self.uuids_by_id()
+        if not self._unknown or all(message_id in known for message_id in ids):
+            return []
+        return [uuid for uuid in self.left if uuid in self._unknown and uuid not in ids]
+
+    def learn_ids(self, ids: Mapping[str, str]) -> None:
+        """Hear the ids of messages that were read, by the uuids under which they are kept."""
+        self._uuids.update(ids)
+        self._unknown.difference_update(ids)
 
     def moved_to(self, record: ClaimRecord, version: str) -> None:
         """Hear what stands in the bucket now."""
@@ -193,10 +216,8 @@ class HeldClaim(Claim):
         """Remember that it is lost, unless it was left to others."""
         if self._given_away:
             return
-        if self._lost is None and self._messages:
-            self._context.events.tell(
-                ClaimLost(topic=self.topic, claim=self.stem, messages=len(self._messages), why=why)
-            )
+        if self._lost is None and self:
+            self._context.events.tell(ClaimLost(topic=self.topic, claim=self.stem, messages=len(self), why=why))
         self._lost = why
 
     def lose_after_all(self, why: str) -> None:
@@ -217,8 +238,10 @@ class HeldClaim(Claim):
 
     def withhold(self, uuids: Iterable[str]) -> None:
         """Hand these messages out to nobody: somebody else has them, or may have them soon."""
-        ids = {self._uuids.get(uuid) for uuid in uuids}
+        withheld = set(uuids)
+        ids = {self._uuids.get(uuid) for uuid in withheld}
         self._messages = tuple(message for message in self._messages if message.id not in ids)
+        self._unread = tuple(uuid for uuid in self._unread if uuid not in withheld)
 
     async def refresh(self, context: Context) -> None:
         """Look at the record again: somebody has changed it, perhaps an earlier request of ours that landed late."""

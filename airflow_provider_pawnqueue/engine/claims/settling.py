@@ -39,18 +39,30 @@ class Settled:
         return any(decision.how == "released" for decision in self.decided.values())
 
 
-def by_uuid(decisions: Mapping[str, Decision], uuids: Mapping[str, Sequence[str]]) -> dict[str, Decision]:
-    """Return what was decided of messages, by the uuids under which they are kept, where it was said by their ids."""
-    return {
-        uuid: decision if uuid == message_id else decision.model_copy(update={"id": message_id})
-        for message_id, decision in decisions.items()
-        for uuid in uuids.get(message_id, ())
-    }
+def by_uuid(
+    decisions: Mapping[str, Decision], uuids: Mapping[str, Sequence[str]], ids: Mapping[str, str]
+) -> dict[str, Decision]:
+    """Return what was decided of messages, by the uuids under which they are kept, where it was said by their ids.
+
+    :param ids: the messages' own ids, by those uuids, as far as they are known: the record is to tell them.
+    """
+    decided = {}
+    for given, decision in decisions.items():
+        for uuid in uuids.get(given, ()):
+            message_id = ids.get(uuid, given)
+            decided[uuid] = decision if uuid == message_id else decision.model_copy(update={"id": message_id})
+    return decided
 
 
-def told(result: Settled, ids: Iterable[str], uuids: Mapping[str, Sequence[str]]) -> Settlement:
-    """Tell what became of messages, by their ids."""
-    settlement = Settlement(not_in_claim=[message_id for message_id in ids if message_id not in uuids])
+def told(
+    result: Settled, ids: Iterable[str], uuids: Mapping[str, Sequence[str]], *, unsure: bool = False
+) -> Settlement:
+    """Tell what became of messages, by their ids.
+
+    :param unsure: the claim has messages whose ids nobody could read: what it seems not to have is unknown.
+    """
+    strangers = [message_id for message_id in ids if message_id not in uuids]
+    settlement = Settlement(unknown=strangers) if unsure else Settlement(not_in_claim=strangers)
     names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
     for message_id in ids:
         of_one = uuids.get(message_id, ())
