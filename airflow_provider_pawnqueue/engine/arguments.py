@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
@@ -98,6 +98,18 @@ def chosen_ids(claim: Claim, messages: object, operation: str) -> list[str]:
             raise _no_messages(given, claim, operation)
         ids.append(given.id if isinstance(given, Message) else given)
     return ids
+
+
+def checked_reasons(claim: Claim, failed: object) -> dict[str, str]:
+    """Return which messages of a claim somebody could not do, by their ids, and why."""
+    if not isinstance(failed, Mapping) or not all(isinstance(why, str) for why in failed.values()):
+        raise InvalidArgumentError(
+            f"settle takes what has failed as a dict, the ids of messages and why, not {shown(failed)}.",
+            topic=claim.topic,
+            operation="settle",
+        )
+    ids = chosen_ids(claim, list(failed), "settle")
+    return dict(zip(ids, failed.values(), strict=True))
 
 
 def checked_ids(ids: object, topic: str, operation: str) -> set[str] | None:

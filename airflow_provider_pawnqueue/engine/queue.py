@@ -14,6 +14,7 @@ from airflow_provider_pawnqueue.engine.arguments import (
     checked_count,
     checked_flag,
     checked_ids,
+    checked_reasons,
     checked_session_ttl,
     checked_ttl,
     chosen_ids,
@@ -410,7 +411,8 @@ class PawnQueue:
         """
         self._life.check_open()
         held = HeldClaim.of(claim, "ack", self._context)
-        return await self._claims.settle(held, chosen_ids(claim, ids, "ack"), Decision(how="acked"), "ack")
+        decisions = dict.fromkeys(chosen_ids(claim, ids, "ack"), Decision(how="acked"))
+        return await self._claims.settle(held, decisions, "ack")
 
     async def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
@@ -437,7 +439,31 @@ class PawnQueue:
         chosen = chosen_ids(claim, ids, "nack")
         nack = Nack.checked(claim.topic, requeue=requeue, delay=delay, reason=reason, error=error)
         now = await self._context.now() if chosen or requeue else 0.0
-        return await self._claims.settle(held, chosen, nack.decided(now), "nack")
+        return await self._claims.settle(held, dict.fromkeys(chosen, nack.decided(now)), "nack")
+
+    async def settle(
+        self, claim: Claim, failed: Mapping[str, str], *, requeue: bool = True, delay: float = 0.0
+    ) -> Settlement:
+        """Settle all that a claim has, in one request: what has failed is nacked, each with its reason, the rest acked.
+
+        :param failed: the ids of messages that were not done, and why.
+        :param requeue: give those back, to be delivered again until they have been delivered too often; False: bury
+            them.
+        :param delay: requeue: not to be delivered for so many seconds.
+        :returns: what became of each.
+        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
+        """
+        self._life.check_open()
+        held = HeldClaim.of(claim, "settle", self._context)
+        reasons = checked_reasons(claim, failed)
+        nacks = {
+            message: Nack.checked(claim.topic, requeue=requeue, delay=delay, reason=why, error="")
+            for message, why in reasons.items()
+        }
+        now = await self._context.now() if nacks else 0.0
+        decisions = dict.fromkeys(claim.ids, Decision(how="acked"))
+        decisions |= {message: nack.decided(now) for message, nack in nacks.items()}
+        return await self._claims.settle(held, decisions, "settle")
 
     # --- dead letters ---
 

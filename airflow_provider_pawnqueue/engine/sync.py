@@ -453,6 +453,12 @@ class SyncPawnQueue:
             lambda queue: queue.nack(claim, drawn, requeue=requeue, delay=delay, reason=reason, error=error)
         )
 
+    def settle(
+        self, claim: Claim, failed: Mapping[str, str], *, requeue: bool = True, delay: float = 0.0
+    ) -> Settlement:
+        """Settle all that a claim has, in one request."""
+        return self._run(lambda queue: queue.settle(claim, failed, requeue=requeue, delay=delay))
+
     def dead_letters(
         self,
         topic: str,

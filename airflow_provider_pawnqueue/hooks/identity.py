@@ -62,8 +62,8 @@ class Owner:
         if scheme != _SCHEME or len(parts) != _PARTS - 1:
             return None
         try:
-            *names, index, cleared, round_ = (unquote(part) for part in parts)
-            return cls(*names, int(index), int(cleared), int(round_))
+            names = [unquote(part) for part in parts[:4]]
+            return cls(names[0], names[1], names[2], names[3], *(int(part) for part in parts[4:]))
         except (TypeError, ValueError):
             return None
 

@@ -35,8 +35,8 @@ def to_xcom(
     :param size: how large they are together, as JSON.
     :param messages: what to carry along.
     """
-    written = reference.to_dict() | {"queue": place_of(settings), "count": count, "bytes": size}
-    return written if messages is None else written | {"messages": [written(message) for message in messages]}
+    told = reference.to_dict() | {"queue": place_of(settings), "count": count, "bytes": size}
+    return told if messages is None else told | {"messages": [written(message) for message in messages]}
 
 
 def size_of(messages: Sequence[Message]) -> int:
@@ -84,7 +84,7 @@ def from_xcom(given: Given, settings: Settings, operation: str) -> ClaimReferenc
 
 def each_of(given: object) -> list[Given]:
     """Return the claims of what a sensor returned: one, several where it waits for several topics, or none."""
-    read = _literal(given) if isinstance(given, str) else given
+    read: Any = _literal(given) if isinstance(given, str) else given
     if read is None:
         return []
     if isinstance(read, Sequence) and not isinstance(read, (str, bytes)):

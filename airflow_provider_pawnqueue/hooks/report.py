@@ -20,9 +20,9 @@ def connection(queue: SyncPawnQueue) -> str:
 def _sentences(queue: SyncPawnQueue, found: ProbeResult, health: Health) -> list[str]:
     s3 = queue.settings.s3
     below = f" below {s3.key_prefix}" if s3.key_prefix else ""
+    took = f"{health.round_trip_seconds * 1000:.0f} ms"
     said = [
-        f"Reached {s3.endpoint_url or 'AWS'}, bucket {s3.bucket_name!r}{below}; a request takes "
-        f"{health.round_trip_seconds * 1000:.0f} ms.",
+        f"Reached {s3.endpoint_url or 'AWS'}, bucket {s3.bucket_name!r}{below}; a request takes {took}.",
         f"The lease strategy of this queue is {queue.strategy}: {found.reason}",
         "What is written is read at once, and listed at once.",
         _clock(health),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import AirflowException
 
@@ -37,7 +37,7 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
     :param dry_run: change nothing; the report says what would be done.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("topics", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("topics", "pawnqueue_conn_id")
 
     def __init__(
         self,

@@ -168,8 +168,10 @@ def _expanded(task: Any) -> Any:  # noqa: ANN401 - any operator, and a list or a
 def _ids(item: Any, claim: object) -> list[str] | None:  # noqa: ANN401 - what a task was given
     if isinstance(item, Mapping) and "claim_id" in item:
         # It was given a claim: this one's messages are all its own, another one's none of ours.
-        ours = isinstance(claim, Mapping) and claim.get("claim_id") == item["claim_id"]
-        return None if ours and claim.get("topic") == item.get("topic") else []  # type: ignore[union-attr]
+        is_ours = isinstance(claim, Mapping) and all(
+            claim.get(name) == item.get(name) for name in ("claim_id", "topic")
+        )
+        return None if is_ours else []
     if isinstance(item, Mapping):
         return [item["id"]] if isinstance(item.get("id"), str) else None
     if isinstance(item, Sequence) and not isinstance(item, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
@@ -26,8 +26,8 @@ class PawnQueuePublishOperator(PawnQueueOperator):
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("topic", "payloads", "producer", "headers", "pawnqueue_conn_id")
-    template_fields_renderers: ClassVar[Mapping[str, str]] = {"payloads": "json", "headers": "json"}
+    template_fields: Sequence[str] = ("topic", "payloads", "producer", "headers", "pawnqueue_conn_id")
+    template_fields_renderers = {"payloads": "json", "headers": "json"}  # noqa: RUF012 - as Airflow declares it
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("topic", "max_deliveries", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("topic", "max_deliveries", "pawnqueue_conn_id")
 
     def __init__(self, *, topic: str, max_deliveries: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -107,7 +107,7 @@ class PawnQueueRedriveOperator(PawnQueueOperator):
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("topic", "ids", "max_messages", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("topic", "ids", "max_messages", "pawnqueue_conn_id")
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.operators.arguments import checked_count
@@ -22,7 +22,7 @@ class PawnQueueMessagesOperator(ClaimOperator):
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("claim", "batch", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("claim", "batch", "pawnqueue_conn_id")
 
     def __init__(self, *, claim: Any, batch: int | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - as the sensor returned it
         super().__init__(claim=claim, **kwargs)

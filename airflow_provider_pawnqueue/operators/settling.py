@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TriggerRule
 
@@ -48,7 +48,7 @@ class PawnQueueAckOperator(ClaimOperator):
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("claim", "ids", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("claim", "ids", "pawnqueue_conn_id")
 
     def __init__(self, *, claim: Any, ids: Sequence[str] | str | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - as above
         super().__init__(claim=claim, **kwargs)
@@ -75,7 +75,7 @@ class PawnQueueNackOperator(ClaimOperator):
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("claim", "ids", "requeue", "delay", "reason", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("claim", "ids", "requeue", "delay", "reason", "pawnqueue_conn_id")
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class PawnQueueSettleOperator(ClaimOperator):
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("claim", "on_failure", "delay", "reason", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("claim", "on_failure", "delay", "reason", "pawnqueue_conn_id")
 
     def __init__(
         self,

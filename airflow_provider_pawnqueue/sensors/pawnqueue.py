@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import (
     AirflowException,
@@ -50,7 +51,7 @@ class PawnQueueSensor(BaseSensorOperator):
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: ClassVar[Sequence[str]] = (
+    template_fields: Sequence[str] = (
         "topic",
         "consumer",
         "max_messages",
@@ -99,7 +100,7 @@ class PawnQueueSensor(BaseSensorOperator):
         claims: list[dict[str, Any]] = []
         for wish in self._wanted(context):
             try:
-                claim = hook.queue.run(lambda queue, wish=wish: _claimed(queue, wish))
+                claim = hook.queue.run(partial(_claimed, wish=wish))
             except ClaimBusyError as busy:
                 self.log.info("%s", busy)
                 continue
@@ -135,7 +136,7 @@ class PawnQueueSensor(BaseSensorOperator):
         for wish in self._wishes:
             try:
                 count = PawnQueueHook(self.pawnqueue_conn_id).queue.run(
-                    lambda queue, wish=wish: claiming.released(queue, wish, "its task was ended by a user")
+                    partial(claiming.released, wish=wish, reason="its task was ended by a user")
                 )
                 if count:
                     self.log.info("Gave back %d messages of topic %s.", count, wish.topic)
@@ -184,12 +185,9 @@ class PawnQueueSensor(BaseSensorOperator):
         raise AssertionError  # defer() has raised
 
     def _time_left(self, context: Context) -> float:
-        started = getattr(context["ti"], "start_date", None)
-        if started is None:
-            return self.timeout
-        from airflow.providers.common.compat.sdk import timezone  # noqa: PLC0415 - not needed by DAG files
-
-        return max(1.0, self.timeout - (timezone.utcnow() - started).total_seconds())
+        started: datetime | None = getattr(context["ti"], "start_date", None)
+        left = self.timeout if started is None else self.timeout - (datetime.now(UTC) - started).total_seconds()
+        return max(1.0, left)
 
     # --- what it returns ---
 

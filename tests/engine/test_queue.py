@@ -38,6 +38,8 @@ CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "leave": lambda queue, claim: queue.leave(claim),
     "ack": lambda queue, claim: queue.ack(claim),
     "nack": lambda queue, claim: queue.nack(claim),
+    "settle": lambda queue, claim: queue.settle(claim, {}),
+    "health": lambda queue, _: queue.health(),
     "dead_letters": lambda queue, _: queue.dead_letters(TOPIC),
     "redrive": lambda queue, _: queue.redrive(TOPIC),
     "purge": lambda queue, _: queue.purge(TOPIC, dry_run=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,12 +76,11 @@ class Claims:
         )
         return await self._in_hand(self._room(topic.name).by_id.attach(request, reference.session))
 
-    async def settle(self, claim: HeldClaim, ids: Iterable[str], decision: Decision, operation: str) -> Settlement:
-        """Settle messages by their ids, and tell what became of each.
+    async def settle(self, claim: HeldClaim, decisions: Mapping[str, Decision], operation: str) -> Settlement:
+        """Settle messages by their ids, all at once, and tell what became of each.
 
         :raises LeaseLostError: others have some of them.
         """
-        decisions = dict.fromkeys(ids, decision)
         unsure = await self._learn_ids(claim, decisions)
         uuids = claim.uuids_by_id()
         wanted = settling.by_uuid(decisions, uuids, claim.uuids)
