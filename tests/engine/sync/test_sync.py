@@ -83,7 +83,7 @@ def public(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
 
 
-#: What callers without a loop of their own need beside: their way to end it, and to have several calls made in its loop.
+#: What callers without a loop of their own need beside: a way to end it, and to have several calls made in its loop.
 ONLY_SYNC = {"close", "run"}
 
 
