@@ -10,11 +10,14 @@ import atexit
 import logging
 import os
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import PawnQueueError, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks import telemetry
 from airflow_provider_pawnqueue.hooks.connection import Address, aws_hook
+from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import Store
@@ -57,6 +60,7 @@ class Clients:
         """Close them all. What is not settled is left to whoever comes by its claim's id, who need not wait."""
         if self._pid != os.getpid():
             return
+        SESSIONS.rest()  # lest they take their queue's end for the loss of their claims, and stop the task
         for queue in list(self._queues.values()):
             try:
                 queue.close(keep_claims=True)
@@ -66,10 +70,11 @@ class Clients:
 
     def _begin(self) -> None:
         """Begin anew in this process: what its parent had open is the parent's."""
-        self._pid = os.getpid()
-        self._queues.clear()
-        self._opening.clear()
+        self._queues = {}
+        self._opening = {}
+        self._pid = os.getpid()  # last: whoever looks without the lock sees nothing of the parent's
         atexit.register(self.close)
+        _before_the_threads_end(self.close)
 
     def forget(self) -> None:
         """Forget a lock that another thread of the parent may have held at the moment of the fork."""
@@ -82,6 +87,17 @@ def opened(address: Address, store: Store | None = None) -> SyncPawnQueue:
     if store is None and address.aws_conn_id:
         session = aws_hook(address.aws_conn_id).get_session(region_name=address.settings.s3.region_name)
     return SyncPawnQueue.open(address.settings, store=store, session=session, on_event=telemetry.record)
+
+
+def _before_the_threads_end(work: Callable[[], None]) -> None:
+    """Have something done at the end of the process while its executors still take work, of which requests are made.
+
+    When a script ends, they are shut down before what ``atexit`` knows is done; a task of Airflow's does that alone.
+    """
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with suppress(RuntimeError):  # it is too late
+            register(work)
 
 
 #: Those of this process.
