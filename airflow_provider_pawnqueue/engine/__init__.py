@@ -7,6 +7,7 @@ of ``docs/protocol.md``; ``⚑`` marks a rule that keeps a promise of the protoc
 
 from airflow_provider_pawnqueue.engine import events
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
+from airflow_provider_pawnqueue.engine.counting import Backlog, Stats
 from airflow_provider_pawnqueue.engine.dead_letters import DeadLetter, DeadLetterPage
 from airflow_provider_pawnqueue.engine.errors import (
     ClaimBusyError,
@@ -27,7 +28,7 @@ from airflow_provider_pawnqueue.engine.errors import (
     TopicNotFoundError,
 )
 from airflow_provider_pawnqueue.engine.health import Health
-from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats
+from airflow_provider_pawnqueue.engine.inspect_topic import Location
 from airflow_provider_pawnqueue.engine.janitor import OpenClaim, SweepReport
 from airflow_provider_pawnqueue.engine.probe import ProbeResult
 from airflow_provider_pawnqueue.engine.publish import NewMessage
@@ -42,6 +43,7 @@ from airflow_provider_pawnqueue.engine.sync import SyncKeepAlive, SyncPawnQueue
 from airflow_provider_pawnqueue.engine.topics import Topic
 
 __all__ = [
+    "Backlog",
     "Claim",
     "ClaimBusyError",
     "ClaimReference",

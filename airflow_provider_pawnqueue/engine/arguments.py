@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
+from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import Claim, Message
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
 
@@ -77,6 +78,12 @@ def checked_flag(value: object, name: str, operation: str) -> bool:
     raise InvalidArgumentError(f"{name} is True or False, not {shown(value)}.", operation=operation)
 
 
+def checked_flags(operation: str, **flags: object) -> None:
+    """Refuse what is no flag, by its name."""
+    for name, value in flags.items():
+        checked_flag(value, name, operation)
+
+
 def checked_callback(value: object, name: str, what: str, operation: str) -> None:
     """Refuse what cannot be called, where nothing at all would do."""
     if value is not None and not callable(value):
@@ -125,6 +132,16 @@ def checked_ids(ids: object, topic: str, operation: str) -> set[str] | None:
     raise InvalidArgumentError(
         f"{operation} takes ids of messages, one or many, not {shown(ids)}.", topic=topic, operation=operation
     )
+
+
+def checked_claim_ids(claim_ids: object) -> set[str]:
+    """Return the ids of claims: one, or many."""
+    some = [claim_ids] if isinstance(claim_ids, str) else claim_ids
+    if not isinstance(some, Iterable) or isinstance(some, bytes | dict):
+        raise InvalidArgumentError(
+            f"known_claims takes ids of claims, one or many, not {shown(claim_ids)}.", operation="known_claims"
+        )
+    return {layout.checked_claim_id(claim_id) for claim_id in some}
 
 
 def is_number(value: object) -> TypeGuard[float]:

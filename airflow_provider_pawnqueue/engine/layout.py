@@ -144,6 +144,11 @@ def claim(topic: str, stem: str) -> str:
     return f"{topic}/claims/{stem}.json"
 
 
+def claim_beginning(topic: str, claim_id: str) -> str:
+    """Return what the keys of all generations of a claim begin with, and where a LIST of them starts."""
+    return f"{topic}/claims/{claim_id}."
+
+
 def claim_stem(claim_id: str, generation: int) -> ClaimStem:
     """Name one generation of a claim, in keys and leases."""
     return ClaimStem(f"{claim_id}.{generation}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
@@ -11,22 +12,25 @@ from airflow_provider_pawnqueue.engine import layout, removal
 from airflow_provider_pawnqueue.engine.arguments import (
     Chosen,
     checked_callback,
+    checked_claim_ids,
     checked_count,
     checked_flag,
+    checked_flags,
     checked_ids,
     checked_reasons,
-    checked_session_ttl,
-    checked_ttl,
     chosen_ids,
 )
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.leaving import leave
+from airflow_provider_pawnqueue.engine.claims.looking import messages
+from airflow_provider_pawnqueue.engine.claims.recorded import latest_generations
 from airflow_provider_pawnqueue.engine.claims.renewing import renew
 from airflow_provider_pawnqueue.engine.concurrency import all_of
-from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters, kept_under
+from airflow_provider_pawnqueue.engine.counting import Backlog, Stats, backlog, stats
+from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters
 from airflow_provider_pawnqueue.engine.health import Health, health
-from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats, find, peek, stats
+from airflow_provider_pawnqueue.engine.inspect_topic import Location, find, peek
 from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, finish, sweep
 from airflow_provider_pawnqueue.engine.lifetime import Lifetime
 from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
@@ -37,7 +41,7 @@ from airflow_provider_pawnqueue.engine.redrive import RedriveResult, redrive
 from airflow_provider_pawnqueue.engine.registry import Heartbeat, Registration, Registry
 from airflow_provider_pawnqueue.engine.removal import Removed
 from airflow_provider_pawnqueue.engine.settings import Settings
-from airflow_provider_pawnqueue.engine.terms import NACK, Holding, Keeping, Nack, Wanted
+from airflow_provider_pawnqueue.engine.terms import NACK, Holding, Keeping, Nack, Renewal, Wanted
 from airflow_provider_pawnqueue.engine.topics import KnownTopics, Topic, TopicOptions, Topics
 from airflow_provider_pawnqueue.engine.waiting import until_free, until_there
 
@@ -145,10 +149,7 @@ class PawnQueue:
     async def update_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
         """Change settings of the topic for everyone, and return it."""
         self._life.check_open()
-        try:
-            return Topic.of(await self._topics.update(topic, settings))
-        finally:
-            self._known_topics.forget(topic)
+        return Topic.of(await self._known_topics.update(topic, settings))
 
     async def topic(self, topic: str) -> Topic:
         """Return a topic, with what is set for it.
@@ -173,8 +174,7 @@ class PawnQueue:
         :raises TopicNotEmptyError: there are messages, leases, unfinished claims or dead letters: how many, roughly.
         """
         self._life.check_open()
-        checked_flag(force, "force", "delete_topic")
-        checked_flag(dry_run, "dry_run", "delete_topic")
+        checked_flags("delete_topic", force=force, dry_run=dry_run)
         self._claims.forget([topic])
         try:
             return await removal.delete(self._context, self._topics, topic, force=force, dry_run=dry_run)
@@ -191,8 +191,7 @@ class PawnQueue:
         :param dry_run: change nothing, and count what would be removed.
         """
         self._life.check_open()
-        for name, flag in (("messages", messages), ("dead_letters", dead_letters), ("dry_run", dry_run)):
-            checked_flag(flag, name, "purge")
+        checked_flags("purge", messages=messages, dead_letters=dead_letters, dry_run=dry_run)
         await self._topic(topic, "purge")
         try:
             return await removal.purge(
@@ -332,20 +331,42 @@ class PawnQueue:
         :raises LeaseLostError: it has no record any more, or was taken over.
         """
         self._life.check_open()
-        given = reference if isinstance(reference, ClaimReference) else ClaimReference.from_dict(reference)
-        layout.checked_claim_id(given.claim_id)
+        given = ClaimReference.of(reference)
         times = Holding.checked(
             self._context.settings, given.topic, "attach", ttl=ttl, session_ttl=session_ttl, wait=wait
         )
         checked_flag(payloads, "payloads", "attach")
         record = await self._topic(given.topic, "attach")
+        return await until_free(
+            self._context,
+            lambda: self._claims.attach(record, given, ttl=times.ttl, session_ttl=times.session_ttl, payloads=payloads),
+            wait=times.wait,
+            check_open=self._life.check_open,
+        )
 
-        async def attempt() -> Claim:
-            return await self._claims.attach(
-                record, given, ttl=times.ttl, session_ttl=times.session_ttl, payloads=payloads
-            )
+    async def messages(self, reference: ClaimReference | Mapping[str, Any]) -> list[Message]:
+        """Read what a claim has not settled, without working for it: whoever does so goes on, and nothing is written.
 
-        return await until_free(self._context, attempt, wait=times.wait, check_open=self._life.check_open)
+        This is a look only: who works on the messages attaches. Malformed ones, and those that are gone, are left out.
+
+        :raises LeaseLostError: it has no record any more, was taken over, or its time is over.
+        :raises StoreError: one of them cannot be read now.
+        """
+        self._life.check_open()
+        given = ClaimReference.of(reference)
+        await self._topic(given.topic, "messages")
+        return await messages(self._context, given)
+
+    async def known_claims(self, topic: str, claim_ids: Iterable[str]) -> set[str]:
+        """Return those of these claim ids that have a record, of any generation, in any state.
+
+        One LIST of the records between the first and the last of them, a page at a time, however many ids there are.
+        """
+        self._life.check_open()
+        layout.checked_topic(topic)
+        wanted = checked_claim_ids(claim_ids)
+        await self._topic(topic, "known_claims")
+        return set(await latest_generations(self._context, topic, wanted))
 
     async def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim for as long as it was claimed for, from now on: one request, whatever its size.
@@ -356,18 +377,15 @@ class PawnQueue:
         """
         self._life.check_open()
         held = HeldClaim.of(claim, "renew", self._context)
-        settings = self._context.settings
-        time = None if ttl is None else checked_ttl(settings, ttl)
-        session = None if session_ttl is None else checked_session_ttl(settings, session_ttl, time or claim.ttl)
-        await renew(self._context, held, time, session)
+        times = Renewal.checked(self._context.settings, claim, ttl=ttl, session_ttl=session_ttl)
+        await renew(self._context, held, times.ttl, times.session_ttl)
 
     async def leave(self, claim: Claim) -> ClaimReference:
         """Work on the claim no more, and have its record say so: whoever comes next need not wait.
 
-        Others attach by the reference, or claim by the claim's id, at once; until they do, and while its time lasts,
-        its messages are nobody's. It is ``claim.hand_over()`` and one request; none, where all is settled. Where the
-        store does not answer, who comes by the id waits until this session's time is over: that is logged, and is no
-        error.
+        Others attach by the reference, or claim by the claim's id, at once; until then its messages are nobody's while
+        its time lasts. It is ``claim.hand_over()`` and one request; none, where all is settled. If the store does not
+        answer, who comes by the id waits until this session's time is over, which is logged, and is no error.
 
         :raises LeaseLostError: it is no longer ours.
         """
@@ -485,8 +503,7 @@ class PawnQueue:
         """
         self._life.check_open()
         most = checked_count(max_messages, "max_messages", "dead_letters")
-        checked_flag(newest_first, "newest_first", "dead_letters")
-        checked_flag(payloads, "payloads", "dead_letters")
+        checked_flags("dead_letters", newest_first=newest_first, payloads=payloads)
         await self._topic(topic, "dead_letters")
         return await dead_letters(
             self._context, topic, most=most, newest_first=newest_first, after=after, payloads=payloads
@@ -505,8 +522,6 @@ class PawnQueue:
         only = checked_ids(ids, topic, "redrive")
         most = None if max_messages is None else checked_count(max_messages, "max_messages", "redrive")
         await self._topic(topic, "redrive")
-        if only is not None:
-            only = await kept_under(self._context, topic, only)
         try:
             return await redrive(self._context, topic, only=only, most=most)
         finally:
@@ -526,8 +541,7 @@ class PawnQueue:
         checked_flag(dry_run, "dry_run", "sweep")
         checked_callback(ask, "ask", "an open claim", "sweep")
         await self._topic(topic, "sweep")
-        by_record = None if ask is None else asking(topic, ask)
-        report = await sweep(self._context, topic, dry_run=dry_run, ask=by_record)
+        report = await sweep(self._context, topic, dry_run=dry_run, ask=asking(topic, ask))
         self._claims.look_anew(topic)
         return await finish(self._context, report)
 
@@ -554,6 +568,16 @@ class PawnQueue:
         self._life.check_open()
         await self._topic(topic, "stats")
         return await stats(self._context, topic)
+
+    async def backlog(self, topic: str, at_least: int | None = None) -> Backlog:
+        """Count the messages that could be claimed, cheaply: one LIST where there are none.
+
+        :param at_least: stop counting when so many were seen, and tell of those.
+        """
+        self._life.check_open()
+        enough = math.inf if at_least is None else checked_count(at_least, "at_least", "backlog")
+        await self._topic(topic, "backlog")
+        return await backlog(self._context, topic, enough)
 
     # --- its end ---
 

@@ -10,6 +10,7 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import finish_redrive
 from airflow_provider_pawnqueue.engine.claims.finish_redrive import PATIENCE
 from airflow_provider_pawnqueue.engine.concurrency import for_each
+from airflow_provider_pawnqueue.engine.dead_letters import kept_under
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.events import LettersRedriven
 from airflow_provider_pawnqueue.engine.leases import lease as leases
@@ -43,8 +44,12 @@ async def redrive(context: Context, topic: str, *, only: Collection[str] | None,
     """Give dead letters back, in the order in which they are listed.
 
     ⚑ §5.7: a letter that cannot be moved concerns itself alone, and costs the others no more than a few seconds.
+
+    :param only: those that these ids mean, of letters or of their messages.
+    :raises InvalidArgumentError: some are no dead letters of this topic.
     """
-    done = await _redrive(context, topic, only=only, most=most)
+    kept = None if only is None else await kept_under(context, topic, only)
+    done = await _redrive(context, topic, only=kept, most=most)
     if done.moved or done.failed:
         counts = {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
         context.events.tell(LettersRedriven(topic=topic, **counts))

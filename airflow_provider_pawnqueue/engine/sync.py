@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.arguments import Chosen
     from airflow_provider_pawnqueue.engine.claims import ClaimReference, KeepAlive, Settlement
     from airflow_provider_pawnqueue.engine.clock import Clock
+    from airflow_provider_pawnqueue.engine.counting import Backlog, Stats
     from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage
     from airflow_provider_pawnqueue.engine.errors import LeaseLostError
     from airflow_provider_pawnqueue.engine.events import Listener
     from airflow_provider_pawnqueue.engine.health import Health
-    from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats
+    from airflow_provider_pawnqueue.engine.inspect_topic import Location
     from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport
     from airflow_provider_pawnqueue.engine.opening import Sections
     from airflow_provider_pawnqueue.engine.probe import ProbeResult
@@ -398,6 +399,15 @@ class SyncPawnQueue:
             lambda queue: queue.attach(reference, ttl=ttl, session_ttl=session_ttl, wait=wait, payloads=payloads)
         )
 
+    def messages(self, reference: ClaimReference | Mapping[str, Any]) -> list[Message]:
+        """Read what a claim has not settled, without working for it."""
+        return self._run(lambda queue: queue.messages(reference))
+
+    def known_claims(self, topic: str, claim_ids: Iterable[str]) -> set[str]:
+        """Return those of these claim ids that have a record."""
+        drawn = self._drawn(claim_ids)
+        return self._run(lambda queue: queue.known_claims(topic, drawn))
+
     def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim for as long as it was claimed for, from now on."""
         self._run(lambda queue: queue.renew(claim, ttl=ttl, session_ttl=session_ttl))
@@ -497,6 +507,10 @@ class SyncPawnQueue:
     def stats(self, topic: str) -> Stats:
         """Count the topic's messages."""
         return self._run(lambda queue: queue.stats(topic))
+
+    def backlog(self, topic: str, at_least: int | None = None) -> Backlog:
+        """Count the messages that could be claimed."""
+        return self._run(lambda queue: queue.backlog(topic, at_least))
 
     def close(self, *, keep_claims: bool | None = None) -> None:
         """Close the queue, and end its thread; what other threads are doing with it ends too. May be called twice.

@@ -50,6 +50,21 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
+class Renewal:
+    """Which times a renewal gives a claim; None: those that it had."""
+
+    ttl: float | None
+    session_ttl: float | None
+
+    @classmethod
+    def checked(cls, settings: Settings, claim: Claim, *, ttl: object, session_ttl: object) -> Renewal:
+        """Check the times that a renewal is asked for."""
+        time = None if ttl is None else checked_ttl(settings, ttl)
+        session = None if session_ttl is None else checked_session_ttl(settings, session_ttl, time or claim.ttl)
+        return cls(time, session)
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What somebody claims, on whose behalf, and for how long."""
 

@@ -174,6 +174,13 @@ class KnownTopics:
             raise missing(topic, operation)
         return record
 
+    async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
+        """Change settings of the topic; what was known of it is no more."""
+        try:
+            return await self._topics.update(topic, settings)
+        finally:
+            self.forget(topic)
+
     async def create(self, topic: str) -> None:
         """Create the topic if it does not exist, once for all who want it at once."""
         await self._creations.do(topic, lambda: self._create(topic))

@@ -72,6 +72,13 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
         lambda q, c: q.attach({"topic": TOPIC, "claim_id": c.claim_id, "generation": 0, "session": "s"}, payloads="no"),
         "payloads is True or False, not 'no'",
     ),
+    "messages(None)": (lambda q, _: q.messages(None), "This is no claim reference.*pass what hand_over"),
+    "known_claims(t, 5)": (
+        lambda q, _: q.known_claims(TOPIC, 5),
+        "known_claims takes ids of claims, one or many, not 5",
+    ),
+    "known_claims(t, ['a/b'])": (lambda q, _: q.known_claims(TOPIC, ["a/b"]), "'a/b' is no claim id: use a text"),
+    "backlog(t, 0)": (lambda q, _: q.backlog(TOPIC, 0), "at_least is a whole number from 1, not 0"),
     "find(t, '../x')": (lambda q, _: q.find(TOPIC, "../x"), r"'\.\./x' is no id of a message: it is the UUID"),
     "find(t, None)": (lambda q, _: q.find(TOPIC, None), "None is no id of a message"),
     "redrive(t, unknown)": (

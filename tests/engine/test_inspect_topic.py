@@ -10,11 +10,12 @@ import pytest
 from airflow_provider_pawnqueue.engine import (
     InvalidArgumentError,
     InvalidTopicError,
+    Location,
+    Stats,
     StoreError,
     TopicNotFoundError,
     layout,
 )
-from airflow_provider_pawnqueue.engine.inspect_topic import Location, Stats
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from tests.engine.virtual import MARGIN, TOPIC, TTL, Died, Effect, Process, World, numbered, numbers
 

@@ -34,6 +34,8 @@ CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "publish": lambda queue, _: queue.publish(TOPIC, numbered(1)),
     "claim": lambda queue, _: queue.claim(TOPIC, "c"),
     "attach": lambda queue, claim: queue.attach(claim.hand_over()),
+    "messages": lambda queue, claim: queue.messages(claim.hand_over()),
+    "known_claims": lambda queue, claim: queue.known_claims(TOPIC, [claim.claim_id]),
     "renew": lambda queue, claim: queue.renew(claim),
     "leave": lambda queue, claim: queue.leave(claim),
     "ack": lambda queue, claim: queue.ack(claim),
@@ -47,6 +49,7 @@ CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "peek": lambda queue, _: queue.peek(TOPIC),
     "find": lambda queue, claim: queue.find(TOPIC, claim.ids[0]),
     "stats": lambda queue, _: queue.stats(TOPIC),
+    "backlog": lambda queue, _: queue.backlog(TOPIC),
 }
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 OF_A_TOPIC: dict[str, Callable[[PawnQueue, str], Awaitable[Any]]] = {
@@ -56,6 +59,9 @@ OF_A_TOPIC: dict[str, Callable[[PawnQueue, str], Awaitable[Any]]] = {
     "publish": lambda queue, topic: queue.publish(topic, numbered(1)),
     "claim": lambda queue, topic: queue.claim(topic, "c"),
     "attach": lambda queue, topic: queue.attach({"topic": topic, "claim_id": "a", "generation": 0, "session": "s"}),
+    "messages": lambda queue, topic: queue.messages({"topic": topic, "claim_id": "a", "generation": 0, "session": "s"}),
+    "known_claims": lambda queue, topic: queue.known_claims(topic, ["a"]),
+    "backlog": lambda queue, topic: queue.backlog(topic),
     "dead_letters": lambda queue, topic: queue.dead_letters(topic),
     "redrive": lambda queue, topic: queue.redrive(topic),
     "purge": lambda queue, topic: queue.purge(topic),

@@ -35,6 +35,7 @@ from airflow_provider_pawnqueue.engine.claims.claiming import (
     not_had,
     without_bad_ones,
 )
+from airflow_provider_pawnqueue.engine.claims.recorded import latest_generations
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.context import HASTE, PARTING
@@ -96,10 +97,10 @@ class ById:
         # has begun the claim meanwhile, ours is refused its record, and looks again then.
         if self._context.clock.elapsed() - self._unknown.get(request.claim_id, -math.inf) < FULL_LOOK:
             return await self._begin_fresh(request)
-        generation = await self._latest_generation(request)
-        if generation is None:
+        found = await latest_generations(self._context, request.topic.name, [request.claim_id])
+        if not found:
             return await self._begin(request)
-        stem = layout.claim_stem(request.claim_id, generation)
+        stem = layout.claim_stem(request.claim_id, found[request.claim_id])
         standing = await records.read(self._context, request.topic.name, stem)
         return None if standing is None else await self._go_on(request, standing)
 
@@ -114,20 +115,6 @@ class ById:
             # owner has not finished with anything of it, and is not to go without.
         following = await self._next_generation(request, standing)
         return None if following is None else await self._begin(replace(request, generation=following))
-
-    async def _latest_generation(self, request: ClaimRequest) -> int | None:
-        """Return the newest generation of a claim that has a record, or None: one LIST."""
-        topic = request.topic.name
-        before = layout.claim(topic, request.claim_id).removesuffix(".json")
-        generations = []
-        async for page in self._context.registers.pages(layout.claims(topic), start_after=before):
-            for info in page:
-                parsed = layout.parse_claim(info.key)
-                if parsed is not None and parsed[0] == request.claim_id:
-                    generations.append(parsed[1])
-            if not page[-1].key.startswith(before):
-                break
-        return max(generations, default=None)
 
     async def _next_generation(self, request: ClaimRequest, standing: FoundRecord) -> int | None:
         """Return the generation that may begin after the last one has ended. No final record is opened again.

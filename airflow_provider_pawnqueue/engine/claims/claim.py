@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
+from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ class ClaimReference:
             "generation": self.generation,
             "session": self.session,
         }
+
+    @classmethod
+    def of(cls, given: Self | Mapping[str, Any]) -> Self:
+        """Return a reference as it was handed over, or read from a dict, if it can be one."""
+        reference = given if isinstance(given, cls) else cls.from_dict(given)  # type: ignore[arg-type]
+        layout.checked_claim_id(reference.claim_id)
+        return reference
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -52,8 +52,10 @@ class OpenClaim:
 AskOwner: TypeAlias = Callable[[OpenClaim], Awaitable[Verdict | None] | Verdict | None]
 
 
-def asking(topic: str, ask: AskOwner) -> AskByRecord:
-    """Ask by what is shown of a record, whether the answer is awaited or not."""
+def asking(topic: str, ask: AskOwner | None) -> AskByRecord | None:
+    """Ask by what is shown of a record, whether the answer is awaited or not; or ask nobody."""
+    if ask is None:
+        return None
 
     async def by_record(record: ClaimRecord) -> Verdict | None:
         shown = OpenClaim.of(topic, record)
