@@ -8,6 +8,8 @@ Needs a connection ``pawnqueue_default`` (Admin, Connections), and the janitor's
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from airflow.sdk import DAG, task
 
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -30,7 +32,7 @@ with DAG("orders_process", schedule=None, catchup=False, max_active_runs=4, tags
     # Waits in the triggerer, where it needs no worker. What it claims, nobody else is given while this run goes on.
     claim = PawnQueueSensor(task_id="claim", topic=TOPIC, max_messages=500, deferrable=True, timeout=24 * 3600)
 
-    @task(retries=2)
+    @task(retries=2, retry_delay=timedelta(seconds=10))
     def work(claim: dict) -> int:
         """From here on this task has the claim: it is kept while this function runs, however long that takes.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from airflow.sdk import DAG, task
 
 from airflow_provider_pawnqueue.decorators import claimed
@@ -14,7 +16,7 @@ with (
     claimed(TOPIC, max_messages=50, on_failure="requeue", delay=60) as claim,
 ):
 
-    @task(retries=1)
+    @task(retries=1, retry_delay=timedelta(seconds=5))
     def deliver(message: dict) -> str:
         """Each is given one message: ``id``, ``payload``, ``headers``, ``deliveries``.
 

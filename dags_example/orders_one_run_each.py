@@ -11,20 +11,22 @@ from airflow.sdk import DAG, Asset, IdentityMapper, PartitionedAssetTimetable, g
 from airflow_provider_pawnqueue.decorators import claimed
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 
-TOPIC, WORK_TOPIC = "tickets", "tickets"
+TOPIC = "tickets"
 ticket = Asset("pawnqueue_tickets")
 
-with DAG("tickets_dispatch", schedule=None, catchup=False, max_active_runs=1, tags=["pawnqueue"]):
-    with claimed(TOPIC, max_messages=20) as claim:
+with (
+    DAG("tickets_dispatch", schedule=None, catchup=False, max_active_runs=1, tags=["pawnqueue"]),
+    claimed(TOPIC, max_messages=20) as claim,
+):
 
-        @task(outlets=[ticket])
-        def dispatch(claim: dict, *, outlet_events) -> list[str]:  # noqa: ANN001 - given by Airflow
-            """Make a run for each. The runs get the messages by their partition keys, from wherever you keep them."""
-            messages = PawnQueueHook().messages(claim)
-            outlet_events[ticket].add_partitions([message.id for message in messages])
-            return [message.id for message in messages]
+    @task(outlets=[ticket])
+    def dispatch(claim: dict, *, outlet_events) -> list[str]:  # noqa: ANN001 - given by Airflow
+        """Make a run for each. The runs get the messages by their partition keys, from wherever you keep them."""
+        messages = PawnQueueHook().messages(claim)
+        outlet_events[ticket].add_partitions([message.id for message in messages])
+        return [message.id for message in messages]
 
-        dispatch(claim)
+    dispatch(claim)
 
 with DAG(
     "tickets_work",

@@ -21,7 +21,7 @@ with DAG("payments", schedule=None, catchup=False, tags=["pawnqueue"]):
 
         @task
         def book(claim: dict) -> None:
-            """This task knows which of its messages failed, and reports them; the others are done.
+            """Report which messages failed; the others are done.
 
             It succeeds, as it has done what can be done: so the run is green, and the bad ones are tried again.
             """

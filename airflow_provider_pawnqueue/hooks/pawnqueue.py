@@ -99,7 +99,8 @@ class PawnQueueHook(BaseHook):
         if self._address is None:
             found = await self.aget_connection(self.pawnqueue_conn_id)
             self._address = await asyncio.to_thread(connection.read, found)
-        return CLIENTS.found(self._address) or await asyncio.to_thread(lambda: self.queue)
+        found_queue = CLIENTS.found(self._address)
+        return found_queue if found_queue is not None else await asyncio.to_thread(CLIENTS.get, self._address)
 
     def test_connection(self) -> tuple[bool, str]:
         """Say whether the queue can be used, and what its store can do: what the button in Airflow's form calls."""

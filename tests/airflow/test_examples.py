@@ -82,7 +82,7 @@ def test_mapped(airflow: Airflow, example: Callable[[str], None], queue: SyncPaw
 
 
 def test_retries_and_dead_letters(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:
-    """After three deliveries a bad message is a dead letter, with the reason that its task gave; it can be given back."""
+    """After three deliveries a bad message is a dead letter, with its task's reason, and it can be given back."""
     example("orders_retries")
     queue.create_topic("payments", max_deliveries=3)
     good, bad = queue.publish("payments", [{"amount": 5}, {"amount": 0}])
