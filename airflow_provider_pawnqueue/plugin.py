@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin, hookimpl
 
@@ -29,4 +29,4 @@ class PawnQueuePlugin(AirflowPlugin):
     """Found by its entry point."""
 
     name = "pawnqueue"
-    listeners: ClassVar[list[Any]] = [sys.modules[__name__]]
+    listeners = [sys.modules[__name__]]  # noqa: RUF012 - as Airflow declares it

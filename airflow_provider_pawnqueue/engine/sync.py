@@ -7,11 +7,10 @@ For plain scripts, Airflow's hook and Spark drivers. It may be called from any t
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from os import PathLike
 from types import TracebackType
@@ -20,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.arguments import checked_callback, checked_flag
 from airflow_provider_pawnqueue.engine.claims import Claim, Message
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
-from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.private_loop import OWN_THREAD, PrivateLoop
 from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
 from airflow_provider_pawnqueue.engine.queue import PawnQueue
 from airflow_provider_pawnqueue.engine.terms import NACK
@@ -51,101 +51,8 @@ A = TypeVar("A")
 G = TypeVar("G")
 T = TypeVar("T")
 
-logger = logger_of("queue")
-
 #: Ids that need not be drawn, or are none: the queue itself takes or refuses them.
 _AS_GIVEN = (str, bytes, dict, list, tuple, set, frozenset, Message, Claim)
-
-
-class _Loop:
-    """An event loop that runs in a daemon thread of this process.
-
-    Nothing that is raised in that thread ends it, as a loop ends that runs in the main thread: who calls would wait for
-    ever for a loop that is gone, and the program that was to end would go on.
-    """
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._loop = self._runner.get_loop()
-        self._end = asyncio.Event()
-        self._ending = False
-        self._is_over = False  # also where nobody has asked for it
-        self._waited_for: set[concurrent.futures.Future[Any]] = set()
-        self._lock = threading.Lock()  # nothing is begun once the end has begun: nobody would finish it
-        self._thread = threading.Thread(target=self._run, name="pawnqueue-loop", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work to its end, and return its result; an interrupt of the caller cancels it.
-
-        What the work raises is raised here, also where it is to end the program.
-        """
-        with self._lock:
-            if self._ending or self._is_over or self.is_here():
-                work.close()
-                raise PawnQueueError(_OWN_THREAD) if self.is_here() else self._ended()
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self._waited_for.add(future)
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise self._ended() from None  # another thread has closed the queue in the middle of it
-        except BaseException:
-            future.cancel()
-            raise
-        finally:
-            self._waited_for.discard(future)
-
-    def is_here(self) -> bool:
-        """Say whether it is the loop's own thread that asks, which cannot wait for itself."""
-        return threading.current_thread() is self._thread
-
-    def stop(self) -> None:
-        """End all that still runs, the loop and its thread. May be called twice; an interrupt leaves nothing behind."""
-        with self._lock:
-            self._ending = True
-        with suppress(RuntimeError):  # it has ended before
-            self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            with self._runner:  # which ends what is left
-                self._turn()
-        except BaseException:
-            logger.exception("The event loop of a SyncPawnQueue did not end in good order.")
-        finally:
-            for future in list(self._waited_for):  # nobody else would wake who waits for it
-                with suppress(concurrent.futures.InvalidStateError):
-                    future.set_exception(self._ended())
-
-    def _turn(self) -> None:
-        try:
-            while not self._end.is_set():
-                try:
-                    self._runner.run(self._end.wait())
-                except BaseException as error:
-                    if self._loop.is_closed():
-                        raise
-                    # It has thrown the loop out of its round; whose call it belongs to is told by its own future.
-                    logger.warning("%r was raised in the thread of SyncPawnQueue's event loop, which goes on.", error)
-        finally:
-            with self._lock:
-                self._is_over = True
-
-    def _ended(self) -> PawnQueueError:
-        return PawnQueueError(_GONE) if self._is_over and not self._ending else QueueClosedError()
-
-
-_OWN_THREAD = (
-    "A method of SyncPawnQueue was called from the thread of its own event loop (by on_lost, say), and would wait for "
-    "itself: call it from another thread."
-)
-_GONE = (
-    "The thread of this SyncPawnQueue's event loop has ended, although the queue was not closed: nothing can be done "
-    "with it any more, and the log tells why. Open another one; its claims are had again when their time is over."
-)
 
 
 class SyncKeepAlive:
@@ -233,8 +140,8 @@ class SyncPawnQueue:
 
         return cls(reopen)
 
-    def _start(self) -> tuple[_Loop, PawnQueue]:
-        loop = _Loop()
+    def _start(self) -> tuple[PrivateLoop, PawnQueue]:
+        loop = PrivateLoop()
         try:
             return loop, loop.run(_call(self._reopen))
         except BaseException:
@@ -244,6 +151,20 @@ class SyncPawnQueue:
     def _run(self, work: Callable[[PawnQueue], Awaitable[T]]) -> T:
         queue = self._opened()
         return self._loop.run(_call(lambda: work(queue)))
+
+    async def awaited(self, work: Callable[[PawnQueue], Awaitable[T]]) -> T:
+        """Do something with the queue for a caller in another event loop, which is not blocked meanwhile.
+
+        ``claim = await queue.awaited(lambda queue: queue.claim("orders", "billing"))``: what is done runs in this
+        queue's own loop, and its result is awaited here. Whoever is cancelled cancels it there, and waits for its end;
+        of a claim that was made all the same he never hears, so it is given back, or left to who comes by its id.
+
+        :raises QueueClosedError: the queue was closed, before this or meanwhile.
+        """
+        # In a forked child it is opened anew, in a thread, as that takes a while.
+        here = self._loop.pid == os.getpid()
+        queue = self._opened() if here or self._closed else await asyncio.to_thread(self._opened)
+        return await self._loop.awaited(lambda: work(queue), lambda result: _unheard(queue, result))
 
     def _opened(self) -> PawnQueue:
         """Return the queue of this process, or refuse what is closed."""
@@ -519,7 +440,7 @@ class SyncPawnQueue:
             wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
         """
         if self._loop.pid == os.getpid() and self._loop.is_here():
-            raise PawnQueueError(_OWN_THREAD, operation="close")
+            raise PawnQueueError(OWN_THREAD, operation="close")
         self._closed = True
         if self._loop.pid != os.getpid():
             return
@@ -563,3 +484,14 @@ _document()
 
 async def _call(function: Callable[[], Awaitable[T]]) -> T:
     return await function()
+
+
+async def _unheard(queue: PawnQueue, result: object) -> None:
+    """See to it that nobody waits for a claim of which its caller did not hear."""
+    if not isinstance(result, Claim) or not result:
+        return
+    with suppress(PawnQueueError):
+        if HeldClaim.of(result, "claim").is_fleeting:
+            await queue.nack(result, requeue=True)
+        else:
+            await queue.leave(result)

@@ -112,8 +112,8 @@ class PawnQueueHook(BaseHook):
             except AirflowNotFoundException:
                 raise AirflowNotFoundException(connection.missing(self.pawnqueue_conn_id)) from None
             self._address = await asyncio.to_thread(connection.read, found)
-        found_open = CLIENTS.found(self._address)
-        return found_open if found_open is not None else await asyncio.to_thread(CLIENTS.get, self._address)
+        found_queue = CLIENTS.found(self._address)
+        return found_queue if found_queue is not None else await asyncio.to_thread(CLIENTS.get, self._address)
 
     def test_connection(self) -> tuple[bool, str]:
         """Say whether the queue can be used, and what its store can do: what the button in Airflow's form calls."""

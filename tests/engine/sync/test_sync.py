@@ -83,8 +83,8 @@ def public(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
 
 
-#: What callers without a loop of their own need beside: a way to end it, and to have several calls made in its loop.
-ONLY_SYNC = {"close", "run"}
+#: What callers need beside: their way to end it, and to have several calls made in its loop, awaited or not.
+ONLY_SYNC = {"close", "run", "awaited"}
 
 
 def test_it_has_every_method_of_the_queue() -> None:

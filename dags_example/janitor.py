@@ -1,0 +1,10 @@
+"""The janitor: every minute it finishes what crashed tasks left, and keeps the claims of runs that go on.
+
+Have one for each connection. Without it everything still works, with longer waits: see docs/airflow.md.
+"""
+
+from __future__ import annotations
+
+from airflow_provider_pawnqueue.dags import janitor_dag
+
+dag = janitor_dag("pawnqueue_janitor")

@@ -1,0 +1,34 @@
+"""Start a run when messages arrive, instead of having a run wait for them.
+
+The watcher in the triggerer rings while there is a backlog, and again every few seconds. It claims nothing: a burst of
+rings may start one run only, and each run claims as much as there is. So nothing is stranded, also after a pause.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, Asset, AssetWatcher, task
+
+from airflow_provider_pawnqueue.decorators import claimed
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueEventTrigger
+
+TOPIC = "arrivals"
+
+# Name this asset in no other DAG file without its watchers: Airflow would take the watcher away.
+arrivals = Asset(
+    "pawnqueue_arrivals",
+    watchers=[AssetWatcher(name="pawnqueue_arrivals_bell", trigger=PawnQueueEventTrigger(topic=TOPIC, ring_every=10))],
+)
+
+with (
+    DAG("orders_on_arrival", schedule=[arrivals], catchup=False, max_active_runs=2, tags=["pawnqueue"]),
+    # Two runs may be started for one backlog: who finds nothing for a minute ends as skipped, and that is no failure.
+    claimed(TOPIC, max_messages=100, timeout=60, soft_fail=True) as claim,
+):
+
+    @task
+    def work(claim: dict) -> int:
+        """Work on what was claimed."""
+        return len(PawnQueueHook().messages(claim))
+
+    work(claim)

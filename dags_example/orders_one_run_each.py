@@ -1,0 +1,43 @@
+"""One DAG run for each message: a dispatcher claims a batch, and each message becomes a partition of an asset.
+
+Needs Airflow 3.2 or newer, which has partitioned assets. The message's id is the partition key of its run, so you find
+the run of an order in the UI, clear it, and have that one order worked on again.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, Asset, IdentityMapper, PartitionedAssetTimetable, get_current_context, task
+
+from airflow_provider_pawnqueue.decorators import claimed
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+
+TOPIC = "tickets"
+ticket = Asset("pawnqueue_tickets")
+
+with (
+    DAG("tickets_dispatch", schedule=None, catchup=False, max_active_runs=1, tags=["pawnqueue"]),
+    claimed(TOPIC, max_messages=20) as claim,
+):
+
+    @task(outlets=[ticket])
+    def dispatch(claim: dict, *, outlet_events) -> list[str]:  # noqa: ANN001 - given by Airflow
+        """Make a run for each. The runs get the messages by their partition keys, from wherever you keep them."""
+        messages = PawnQueueHook().messages(claim)
+        outlet_events[ticket].add_partitions([message.id for message in messages])
+        return [message.id for message in messages]
+
+    dispatch(claim)
+
+with DAG(
+    "tickets_work",
+    schedule=PartitionedAssetTimetable(assets=ticket, default_partition_mapper=IdentityMapper()),
+    catchup=False,
+    tags=["pawnqueue"],
+):
+
+    @task
+    def work() -> str:
+        """Work on one ticket."""
+        return str(get_current_context()["dag_run"].partition_key)
+
+    work()

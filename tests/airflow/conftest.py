@@ -1,0 +1,71 @@
+"""A real Airflow, started once for all tests of this folder, beside a real S3 server."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tools.kit.airflow import Airflow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tools.kit.servers import S3Server
+
+_HERE = "tests/airflow/"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers (``-n 2 --dist loadgroup``), one of them has all tests that use the Airflow."""
+    for item in items:
+        if item.nodeid.startswith(_HERE) and item.get_closest_marker("airflow"):
+            item.add_marker(pytest.mark.xdist_group("airflow"))
+
+
+@pytest.fixture(scope="session")
+def bucket(seaweedfs: S3Server) -> str:
+    """The bucket that the connection ``pawnqueue_default`` names."""
+    return seaweedfs.make_bucket()
+
+
+@pytest.fixture(scope="session")
+def connection(seaweedfs: S3Server, bucket: str) -> dict[str, Any]:
+    """The fields of the connection ``pawnqueue_default``."""
+    return {
+        "conn_type": "pawnqueue",
+        "login": seaweedfs.access_key,
+        "password": seaweedfs.secret_key,
+        "extra": {
+            "bucket_name": bucket,
+            "endpoint_url": seaweedfs.endpoint,
+            "region_name": seaweedfs.region,
+        },
+    }
+
+
+@pytest.fixture(scope="session")
+def airflow_session(connection: dict[str, Any]) -> Iterator[Airflow]:
+    """The Airflow, as it was started. Where it cannot start, the test fails with the log."""
+    with Airflow(connections={"pawnqueue_default": connection}) as airflow:
+        yield airflow
+
+
+@pytest.fixture
+def airflow(airflow_session: Airflow) -> Iterator[Airflow]:
+    """The Airflow, as a test finds it: the usual components run, and no DAG run of an earlier test does."""
+    yield airflow_session
+    for name in [*airflow_session.components]:
+        if name not in airflow_session.pids:
+            airflow_session.start(name, wait=False)
+    for name in airflow_session.pids:
+        airflow_session.wait_until_ready(name)
+    for run in airflow_session.api.runs("~", state=["queued", "running"]):
+        airflow_session.api.mark_run(run["dag_id"], run["dag_run_id"], "failed")
+
+
+@pytest.fixture
+def dag_id() -> str:
+    """A name for a DAG that no other test has."""
+    return f"dag_{uuid.uuid4().hex[:12]}"

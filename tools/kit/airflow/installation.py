@@ -1,0 +1,436 @@
+"""An Airflow: its folder, its processes, its DAG files, and waiting for what should become of a run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tools.kit.airflow import leftovers
+from tools.kit.airflow.api import Api, ApiError, Json
+from tools.kit.airflow.components import Component
+from tools.kit.airflow.settings import environment
+from tools.kit.airflow.tasks import TaskProcesses
+from tools.kit.ports import HOST, free_ports
+
+T = TypeVar("T")
+
+API_SERVER = "api-server"
+_COMPONENTS = (API_SERVER, "scheduler", "dag-processor", "triggerer")
+_FINAL_RUN_STATES = frozenset({"success", "failed"})
+_FINAL_TASK_STATES = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+_START_SECONDS = 120.0
+_GRACE_SECONDS = 8.0
+_POLL_SECONDS = 0.1
+_TOUCH_SECONDS = 5.0
+_TASK_TAIL, _COMPONENT_TAIL = 3_000, 1_500
+
+_running: set[Airflow] = set()
+
+
+class AirflowError(AssertionError):
+    """Something did not become of Airflow in time, or something else did. The message ends with what is in the logs."""
+
+
+class Airflow:
+    """A real Airflow on free ports of loopback, in a temporary folder, for the length of a ``with`` block.
+
+    It has an API server, a scheduler with the LocalExecutor, a DAG processor and a triggerer, each a process, on
+    SQLite; the package that it runs is that of the tree in which this file is. Leaving the block ends all processes
+    that came of it, tasks too, and removes the folder. The same happens when the interpreter exits, and when it is
+    killed.
+
+    :param connections: by id, the fields of connections that come from the environment: ``conn_type``, ``host``,
+        ``login``, ``password``, ``schema``, ``port``, ``extra``.
+    :param env: variables for all processes; they go before the kit's own settings.
+    :param parallelism: how many tasks run at once; each has a process that stays.
+    :param triggerers: how many triggerers there are: ``triggerer``, ``triggerer-2`` and so on.
+    """
+
+    def __init__(
+        self,
+        *,
+        connections: Mapping[str, Mapping[str, Any]] | None = None,
+        env: Mapping[str, str] | None = None,
+        parallelism: int = 4,
+        triggerers: int = 1,
+    ) -> None:
+        """Prepare; nothing is started before the ``with`` block is entered."""
+        port, *log_ports = free_ports(3)
+        self._owner_pid = os.getpid()
+        self._mark = uuid.uuid4().hex
+        self._warden: subprocess.Popen[bytes] | None = None
+        self.home = Path(tempfile.mkdtemp(prefix="pawnqueue-airflow-"))
+        #: Where DAG files are; see :meth:`write_dags`.
+        self.dags = self.home / "dags"
+        self.dags.mkdir()
+        self.url = f"http://{HOST}:{port}"
+        self.api = Api(self.url)
+        #: The environment of all its processes: for `airflow` commands, and for what is to run beside it.
+        self.environ = {
+            **environment(
+                self.home,
+                port=port,
+                log_ports=(log_ports[0], log_ports[1]),
+                mark=self._mark,
+                parallelism=parallelism,
+                connections=connections or {},
+            ),
+            **(env or {}),
+        }
+        #: By name: ``api-server``, ``scheduler``, ``dag-processor``, ``triggerer`` and further triggerers.
+        self.components: dict[str, Component] = {}
+        for name in [*_COMPONENTS, *(f"triggerer-{number}" for number in range(2, triggerers + 1))]:
+            self._add(name)
+
+    # ---- life
+
+    def __enter__(self) -> Self:
+        """Make the database, start all components, and wait until they are ready."""
+        _running.add(self)
+        try:
+            self._watch()
+            self.command("db", "migrate")
+            with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
+                database.execute("PRAGMA journal_mode=WAL")  # readers do not wait for writers
+            for component in self.components.values():
+                component.start()
+            for name in self.components:
+                self.wait_until_ready(name)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop everything."""
+        self.stop()
+
+    def stop(self) -> None:
+        """End all processes, and remove the folder. May be called twice."""
+        if os.getpid() != self._owner_pid:
+            return  # a fork of the test run has no say in its parent's Airflow
+        try:
+            deadline = time.monotonic() + _GRACE_SECONDS
+            for component in self.components.values():
+                with contextlib.suppress(ProcessLookupError):
+                    component.signal(signal.SIGTERM)
+            for component in self.components.values():
+                component.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            left = leftovers.end_marked(self._mark)
+            for component in self.components.values():
+                component.wait()
+            if self._warden is not None:
+                self._warden.kill()
+                self._warden.wait()
+            shutil.rmtree(self.home, ignore_errors=True)
+            _running.discard(self)
+        if left:
+            raise AirflowError(f"these processes of Airflow's do not end: {left}")
+
+    def command(self, *arguments: str, timeout: float = 120.0) -> str:
+        """Run an ``airflow`` command, which has to succeed, and return what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", *arguments],
+            cwd=self.home,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if done.returncode:
+            told = (done.stdout + done.stderr)[-_TASK_TAIL:]
+            raise AirflowError(f"airflow {' '.join(arguments)} ended with {done.returncode}:\n{told}")
+        return done.stdout
+
+    # ---- components
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The pids of the components that run, by name."""
+        return {name: each.pid for name, each in self.components.items() if each.running}
+
+    def start(self, name: str, *, wait: bool = True) -> None:
+        """Start a component that does not run, or a further triggerer (``triggerer-2``), and wait until it is ready."""
+        self._add(name)
+        self.components[name].start()
+        if wait:
+            self.wait_until_ready(name)
+
+    def kill(self, name: str, *, alone: bool = False) -> None:
+        """Kill a component (SIGKILL), with all its descendants unless ``alone``.
+
+        The descendants are: of the scheduler the workers and the tasks, of a triggerer the process that runs triggers.
+        """
+        self.components[name].kill(alone=alone)
+
+    def terminate(self, name: str, *, timeout: float = 60.0) -> None:
+        """Ask a component to end (SIGTERM), and wait until it has."""
+        component = self.components[name]
+        component.signal(signal.SIGTERM)
+        if not component.wait(timeout):
+            raise AirflowError(
+                f"{name} did not end in {timeout:g} s; its log ends with:\n{component.log[-_TASK_TAIL:]}"
+            )
+
+    def remove(self, name: str) -> None:
+        """Kill a component if it runs, and forget it: a further triggerer that is not wanted any more."""
+        if self.components[name].running:
+            self.kill(name)
+        del self.components[name]
+
+    def restart(self, name: str, *, wait: bool = True) -> None:
+        """Terminate a component if it runs, and start it again."""
+        if self.components[name].running:
+            self.terminate(name)
+        self.start(name, wait=wait)
+
+    def wait_until_ready(self, name: str, *, timeout: float = _START_SECONDS) -> None:
+        """Wait until a component answers, or has begun its job. The API server must run, as it is asked."""
+        component = self.components[name]
+        deadline = time.monotonic() + timeout
+        while not self._is_ready(component):
+            if not component.running:
+                raise AirflowError(
+                    f"{name} ended before it was ready; its log ends with:\n{component.log[-_TASK_TAIL:]}"
+                )
+            if time.monotonic() > deadline:
+                raise AirflowError(
+                    f"{name} was not ready after {timeout:g} s; its log ends with:\n{component.log[-_TASK_TAIL:]}"
+                )
+            component.pause(_POLL_SECONDS)
+
+    def log(self, name: str) -> str:
+        """Return what a component has written since its first start."""
+        return self.components[name].log
+
+    @property
+    def processes(self) -> list[int]:
+        """The pids of all processes that came of this Airflow: components, workers, tasks, and what tasks started."""
+        return leftovers.marked(self._mark)
+
+    @property
+    def memory(self) -> int:
+        """How many bytes all processes take together; what several share is counted once."""
+        return leftovers.memory(self.processes)
+
+    # ---- DAG files
+
+    def write_dags(self, name: str, source: str, *, wait: bool = True, timeout: float = 60.0) -> list[str]:
+        """Write a file into the DAG folder, and wait until it is parsed; return the ids of the DAGs in it.
+
+        What is wrong with it is an :class:`AirflowError`. A file that is there already is replaced.
+        """
+        path = self.dags / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_text(source, encoding="utf-8")
+        new.replace(path)
+        return self.wait_until_parsed(name, timeout=timeout) if wait else []
+
+    def wait_until_parsed(self, name: str, *, timeout: float = 60.0) -> list[str]:
+        """Wait until a file of the DAG folder has been parsed since now; return the ids of the DAGs in it."""
+        path = self.dags / name
+        since = touched = datetime.now(UTC)
+        os.utime(path)
+
+        def parsed() -> list[str] | None:
+            nonlocal touched
+            for error in self.api.import_errors():
+                if error["filename"] in (str(path), name) and _time(error["timestamp"]) > since:
+                    raise AirflowError(f"{name} cannot be imported:\n{error['stack_trace']}")
+            found = [dag for dag in self.api.dags() if dag["fileloc"] == str(path)]
+            if found and all(_time(dag["last_parsed_time"]) > since for dag in found):
+                return [dag["dag_id"] for dag in found]
+            if (datetime.now(UTC) - touched).total_seconds() > _TOUCH_SECONDS:
+                # A file that was written while its last version was parsed counts as parsed after that.
+                touched = datetime.now(UTC)
+                os.utime(path)
+            return None
+
+        return self.wait_for(parsed, f"{name} is parsed", timeout=timeout)
+
+    def remove_dags(self, name: str) -> None:
+        """Remove a file from the DAG folder, without waiting for its DAGs to go."""
+        (self.dags / name).unlink()
+
+    # ---- runs
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, **more: Any) -> str:
+        """Start a run, and return its id; see :meth:`Api.trigger`."""
+        return self.api.trigger(dag_id, conf, **more)
+
+    def run(self, dag_id: str, conf: Mapping[str, Any] | None = None, *, timeout: float = 120.0, **more: Any) -> str:
+        """Start a run, wait until it has succeeded, and return its id."""
+        run_id = self.trigger(dag_id, conf, **more)
+        self.wait_for_run(dag_id, run_id, timeout=timeout)
+        return run_id
+
+    def wait_for_run(
+        self, dag_id: str, run_id: str, state: str | Collection[str] = "success", *, timeout: float = 120.0
+    ) -> Json:
+        """Wait until a run is in the state, or in one of them; return it. Another final state is an error at once."""
+        wanted = {state} if isinstance(state, str) else set(state)
+
+        def reached() -> Json | None:
+            run = self.api.run(dag_id, run_id)
+            if run["state"] in wanted:
+                return run
+            if run["state"] in _FINAL_RUN_STATES:
+                raise AirflowError(f"run {run_id} of {dag_id} is {run['state']}\n{self.explain(dag_id, run_id)}")
+            return None
+
+        what = f"run {run_id} of {dag_id} is {' or '.join(sorted(wanted))}"
+        return self.wait_for(reached, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
+
+    def wait_for_task(  # noqa: PLR0913 - which task, and what of it
+        self,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        state: str | Collection[str] = "success",
+        *,
+        map_index: int = -1,
+        timeout: float = 120.0,
+    ) -> Json:
+        """Wait until a task is in the state, or in one of them, and return its task instance.
+
+        Another final state is an error, once the run has ended too: until then the task may be cleared or tried again.
+        """
+        wanted = {state} if isinstance(state, str) else set(state)
+        told = f"task {task_id}" + (f"[{map_index}]" if map_index >= 0 else "") + f" of {run_id} of {dag_id}"
+
+        def reached() -> Json | None:
+            over = self.api.run(dag_id, run_id)["state"] in _FINAL_RUN_STATES
+            task = self.api.task_instance(dag_id, run_id, task_id, map_index)
+            if task["state"] in wanted:
+                return task
+            if over and task["state"] in _FINAL_TASK_STATES:
+                raise AirflowError(f"{told} is {task['state']}\n{self.explain(dag_id, run_id)}")
+            return None
+
+        what = f"{told} is {' or '.join(sorted(wanted))}"
+        return self.wait_for(reached, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
+
+    def task_processes(
+        self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1, timeout: float = 60.0
+    ) -> TaskProcesses:
+        """Wait until a task runs, and return its processes."""
+
+        def found() -> TaskProcesses | None:
+            task = self.api.task_instance(dag_id, run_id, task_id, map_index)
+            if task["state"] != "running" or not task["pid"]:
+                return None
+            with contextlib.suppress(ProcessLookupError):
+                return TaskProcesses(task["pid"], leftovers.parent_of(task["pid"]))
+            return None
+
+        what = f"task {task_id} of {run_id} of {dag_id} has a process"
+        return self.wait_for(found, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
+
+    def task_logs(self, dag_id: str, run_id: str) -> dict[str, str]:
+        """Return the logs of a run's tasks, of all tries and triggers, by their files: JSON, line by line."""
+        folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}"
+        files = sorted(path for path in folder.rglob("*.log*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_text(encoding="utf-8", errors="replace") for path in files}
+
+    def explain(self, dag_id: str, run_id: str) -> str:
+        """Return what one wants to see of a run that went wrong: its tasks' states, and the ends of all logs."""
+        lines = ["-- tasks:"]
+        with contextlib.suppress(OSError, ApiError):
+            for task in self.api.task_instances(dag_id, run_id):
+                index = f"[{task['map_index']}]" if task["map_index"] >= 0 else ""
+                lines.append(f"   {task['task_id']}{index}: {task['state']}, try {task['try_number']}")
+        for name, text in self.task_logs(dag_id, run_id).items():
+            lines += [f"-- {name} ends with:", text[-_TASK_TAIL:]]
+        return "\n".join([*lines, self._component_tails()])
+
+    def wait_for(
+        self,
+        condition: Callable[[], T | None],
+        what: str,
+        *,
+        timeout: float = 60.0,
+        explain: Callable[[], str] | None = None,
+    ) -> T:
+        """Ask until the answer is true, and return it; an API server that is away has not answered.
+
+        :param what: what is waited for, for the error.
+        :param explain: what else the error should tell; without it, the ends of the components' logs.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            with contextlib.suppress(OSError):
+                if answer := condition():
+                    return answer
+            if time.monotonic() > deadline:
+                told = (explain or self._component_tails)()
+                raise AirflowError(f"not true after {timeout:g} s: {what}\n{told}")
+            time.sleep(_POLL_SECONDS)
+
+    # ---- inside
+
+    def _add(self, name: str) -> None:
+        if name not in self.components:
+            if name not in _COMPONENTS and not name.startswith("triggerer-"):
+                raise ValueError(f"{name!r} is no component: there are {', '.join(_COMPONENTS)} and triggerer-2")
+            self.components[name] = Component(name, self.home, self.environ)
+
+    def _watch(self) -> None:
+        program = Path(leftovers.__file__)
+        arguments: Sequence[object] = [os.getpid(), self._mark, self.home]
+        self._warden = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(program), *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _is_ready(self, component: Component) -> bool:
+        with contextlib.suppress(OSError, ApiError):
+            if component.job_type is None:
+                return self.api.health()["metadatabase"]["status"] == "healthy"
+            if component.job is not None:
+                return component.running
+            known = {each.job for each in self.components.values()}
+            for job in self.api.jobs(component.job_type):
+                if job["id"] not in known and job["latest_heartbeat"] and _time(job["start_date"]) >= component.started:
+                    component.job = job["id"]
+                    return True
+        return False
+
+    def _component_tails(self) -> str:
+        told = []
+        for name, component in self.components.items():
+            state = "runs" if component.running else "does not run"
+            told.append(f"-- {name} {state}; its log ends with:\n{component.log[-_COMPONENT_TAIL:]}")
+        return "\n".join(told)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+@atexit.register
+def _stop_all() -> None:
+    for airflow in list(_running):
+        airflow.stop()
