@@ -79,7 +79,7 @@ class Owner:
     def _exactly(cls, *parts: str) -> Self | None:
         *numbers, names = parts
         lengths = [int(number) for number in numbers[:4]]
-        if sum(lengths) != len(names) or min(lengths) < 0:
+        if len(parts) != _PARTS or sum(lengths) != len(names) or min(lengths) < 0:
             return None
         ends = list(accumulate(lengths, initial=0))
         cut = [names[begin:end] for begin, end in pairwise(ends)]
