@@ -14,12 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import PawnQueueError, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import ConfigError, PawnQueueError, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks import telemetry
 from airflow_provider_pawnqueue.hooks.connection import Address, aws_hook
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.store.credentials import Session
     from airflow_provider_pawnqueue.engine.store.port import Store
 
 logger = logging.getLogger(__name__)
@@ -85,8 +86,21 @@ def opened(address: Address, store: Store | None = None) -> SyncPawnQueue:
     """Open a queue; who calls closes it."""
     session = None
     if store is None and address.aws_conn_id:
-        session = aws_hook(address.aws_conn_id).get_session(region_name=address.settings.s3.region_name)
+        session = _session(address.aws_conn_id, address.settings.s3.region_name)
     return SyncPawnQueue.open(address.settings, store=store, session=session, on_event=telemetry.record)
+
+
+def _session(aws_conn_id: str, region: str) -> Session:
+    try:
+        session: Session = aws_hook(aws_conn_id).get_session(region_name=region)
+    except Exception as error:  # noqa: BLE001 - whatever the token service, the file or the plug-in says that it asks
+        raise ConfigError(
+            f"The AWS connection {aws_conn_id!r} gives no identity ({type(error).__name__}: {error}): correct it, or "
+            "take aws_conn_id out of the connection that borrows it.",
+            operation="open",
+            cause=error,
+        ) from None
+    return session
 
 
 def _before_the_threads_end(work: Callable[[], None]) -> None:
