@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -34,6 +35,9 @@ _SHORT: Final = {
     "batch_size": "polling.max_messages_per_poll",
 }
 _TTL: Final = "polling.visibility_timeout_seconds"
+_REFRESH: Final = "polling.lease_refresh_interval_seconds"
+#: Below this, the default of how often a claim is renewed is too seldom, of which nobody has to think who gives a ttl.
+_SHORT_TTL: Final = 40.0
 #: What says who we are: a connection has these itself, or borrows them all.
 _IDENTITY: Final = (
     "s3.aws_access_key_id",
@@ -85,6 +89,9 @@ def read(connection: Connection) -> Address:
     if connection.schema and "s3.bucket_name" not in given:
         given["s3.bucket_name"] = connection.schema
     given.setdefault(_TTL, DEFAULT_TTL)
+    with suppress(TypeError, ValueError):  # what is no time is told of below
+        if 0 < float(given[_TTL]) < _SHORT_TTL:
+            given.setdefault(_REFRESH, float(given[_TTL]) / 4)
     _mask(given)
     borrowed = ""
     if aws_conn_id is not None:

@@ -57,7 +57,8 @@ class Session:
         self._ended = threading.Event()
         self._parent = os.getppid()
         self._keeping = ExitStack()
-        self._keeping.enter_context(queue.keep_alive(claim, on_lost=self._lost, ttl=ttl, interval=INTERVAL))
+        interval = INTERVAL if claim.session_ttl >= SESSION_TTL else None  # of a short one, as often as it needs
+        self._keeping.enter_context(queue.keep_alive(claim, on_lost=self._lost, ttl=ttl, interval=interval))
         self._watch = threading.Thread(target=self._watch_supervisor, name="pawnqueue-supervisor-watch", daemon=True)
         self._watch.start()
 
@@ -82,6 +83,11 @@ class Session:
         with suppress(PawnQueueError):  # then nothing keeps it
             self._keeping.close()
         return True
+
+    def wait(self) -> None:
+        """Wait until it is left, if that has begun."""
+        if self.pid == os.getpid() and self._watch is not threading.current_thread():
+            self._watch.join(HEARD)
 
     def _leave(self) -> None:
         with suppress(PawnQueueError):  # whoever comes next waits for its time, then
@@ -158,6 +164,7 @@ class Sessions:
         """Keep none of them any longer, as this process ends; its queues leave the claims when they are closed."""
         for session in list(self._held.values()):
             session.rest()
+            session.wait()
 
     def forget(self) -> None:
         """Forget locks that other threads of the parent may have held at the moment of the fork."""

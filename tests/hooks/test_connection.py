@@ -290,3 +290,12 @@ def test_every_setting_has_a_name_in_a_connection() -> None:
         with pytest.raises(ConfigError) as wrong:
             read(made({dotted: {}, "zz": 1}))
         assert dotted not in str(wrong.value)
+
+
+@pytest.mark.parametrize("ttl", [3, "10", 20.5, 30, 300])
+def test_a_ttl_needs_no_thought_of_renewals(ttl: float | str) -> None:
+    """They come often enough for it, unless the connection says how often."""
+    found = read(made({"bucket_name": "queues", "visibility_timeout": ttl})).settings.polling
+    assert found.lease_refresh_interval_seconds == pytest.approx(min(10, float(ttl) / 4))
+    with pytest.raises(ConfigError, match="must be under half"):
+        read(made({"bucket_name": "queues", "visibility_timeout": ttl, "lease_refresh_interval_seconds": 150}))
