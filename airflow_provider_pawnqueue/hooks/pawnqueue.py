@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 from airflow.providers.common.compat.connection import get_async_connection
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, redact
 
-from airflow_provider_pawnqueue.engine import Claim, PawnQueue, PawnQueueError, Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import (
+    Claim,
+    LeaseLostError,
+    PawnQueue,
+    PawnQueueError,
+    Settings,
+    SyncPawnQueue,
+)
 from airflow_provider_pawnqueue.hooks import connection, references, report, sessions
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
@@ -155,6 +162,13 @@ class PawnQueueHook(BaseHook):
             return queue.messages(reference)
         sessions.let_stop()
         held = SESSIONS.begin(queue, reference, payloads=inline is None).claim  # which nobody ends but the process
+        if held.state == "expired":
+            raise LeaseLostError(
+                f"Claim {held.stem} of topic {held.topic!r} was ended before this task came to it, as nobody had kept "
+                "it: its messages are in the queue again. A longer ttl, or a janitor DAG, keeps claims for longer.",
+                topic=held.topic,
+                operation="messages",
+            )
         if held.has_payloads:
             return [message for message in held if message.id not in held.decided]
         if inline is not None and len(inline) == len(held) and not held.decided:

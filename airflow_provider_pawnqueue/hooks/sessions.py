@@ -57,8 +57,9 @@ class Session:
         self._ended = threading.Event()
         self._parent = os.getppid()
         self._keeping = ExitStack()
-        interval = INTERVAL if claim.session_ttl >= SESSION_TTL else None  # of a short one, as often as it needs
-        self._keeping.enter_context(queue.keep_alive(claim, on_lost=self._lost, ttl=ttl, interval=interval))
+        if claim:  # one that has ended needs no keeping, and is no loss that anybody has to be stopped for
+            interval = INTERVAL if claim.session_ttl >= SESSION_TTL else None  # of a short one, as often as it needs
+            self._keeping.enter_context(queue.keep_alive(claim, on_lost=self._lost, ttl=ttl, interval=interval))
         self._watch = threading.Thread(target=self._watch_supervisor, name="pawnqueue-supervisor-watch", daemon=True)
         self._watch.start()
 

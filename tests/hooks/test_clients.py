@@ -174,6 +174,7 @@ print("=>", sorted(message.payload["n"] for message in hook.peek("orders", 20)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", ["obstore", "boto3"])
 def test_forked_children_open_their_own(server: FaultServer, client: str) -> None:
     """And end without closing their parent's: its client goes on, with the claim that it had."""
@@ -195,6 +196,7 @@ time.sleep(0.4)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", ["obstore", "boto3"])
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "1 / 0"])
 def test_a_process_that_ends_leaves_its_claims(

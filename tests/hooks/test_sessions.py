@@ -234,14 +234,17 @@ class TestWorkingOn:
             assert set(held.decided.values()) == {"acked"}
 
     def test_one_that_was_taken_over_is_lost(
-        self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, store: MemoryStore
+        self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, store: MemoryStore, in_a_task: None
     ) -> None:
-        """Which is an error."""
+        """Which is an error for a task that wants its messages, and stops nobody who only settles."""
         held = other.attach(references.from_xcom(claim, hook.settings, "attach"))
         other.leave(held)
         end(store, held)
-        with pytest.raises(LeaseLostError), hook.working_on(claim):
-            pass
+        with hook.working_on(claim) as found:
+            assert not found
+            time.sleep(0.2)
+        with pytest.raises(LeaseLostError, match="in the queue again"):
+            hook.messages(claim)
 
     def test_one_of_another_queue_is_refused(self, hook: PawnQueueHook, claim: dict[str, Any]) -> None:
         """Before any request."""
@@ -361,6 +364,7 @@ def scene(here: Clients, connection: Callable[..., str]) -> Iterator[Scene]:
         yield Scene(server, PawnQueueHook(connection(extra={"bucket_name": "queues"}, host=server.endpoint, **login)))
 
 
+@pytest.mark.slow
 def test_the_next_process_goes_on_when_the_first_has_ended(scene: Scene) -> None:
     """At once, where that ended in good order."""
     first = scene.start(ENDS)
@@ -379,6 +383,7 @@ def test_the_next_process_goes_on_when_the_first_has_ended(scene: Scene) -> None
     done_out.join(10)
 
 
+@pytest.mark.slow
 def test_the_next_process_waits_for_the_time_of_one_that_was_killed(scene: Scene) -> None:
     """No longer, and no shorter: it might be alive."""
     first = scene.start(ENDS)
@@ -394,6 +399,7 @@ def test_the_next_process_waits_for_the_time_of_one_that_was_killed(scene: Scene
     first.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lives_on", ["0", "5"])
 def test_a_task_without_a_supervisor_is_stopped(scene: Scene, lives_on: str) -> None:
     """In its sleep, and its claim is left to the next try, which need not wait: neither for its time nor its end."""
