@@ -214,7 +214,14 @@ class TestWorkingOn:
         with ThreadPoolExecutor(3) as pool:
             acked = [settled.acked for settled in pool.map(lambda each: hook.ack(claim, each), ids)]
         assert acked == [[each] for each in ids]
-        assert threading.active_count() < 20
+
+    def test_who_ends_first_leaves_it_to_the_others(self, hook: PawnQueueHook, claim: dict[str, Any]) -> None:
+        """A thread that settles does not take it from one that works on."""
+        with hook.working_on(claim) as held:
+            with ThreadPoolExecutor(1) as pool:
+                assert len(pool.submit(hook.ack, claim, held.ids[0]).result().acked) == 1
+            hook.renew(held)
+            assert held.seconds_left > 0
 
     def test_what_messages_began_goes_on_after_a_block(
         self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, in_a_task: None
