@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.dag_runs import DagTests
 from tools.kit.airflow import Airflow
 
 if TYPE_CHECKING:
@@ -69,3 +70,10 @@ def airflow(airflow_session: Airflow) -> Iterator[Airflow]:
 def dag_id() -> str:
     """A name for a DAG that no other test has."""
     return f"dag_{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def dag_test(connection: dict[str, Any]) -> Iterator[DagTests]:
+    """Runs DAGs by ``dag.test()``, which needs no Airflow beside it: a second each, after four for the first."""
+    with DagTests(connections={"pawnqueue_default": connection}) as tests:
+        yield tests

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -33,10 +34,13 @@ _COMPONENTS = (API_SERVER, "scheduler", "dag-processor", "triggerer")
 _FINAL_RUN_STATES = frozenset({"success", "failed"})
 _FINAL_TASK_STATES = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 _START_SECONDS = 120.0
-_GRACE_SECONDS = 8.0
 _POLL_SECONDS = 0.1
 _TOUCH_SECONDS = 5.0
 _TASK_TAIL, _COMPONENT_TAIL = 3_000, 1_500
+#: Lines that components write all the time, whatever happens.
+_ROUTINE = re.compile(
+    r"\[http\.access\]|Refreshing bundle|Searching for files|Found \d+ files|(triggers|watchers) currently running"
+)
 
 _running: set[Airflow] = set()
 
@@ -122,25 +126,17 @@ class Airflow:
         self.stop()
 
     def stop(self) -> None:
-        """End all processes, and remove the folder. May be called twice."""
+        """Kill all processes, whose clean end is of no use to anybody, and remove the folder. May be called twice."""
         if os.getpid() != self._owner_pid:
             return  # a fork of the test run has no say in its parent's Airflow
-        try:
-            deadline = time.monotonic() + _GRACE_SECONDS
-            for component in self.components.values():
-                with contextlib.suppress(ProcessLookupError):
-                    component.signal(signal.SIGTERM)
-            for component in self.components.values():
-                component.wait(max(0.0, deadline - time.monotonic()))
-        finally:
-            left = leftovers.end_marked(self._mark)
-            for component in self.components.values():
-                component.wait()
-            if self._warden is not None:
-                self._warden.kill()
-                self._warden.wait()
-            shutil.rmtree(self.home, ignore_errors=True)
-            _running.discard(self)
+        left = leftovers.end_marked(self._mark)
+        for component in self.components.values():
+            component.wait()
+        if self._warden is not None:
+            self._warden.kill()
+            self._warden.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
+        _running.discard(self)
         if left:
             raise AirflowError(f"these processes of Airflow's do not end: {left}")
 
@@ -422,7 +418,8 @@ class Airflow:
         told = []
         for name, component in self.components.items():
             state = "runs" if component.running else "does not run"
-            told.append(f"-- {name} {state}; its log ends with:\n{component.log[-_COMPONENT_TAIL:]}")
+            lines = [line for line in component.log.splitlines() if not _ROUTINE.search(line)]
+            told += [f"-- {name} {state}; its log ends with:", "\n".join(lines)[-_COMPONENT_TAIL:]]
         return "\n".join(told)
 
 
