@@ -110,9 +110,11 @@ class Airflow:
             self.command("db", "migrate")
             with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
                 database.execute("PRAGMA journal_mode=WAL")  # readers do not wait for writers
-            for component in self.components.values():
-                component.start()
+            for name in _COMPONENTS:
+                self.components[name].start()
             for name in self.components:
+                if not self.components[name].running:
+                    self.components[name].start()  # by itself: triggerers are told apart by the order of their jobs
                 self.wait_until_ready(name)
         except BaseException:
             self.stop()
@@ -266,7 +268,7 @@ class Airflow:
 
     def remove_dags(self, name: str) -> None:
         """Remove a file from the DAG folder, without waiting for its DAGs to go."""
-        (self.dags / name).unlink()
+        (self.dags / name).unlink(missing_ok=True)
 
     # ---- runs
 
@@ -340,6 +342,19 @@ class Airflow:
             return None
 
         what = f"task {task_id} of {run_id} of {dag_id} has a process"
+        return self.wait_for(found, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
+
+    def triggerer_of(
+        self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1, timeout: float = 60.0
+    ) -> str:
+        """Wait until a deferred task's trigger is with a triggerer that runs, and return the triggerer's name."""
+
+        def found() -> str | None:
+            job = self.api.task_instance(dag_id, run_id, task_id, map_index)["triggerer_job"]
+            names = [name for name, each in self.components.items() if job and each.job == job["id"] and each.running]
+            return names[0] if names else None
+
+        what = f"the trigger of task {task_id} of {run_id} of {dag_id} is with a triggerer"
         return self.wait_for(found, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
 
     def task_logs(self, dag_id: str, run_id: str) -> dict[str, str]:
