@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,9 +90,7 @@ def queue(seaweedfs: S3Server, bucket: str) -> Iterator[SyncPawnQueue]:
 
 
 @pytest.fixture
-def scene(
-    airflow: Airflow, queue: SyncPawnQueue, tmp_path: Path, dag_id: str, bucket: str
-) -> Iterator[Scene]:
+def scene(airflow: Airflow, queue: SyncPawnQueue, tmp_path: Path, dag_id: str, bucket: str) -> Iterator[Scene]:
     """A topic, and a DAG that works on it."""
     made = Scene(airflow, queue, Journal(tmp_path), dag_id, bucket)
     yield made
@@ -135,11 +134,8 @@ def test_a_task_is_killed_while_the_janitor_keeps_its_claim(scene: Scene, seawee
         for each in scene.airflow.api.tries(scene.dag_id, run_id, "batch.work")
         if each["try_number"] == 2
     ]
-    from datetime import datetime  # noqa: PLC0415
-
     waited = second[0].wall - datetime.fromisoformat(began).timestamp()
-    print(f"the second try had the messages {waited:.1f} s after its start")
-    assert waited < 60
+    assert waited < 60, f"the second try had the messages {waited:.1f} s after its start"
     assert set(second[0].ids) == set(notes[0].ids)
     scene.end(run_id)
     scene.swept(seaweedfs.client())
@@ -200,7 +196,9 @@ def test_a_run_is_marked_failed_while_it_works(scene: Scene, seaweedfs: S3Server
 
 
 @pytest.mark.full
-def test_the_store_is_away_for_a_minute(scene: Scene, seaweedfs: S3Server, seaweedfs_away: Callable[[float], None]) -> None:
+def test_the_store_is_away_for_a_minute(
+    scene: Scene, seaweedfs: S3Server, seaweedfs_away: Callable[[float], None]
+) -> None:
     """Nobody fails: who waits goes on waiting, and who works has its claim still, or stops before others have it."""
     waiting = scene.start()
     scene.airflow.wait_for_task(scene.dag_id, waiting, "batch.claim", "deferred")
