@@ -65,7 +65,7 @@ def only_the_lease_counts() -> Patches:
     return [(takeover._Judging, "_judge_claim", judge_claim), (Known, "covered", covered)]
 
 
-@mutant("§5.3 What was settled is carried out by whoever meets it, and not delivered again", 40, 53, 69)
+@mutant("§5.3 What was settled is carried out by whoever meets it, and not delivered again", 28, 96)
 def decided_is_taken() -> Patches:
     original = takeover._Judging._judge_claim
 
