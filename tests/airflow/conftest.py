@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 
     from tools.kit.servers import S3Server
 
-_HERE = "tests/airflow/"
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers (``-n 2 --dist loadgroup``), one of them has all tests that use the Airflow."""
-    for item in items:
-        if item.nodeid.startswith(_HERE) and item.get_closest_marker("airflow"):
-            item.add_marker(pytest.mark.xdist_group("airflow"))
-
 
 @pytest.fixture(scope="session")
 def bucket(seaweedfs: S3Server) -> str:
