@@ -255,7 +255,7 @@ def _command(process: Path) -> list[str]:
 
 @pytest.mark.full
 def test_two_airflows_on_one_bucket(scene: Scene, seaweedfs: S3Server, connection: dict[str, Any]) -> None:
-    """The other one's janitor does not touch what this one's run has, although it knows a run of that name that ended."""
+    """The other one's janitor does not touch what this one's run has, though a run of that name has ended there."""
     run_id = scene.started_work()
     with Airflow(connections={"pawnqueue_default": connection}, parallelism=2) as other:
         other.write_dags(f"{scene.dag_id}.py", NAMESAKE.format(dag_id=scene.dag_id))
