@@ -42,8 +42,8 @@ _ROLE = re.compile(r":(?:class|meth|func|mod):`[~.]*(?:[\w.]+\.)?(\w+)`")
 
 HEAD = """# Reference
 
-What a DAG imports, with its arguments. Written by `python -m tools.reference` from the docstrings, which an editor shows
-too. How the parts play together is in [In Airflow](airflow.md).
+What a DAG imports, with its arguments. Written by `python -m tools.reference` from the docstrings, which an editor
+shows too. How the parts play together is in [In Airflow](airflow.md).
 """
 
 
