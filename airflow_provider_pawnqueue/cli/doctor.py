@@ -48,8 +48,13 @@ def doctor(hook: PawnQueueHook, args: Namespace) -> None:
     """Look at everything, print it, and end with exit code 1 if something is wrong."""
     findings = _Findings()
     _versions(findings)
-    findings.add("connection", args.conn_id)
-    address = hook.address
+    try:
+        address = hook.address
+    except PawnQueueError as error:
+        findings.found_wrong("connection", args.conn_id, str(error))
+        show(findings.rows, args.output)
+        fail(*findings.wrong)
+    findings.add("connection", args.conn_id, "ok")
     _place(findings, address)
     try:
         queue = hook.queue
