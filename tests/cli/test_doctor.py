@@ -23,6 +23,17 @@ def states(done: Done) -> dict[str, tuple[str, object]]:
     return {row["check"]: (row["state"], row["result"]) for row in done.rows}
 
 
+def without_conditions(store: MemoryStore) -> HookedStore:
+    """Return the store as one that overwrites whatever stands there."""
+
+    async def ignore(request: Request, carry_out: CarryOut) -> Answer:
+        if request.call == "put" and request.expect is not Expect.ANYTHING:
+            return await store.put(request.key, request.body)
+        return await carry_out()
+
+    return HookedStore(store, hook=ignore)
+
+
 def test_a_good_store_is_found_good(run: Run) -> None:
     """Every field of the probe, the agreed strategy, the clocks and the versions are shown; the exit code is 0."""
     done = run("doctor", "--output", "json")
@@ -40,12 +51,7 @@ def test_a_good_store_is_found_good(run: Run) -> None:
 def test_a_store_that_has_lost_its_conditions_is_wrong(run: Run, queue: SyncPawnQueue, store: MemoryStore) -> None:
     """What all agreed on does not hold any more: the exit code is 1, and the sentence says what to do."""
 
-    async def ignore_conditions(request: Request, carry_out: CarryOut) -> Answer:
-        if request.call == "put" and request.expect is not Expect.ANYTHING:
-            return await store.put(request.key, request.body)
-        return await carry_out()
-
-    CLIENTS.put(PawnQueueHook().address, HookedStore(store, hook=ignore_conditions))
+    CLIENTS.put(PawnQueueHook().address, without_conditions(store))
 
     done = run("doctor", "--output", "json")
 
@@ -53,6 +59,23 @@ def test_a_store_that_has_lost_its_conditions_is_wrong(run: Run, queue: SyncPawn
     assert states(done)["strategy"] == ("wrong", "conditional_write")
     assert "stop every process that uses the bucket" in done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("room", "state"), [(0.0, "ok"), (1e9, "wrong")])
+def test_pauses_that_are_too_short_are_wrong(
+    run: Run, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, room: float, state: str
+) -> None:
+    """A store without conditions is a good one, unless its writes take too long for the pauses of csprng_verify."""
+    monkeypatch.setattr("airflow_provider_pawnqueue.engine.leases.csprng_verify.ROOM", room)
+    CLIENTS.put(PawnQueueHook().address, without_conditions(store))
+
+    done = run("doctor", "--output", "json")
+
+    found = states(done)
+    assert (found["strategy"], found["pauses"][0]) == (("ok", "csprng_verify"), state)
+    assert done.code == (state == "wrong")
+    assert found["probe: creates"][0] == "note"
+    assert ("jitter_min_ms" in done.err) == (state == "wrong")
 
 
 @pytest.mark.slow
