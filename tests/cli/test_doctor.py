@@ -50,7 +50,6 @@ def test_a_good_store_is_found_good(run: Run) -> None:
 
 def test_a_store_that_has_lost_its_conditions_is_wrong(run: Run, queue: SyncPawnQueue, store: MemoryStore) -> None:
     """What all agreed on does not hold any more: the exit code is 1, and the sentence says what to do."""
-
     CLIENTS.put(PawnQueueHook().address, without_conditions(store))
 
     done = run("doctor", "--output", "json")
