@@ -141,7 +141,7 @@ class PawnQueueSettleOperator(ClaimOperator):
         self.reason = reason
         claimer = getattr(claim, "operator", None)
         self.claim_tasks = [] if claimer is None else [claimer.task_id]
-        if claimer is not None and (self.has_dag() or claimer.has_dag()):
+        if claimer is not None and self.get_dag() is not None:
             self.as_teardown(setups=claimer, on_failure_fail_dagrun=True)
 
     def execute(self, context: Context) -> dict[str, int]:

@@ -104,7 +104,9 @@ def test_the_janitor(airflow: Airflow, example: Callable[[str], None], queue: Sy
     queue.create_topic("swept")
     example("janitor")
     [run] = airflow.wait_for(
-        lambda: airflow.api.runs("pawnqueue_janitor", state=["success"])[:1], "the janitor to have run by itself", timeout=90
+        lambda: airflow.api.runs("pawnqueue_janitor", state=["success"])[:1],
+        "the janitor to have run by itself",
+        timeout=90,
     )
     report: dict[str, Any] = airflow.api.xcom("pawnqueue_janitor", run["dag_run_id"], "sweep")
     assert report["swept"]["failures"] == []
