@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tools.kit.servers import S3Server
+
+# Airflow reads it when it is imported, and makes files there.
+os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="pawnqueue-airflow-"))
 
 # A busy machine takes its time over one example or over making them: that is nothing about what is tested.
 hypothesis_settings.register_profile(

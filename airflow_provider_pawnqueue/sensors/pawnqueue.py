@@ -218,7 +218,7 @@ async def _claimed(queue: PawnQueue, wish: Wish) -> dict[str, Any] | None:
     """Claim once, if there is as much as is wanted."""
     if wish.min_messages > 1 and not await queue.known_claims(wish.topic, [wish.claim_id]):
         backlog = await queue.backlog(wish.topic, at_least=wish.min_messages)
-        if not claiming.is_worth_it(wish, backlog):
+        if not claiming.is_worth_it(wish, backlog.pending, backlog):
             return None
     claim = await claiming.claimed(queue, wish)
     return await claiming.handed_over(queue, claim) if claim else None
