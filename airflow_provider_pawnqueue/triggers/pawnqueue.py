@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -75,7 +76,7 @@ class PawnQueueClaimTrigger(BaseTrigger):
         """Wait, and fire once: with the claims, or with what only a person can mend."""
         try:
             claims = await PawnQueueHook(self.pawnqueue_conn_id).awaited(self._claims)
-        except PawnQueueError as error:
+        except (PawnQueueError, AirflowNotFoundException) as error:
             yield TriggerEvent(failure(error))
         else:
             yield TriggerEvent({"claims": claims})
@@ -130,7 +131,7 @@ class PawnQueueClaimTrigger(BaseTrigger):
                 self.log.info("Gave back %d messages of topic %s, as a user has ended the task.", count, topic)
 
 
-def failure(error: PawnQueueError) -> dict[str, Any]:
+def failure(error: Exception) -> dict[str, Any]:
     """Write an error as an event has it: its sentence, and whether another try may go better."""
     # A queue is closed where its process ends: the task's next try waits in another one.
     is_transient = isinstance(error, QueueClosedError) or (isinstance(error, StoreError) and error.transient)
