@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -16,6 +17,17 @@ def checked_count(given: object, name: str) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise AirflowFailException(f"{name}={given!r}: pass a whole number of at least 1.")
     return count
+
+
+def checked_seconds(given: object, name: str) -> float:
+    """Return a time in seconds, more than none, or fail without another try."""
+    try:
+        seconds = float(given) if isinstance(given, (str, int, float)) and not isinstance(given, bool) else math.nan
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise AirflowFailException(f"{name}={given!r}: pass a number of seconds, more than 0.")
+    return seconds
 
 
 def checked_topics(given: object) -> list[str]:
