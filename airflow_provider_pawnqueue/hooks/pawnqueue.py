@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_pawnqueue.engine import Claim, PawnQueue, PawnQueueError, Settings, SyncPawnQueue
-from airflow_provider_pawnqueue.hooks import connection, references, report, sessions
+from airflow_provider_pawnqueue.hooks import connection, references, report, reports, sessions
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
 
@@ -51,6 +51,8 @@ class PawnQueueHook(BaseHook):
 
     Each has a twin for callers in an event loop, whose name begins with ``a``: ``publish`` and ``apublish``. A process
     has one client for each connection, which is closed when the process ends.
+
+    A task that knows what became of single messages says so by :meth:`report`; who settles the claim goes by that.
 
     Where a call takes a claim, it takes what the sensor returned as well: it attaches to it then.
 
@@ -162,6 +164,19 @@ class PawnQueueHook(BaseHook):
             yield session.claim
         finally:
             SESSIONS.end(session)
+
+    @staticmethod
+    def report(*, failed: Mapping[str, object] | None = None, done: Iterable[str] = ()) -> None:
+        """Say in a task what became of single messages: whoever settles the claim goes by that.
+
+        Without a report, a task that has failed has done none of the messages that it was given, and one that has
+        succeeded has done all of them. May be called several times; what is said last of a message counts.
+
+        :param failed: the ids of messages that are not done, and why: a text, or an exception.
+        :param done: the ids of messages that are done, although this task fails.
+        :raises InvalidArgumentError: that is not what was passed, or no task runs here.
+        """
+        reports.add(failed or {}, done)
 
     def ack(self, claim: Given, ids: Any = None) -> Settlement:  # noqa: ANN401 - as the queue takes them
         """Settle messages as done: see :meth:`SyncPawnQueue.ack`."""
