@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 import uuid
 from pathlib import Path
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 
     from tools.kit.servers import S3Server
 
-# Airflow reads it when it is imported, and makes files there.
-os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="pawnqueue-airflow-"))
+# Airflow makes a folder when it is imported, by any test: one that nobody has use for, which goes with the run.
+_AIRFLOW_HOME = tempfile.mkdtemp(prefix="airflow-home-")
+os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME
+atexit.register(lambda owner: os.getpid() == owner and shutil.rmtree(_AIRFLOW_HOME, ignore_errors=True), os.getpid())
 
 # A busy machine takes its time over one example or over making them: that is nothing about what is tested.
 hypothesis_settings.register_profile(

@@ -130,6 +130,25 @@ def test_the_tests_of_a_page_pass(block: Block, tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+DAGS = [block for page in PAGES for block in blocks(page) if block.kind == "python dag"]
+
+
+def test_the_dags_of_the_pages_are_dags(tmp_path: Path) -> None:
+    """What a page shows as part of a DAG file can be imported as one."""
+    for number, block in enumerate(DAGS):
+        (tmp_path / f"dag_{number}.py").write_text(block.body)
+    done = subprocess.run(
+        [sys.executable, "-c", "; ".join(f"import dag_{number}" for number in range(len(DAGS)))],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(TOP), "AIRFLOW_HOME": str(tmp_path / "airflow")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert DAGS
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_block_says_what_it_is(page: Path) -> None:
     """No block escapes these tests because its language was forgotten."""

@@ -104,7 +104,9 @@ def test_the_janitor(airflow: Airflow, example: Callable[[str], None], queue: Sy
     queue.create_topic("swept")
     example("janitor")
     [run] = airflow.wait_for(
-        lambda: airflow.api.runs("pawnqueue_janitor", state=["success"])[:1], "the janitor to have run by itself", 90
+        lambda: airflow.api.runs("pawnqueue_janitor", state=["success"])[:1],
+        "the janitor to have run by itself",
+        timeout=90,
     )
     report: dict[str, Any] = airflow.api.xcom("pawnqueue_janitor", run["dag_run_id"], "sweep")
     assert report["swept"]["failures"] == []
@@ -115,7 +117,7 @@ def test_on_arrival(airflow: Airflow, example: Callable[[str], None], queue: Syn
     queue.create_topic("arrivals")
     example("orders_on_arrival")
     queue.publish("arrivals", [{"n": n} for n in range(500)])
-    airflow.wait_for(lambda: left_of(queue, "arrivals") == {}, "all 500 messages to be settled", 240)
+    airflow.wait_for(lambda: left_of(queue, "arrivals") == {}, "all 500 messages to be settled", timeout=240)
     worked = 0
     for run in airflow.api.runs("orders_on_arrival"):
         airflow.wait_for_run("orders_on_arrival", run["dag_run_id"], state=("success", "failed"))
@@ -134,6 +136,6 @@ def test_one_run_each(airflow: Airflow, example: Callable[[str], None], queue: S
     def done() -> list[str]:
         return [run["partition_key"] for run in airflow.api.runs("tickets_work", state=["success"])]
 
-    airflow.wait_for(lambda: len(done()) == len(ids), "a run for each ticket", 120)
+    airflow.wait_for(lambda: len(done()) == len(ids), "a run for each ticket", timeout=120)
     assert sorted(done()) == sorted(ids)
     assert left_of(queue, "tickets") == {}

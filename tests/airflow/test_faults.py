@@ -1,0 +1,211 @@
+"""Whatever is killed, stopped, cleared or cut off: nothing is lost, nothing is held twice, and no lease is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from tests.airflow.journal import Journal
+
+if TYPE_CHECKING:
+    from tools.kit.airflow import Airflow
+    from tools.kit.servers import S3Server
+
+pytestmark = [pytest.mark.airflow, pytest.mark.servers, pytest.mark.timeout(600)]
+
+JANITOR = """
+from datetime import timedelta
+from airflow_provider_pawnqueue.dags import janitor_dag
+dag = janitor_dag("janitor_of_faults", schedule={schedule})
+"""
+
+
+class Scene:
+    """A topic with messages, a DAG that holds them, and how it ends."""
+
+    def __init__(self, airflow: Airflow, queue: SyncPawnQueue, journal: Journal, dag_id: str, bucket: str) -> None:
+        self.airflow, self.queue, self.journal, self.dag_id = airflow, queue, journal, dag_id
+        self.topic = dag_id
+        self._bucket = bucket
+        self.ids: list[str] = []
+        queue.create_topic(self.topic)
+        airflow.write_dags(f"{dag_id}.py", journal.dag(dag_id, self.topic))
+        airflow.api.unpause(dag_id)
+
+    def publish(self, count: int = 5) -> list[str]:
+        """Put messages into the topic."""
+        self.ids += self.queue.publish(self.topic, [{"n": n} for n in range(count)])
+        return self.ids
+
+    def start(self) -> str:
+        """Start a run."""
+        return self.airflow.trigger(self.dag_id)
+
+    def started_work(self) -> str:
+        """Start a run, and wait until its task has all messages."""
+        self.publish()
+        run_id = self.start()
+        self.journal.wait_for(bool, "the task has messages")
+        return run_id
+
+    def keys(self, folder: str, client: object) -> list[str]:
+        """Return the names of the objects in a folder of the topic."""
+        listed = client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self.topic}/{folder}/")  # type: ignore[attr-defined]
+        return [each["Key"] for each in listed.get("Contents", [])]
+
+    def end(self, *runs: str, state: str = "success") -> None:
+        """Let the work end, and judge: each message was acked, none was held twice, and nothing is left of it."""
+        self.journal.let_end()
+        for run_id in runs:
+            self.airflow.wait_for_run(self.dag_id, run_id, state, timeout=180)
+        self.judge()
+
+    def judge(self) -> None:
+        """Judge."""
+        assert self.journal.held_twice() == []
+        seen = {message for note in self.journal.notes() for message in note.ids}
+        assert seen == set(self.ids), "some were never worked on"
+        found = self.queue.stats(self.topic)
+        assert (found.pending, found.in_flight, found.delayed, found.dead) == (0, 0, 0, 0), found
+
+    def swept(self, client: object) -> None:
+        """Let the janitor pass: no lease is left then."""
+        self.airflow.write_dags("janitor_of_faults.py", JANITOR.format(schedule="None"))
+        self.airflow.api.unpause("janitor_of_faults")
+        self.airflow.run("janitor_of_faults")
+        assert self.keys("leases", client) == []
+
+
+@pytest.fixture
+def queue(seaweedfs: S3Server, bucket: str) -> Iterator[SyncPawnQueue]:
+    """The queue of the connection ``pawnqueue_default``."""
+    with SyncPawnQueue.open(s3=seaweedfs.address(bucket)) as queue:
+        yield queue
+
+
+@pytest.fixture
+def scene(airflow: Airflow, queue: SyncPawnQueue, tmp_path: Path, dag_id: str, bucket: str) -> Iterator[Scene]:
+    """A topic, and a DAG that works on it."""
+    made = Scene(airflow, queue, Journal(tmp_path), dag_id, bucket)
+    yield made
+    made.journal.let_end()
+    airflow.remove_dags(f"{dag_id}.py")
+
+
+def _until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not true after {seconds:g} s: {what}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["kill", pytest.param("terminate", marks=pytest.mark.full)])
+def test_the_triggerer_ends_between_claim_and_event(scene: Scene, seaweedfs: S3Server, how: str) -> None:
+    """It had claimed, and its event is lost: the next one finds the same claim, and no second batch is taken."""
+    client = seaweedfs.client()
+    run_id = scene.start()
+    scene.airflow.wait_for_task(scene.dag_id, run_id, "batch.claim", "deferred")
+    scene.publish()
+    _until(lambda: scene.keys("claims", client), "the trigger has claimed")
+    (scene.airflow.kill if how == "kill" else scene.airflow.terminate)("triggerer")
+    [record] = scene.keys("claims", client)
+    scene.airflow.start("triggerer")
+    scene.end(run_id)
+    assert scene.keys("claims", client) == [record]
+    scene.swept(client)
+
+
+def test_a_task_is_killed_while_the_janitor_keeps_its_claim(scene: Scene, seaweedfs: S3Server) -> None:
+    """Its next try has the same messages within a minute of its start, although the claim was renewed meanwhile."""
+    scene.airflow.write_dags("janitor_of_faults.py", JANITOR.format(schedule="timedelta(seconds=5)"))
+    scene.airflow.api.unpause("janitor_of_faults")
+    run_id = scene.started_work()
+    scene.airflow.task_processes(scene.dag_id, run_id, "batch.work").kill_task()
+    notes = scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages", 120)
+    second = [note for note in notes if note.number == 2]
+    [began] = [
+        each["start_date"]
+        for each in scene.airflow.api.tries(scene.dag_id, run_id, "batch.work")
+        if each["try_number"] == 2
+    ]
+    from datetime import datetime  # noqa: PLC0415
+
+    waited = second[0].wall - datetime.fromisoformat(began).timestamp()
+    print(f"the second try had the messages {waited:.1f} s after its start")
+    assert waited < 60
+    assert set(second[0].ids) == set(notes[0].ids)
+    scene.end(run_id)
+    scene.swept(seaweedfs.client())
+
+
+def test_a_task_whose_supervisor_is_killed_stops(scene: Scene, seaweedfs: S3Server) -> None:
+    """Nobody would hear of it any more: it stops, and leaves its claim to the next try."""
+    run_id = scene.started_work()
+    processes = scene.airflow.task_processes(scene.dag_id, run_id, "batch.work")
+    processes.kill_supervisor()
+    _until(lambda: not Path(f"/proc/{processes.task}").exists(), "the orphan has ended", 30)
+    scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages", 180)
+    scene.end(run_id)
+    scene.swept(seaweedfs.client())
+
+
+@pytest.mark.full
+def test_a_machine_dies_under_its_task(scene: Scene, seaweedfs: S3Server) -> None:
+    """Supervisor and task are gone at once; Airflow finds out, and the next try has the same messages."""
+    run_id = scene.started_work()
+    scene.airflow.task_processes(scene.dag_id, run_id, "batch.work").kill_both()
+    scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages", 180)
+    scene.end(run_id)
+    scene.swept(seaweedfs.client())
+
+
+def test_the_scheduler_is_restarted(scene: Scene, seaweedfs: S3Server) -> None:
+    """It cannot adopt what runs, and starts another try: the two never have the messages together."""
+    run_id = scene.started_work()
+    scene.airflow.kill("scheduler", alone=True)
+    scene.airflow.start("scheduler")
+    scene.end(run_id)
+    scene.swept(seaweedfs.client())
+
+
+def test_a_run_is_cleared_while_it_works(scene: Scene, seaweedfs: S3Server) -> None:
+    """Everything begins anew: what it had is given back when its task has ended, and claimed again."""
+    run_id = scene.started_work()
+    first = scene.journal.notes()[0].pid
+    scene.airflow.api.clear_run(scene.dag_id, run_id)
+    scene.journal.wait_for(lambda notes: notes[-1].pid != first, "another process has the messages", 120)
+    scene.end(run_id)
+    scene.swept(seaweedfs.client())
+
+
+@pytest.mark.full
+def test_a_run_is_marked_failed_while_it_works(scene: Scene, seaweedfs: S3Server) -> None:
+    """The janitor gives back what it had, and the next run has it."""
+    run_id = scene.started_work()
+    first = scene.journal.notes()[0].pid
+    scene.airflow.api.mark_run(scene.dag_id, run_id, "failed")
+    scene.airflow.write_dags("janitor_of_faults.py", JANITOR.format(schedule="timedelta(seconds=5)"))
+    scene.airflow.api.unpause("janitor_of_faults")
+    again = scene.start()
+    scene.journal.wait_for(lambda notes: notes[-1].pid != first, "another process has the messages", 120)
+    scene.end(again)
+    scene.swept(seaweedfs.client())
+
+
+@pytest.mark.full
+def test_the_store_is_away_for_a_minute(
+    scene: Scene, seaweedfs: S3Server, seaweedfs_away: Callable[[float], None]
+) -> None:
+    """Nobody fails: who waits goes on waiting, and who works has its claim still, or stops before others have it."""
+    waiting = scene.start()
+    scene.airflow.wait_for_task(scene.dag_id, waiting, "batch.claim", "deferred")
+    seaweedfs_away(60)
+    scene.publish()
+    scene.journal.wait_for(bool, "the task has messages")
+    scene.end(waiting)
+    scene.swept(seaweedfs.client())
