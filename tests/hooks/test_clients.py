@@ -126,7 +126,7 @@ def test_several_loops_share_one(hook: PawnQueueHook) -> None:
 
     async def work() -> int:
         ids = await hook.apublish("orders", [{"n": 1}])
-        claim = await hook.aclaim("orders", "c", max_messages=1)
+        claim = await hook.aclaim("orders", "c", max_messages=1, wait=20)
         done = await hook.aack(claim)
         return len(ids) if len(done.acked) == 1 else -1
 
