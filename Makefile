@@ -26,7 +26,7 @@ PEER_STAMP := $(PEER)/.installed
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo venv peer lint test test-fast test-airflow test-servers test-store sim bench dist constraints clean
+.PHONY: help demo venv peer lint test test-fast test-airflow test-full test-servers test-store sim bench dist constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,14 +69,17 @@ lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import
 
 # Airflow's tests are by themselves, so that its processes are gone before, or come after, what the others measure.
 test: $(STAMP) $(PEER_STAMP)  ## every test that needs neither Debian packages nor an account
-	@echo "== tests"; $(PYTEST) -m "not airflow and not ceph and not own_store"
+	@echo "== tests"; $(PYTEST) -m "not airflow and not ceph and not own_store and not full"
 	@$(MAKE) --no-print-directory test-airflow
 
 test-fast: $(STAMP)  ## the inner loop: no servers, nothing slow
 	@echo "== fast tests"; $(PYTEST) -m "not airflow and not servers and not ceph and not own_store and not slow"
 
 test-airflow: $(STAMP)  ## the tests that start a real Airflow, beside a real S3 server
-	@echo "== tests on a real Airflow"; $(PYTEST) -m airflow tests/airflow
+	@echo "== tests on a real Airflow"; $(PYTEST) -m "airflow and not full" tests/airflow
+
+test-full: test  ## every test, and each fault on a real Airflow: half an hour more
+	@echo "== every fault on a real Airflow"; $(PYTEST) -m full
 
 test-servers: $(STAMP) $(PEER_STAMP)  ## the tests on real S3 servers, Ceph too (as root it installs Ceph's Debian packages, and says so)
 	@missing=; for pair in $(CEPH); do \

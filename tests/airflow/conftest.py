@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.dag_runs import DagTests
 from tools.kit.airflow import Airflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tools.kit.servers import S3Server
-
-_HERE = "tests/airflow/"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers (``-n 2 --dist loadgroup``), one of them has all tests that use the Airflow."""
-    for item in items:
-        if item.nodeid.startswith(_HERE) and item.get_closest_marker("airflow"):
-            item.add_marker(pytest.mark.xdist_group("airflow"))
 
 
 @pytest.fixture(scope="session")
@@ -54,18 +47,30 @@ def airflow_session(connection: dict[str, Any]) -> Iterator[Airflow]:
 
 @pytest.fixture
 def airflow(airflow_session: Airflow) -> Iterator[Airflow]:
-    """The Airflow, as a test finds it: the usual components run, and no DAG run of an earlier test does."""
+    """The Airflow. Afterwards its components run again, and what the test has left is gone: DAG files, and runs."""
+    before = set(airflow_session.dags.rglob("*.py"))
     yield airflow_session
-    for name in [*airflow_session.components]:
+    for name in airflow_session.pids:
+        airflow_session.components[name].signal(signal.SIGCONT)
+    for name in airflow_session.components:
         if name not in airflow_session.pids:
             airflow_session.start(name, wait=False)
     for name in airflow_session.pids:
         airflow_session.wait_until_ready(name)
     for run in airflow_session.api.runs("~", state=["queued", "running"]):
         airflow_session.api.mark_run(run["dag_id"], run["dag_run_id"], "failed")
+    for path in set(airflow_session.dags.rglob("*.py")) - before:
+        path.unlink()  # what has a schedule or a watcher would go on
 
 
 @pytest.fixture
 def dag_id() -> str:
     """A name for a DAG that no other test has."""
     return f"dag_{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def dag_test(connection: dict[str, Any]) -> Iterator[DagTests]:
+    """Runs DAGs by ``dag.test()``, which needs no Airflow beside it: a second each, after four for the first."""
+    with DagTests(connections={"pawnqueue_default": connection}) as tests:
+        yield tests

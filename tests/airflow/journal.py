@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 #: A DAG whose task holds its messages until it may end, and notes five times a second that it does.
@@ -21,7 +22,8 @@ from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 JOURNAL, GATE = Path({journal!r}), Path({gate!r})
 
 def note(ids, try_number):
-    line = json.dumps({{"pid": os.getpid(), "try": try_number, "ids": ids, "at": time.monotonic(), "wall": time.time()}})
+    now = {{"at": time.monotonic(), "wall": time.time()}}
+    line = json.dumps({{"pid": os.getpid(), "try": try_number, "ids": ids, **now}})
     with JOURNAL.open("a") as file:
         file.write(line + "\\n")
 
@@ -91,6 +93,6 @@ class Journal:
 
 def _overlaps(message: str, by_pid: dict[int, list[float]]) -> Iterable[str]:
     ordered = sorted((min(times), max(times), pid) for pid, times in by_pid.items())
-    for (_, end, pid), (begin, _, other) in zip(ordered, ordered[1:], strict=False):
+    for (_, end, pid), (begin, _, other) in pairwise(ordered):
         if begin < end:
             yield f"process {other} had message {message} {end - begin:.1f} s before process {pid} had done with it"

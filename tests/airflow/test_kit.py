@@ -155,11 +155,13 @@ def test_a_second_triggerer(airflow: Airflow, dag_id: str) -> None:
     airflow.start("triggerer-2")
     airflow.write_dags(f"{dag_id}.py", DEFERRING.format(dag_id=dag_id))
     run_id = airflow.trigger(dag_id)
-    airflow.wait_for_task(dag_id, run_id, "wait", "deferred")
+    first = airflow.triggerer_of(dag_id, run_id, "wait")
 
-    airflow.kill("triggerer")
+    airflow.kill(first)
+    second = airflow.triggerer_of(dag_id, run_id, "wait")
     airflow.wait_for_run(dag_id, run_id)
 
+    assert {first, second} == {"triggerer", "triggerer-2"}
     airflow.remove("triggerer-2")
     assert "triggerer-2" not in airflow.pids
 

@@ -275,7 +275,7 @@ class ById:
         except BaseException:
             # Whoever comes by its id or the reference next is not to wait for us.
             held = as_claim(context, request, standing, Bodies(), versions={}, deadline=deadline)
-            with suppress(StoreError):
+            with suppress(StoreError, CompatibilityError):
                 await uncut(leaving.vacate(context.patient(), held), context.clock, PARTING)
             raise
         # The session before us may have been given what is bad or gone now: it counts as handed out.

@@ -89,7 +89,7 @@ def bad_ones_are_not_settled() -> Patches:
 # --- deliveries ---
 
 
-@mutant("§4 A lease whose claim has no record, or does not list it, is no delivery", 10, 14, 15, arena="crowd")
+@mutant("§4 A lease whose claim has no record, or does not list it, is no delivery", 1, 13, 16, arena="crowd")
 def leases_won_are_deliveries() -> Patches:
     return [(takeover, "_not_handed_out", lambda leases: leases)]
 
@@ -120,8 +120,8 @@ def cut_off() -> Patches:
 
 @mutant(
     "§4 A cancelled claim gives back by a record: somebody may be about to record the very leases",
-    149,
-    388,
+    1251,
+    1945,
     arena="crowd",
 )
 def given_back_without_a_record() -> Patches:

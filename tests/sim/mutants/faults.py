@@ -71,7 +71,7 @@ def newer_is_buried() -> Patches:
     return _with_bodies(judged)
 
 
-@mutant("§5.6 A message that is too large for this consumer is left to the others", 0, 19, 20, arena="crowd")
+@mutant("§5.6 A message that is too large for this consumer is left to the others", 1, 43, 56, arena="crowd")
 def too_large_is_buried() -> Patches:
     def judged(bodies: Bodies, context: Context) -> None:
         most = context.settings.limits.max_payload_bytes

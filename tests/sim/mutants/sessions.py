@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout, queue
-from airflow_provider_pawnqueue.engine.claims import by_id, keep_alive, renewing
+from airflow_provider_pawnqueue.engine.claims import by_id, keep_alive, leaving, renewing
 from airflow_provider_pawnqueue.engine.claims.by_id import ById
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.keep_alive import KeepAlive
@@ -13,7 +13,7 @@ from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
-from airflow_provider_pawnqueue.engine.store.port import Refused
+from airflow_provider_pawnqueue.engine.store.port import Done, Refused
 from tests.sim.mutants.entering import Patches, mutant
 
 # --- renew ---
@@ -129,3 +129,26 @@ def janitor_renews_the_session() -> Patches:
 )
 def fenced_waits_for_the_claim() -> Patches:
     return [(ClaimRecord, "free_at", property(lambda self: self.until))]
+
+
+# --- leave ---
+
+
+@mutant("§4 Leaving is a compare-and-set: who was taken over in the meantime changes nothing", 1319, arena="crowd")
+def leaves_whatever_happened() -> Patches:
+    async def write(context: Context, claim: HeldClaim) -> Any:
+        vacated = claim.record.model_copy(update={"session_until": 0.0})
+        stamped = vacated.stamped(context.clock.nonce())
+        version = await context.store.overwrite(layout.claim(claim.topic, vacated.stem), stamped.encode())
+        claim.moved_to(stamped, version)
+        return Done(version)
+
+    return [(leaving, "_write", write)]
+
+
+@mutant(
+    "§4 Who leaves a claim works on it no more",
+    test="tests/engine/claims/test_leaving.py::test_who_left_it_works_on_it_no_more",
+)
+def who_left_works_on() -> Patches:
+    return [(HeldClaim, "give_away", lambda _: None)]

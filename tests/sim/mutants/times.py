@@ -94,7 +94,7 @@ def claims_without_drift() -> Patches:
     return [(Context, "trusted", trusted), AS_IT_WAS_RECKONED]
 
 
-@mutant("§2 A clock that stood still is noticed, and all deadlines are judged by that", 360, arena="crowd")
+@mutant("§2 A clock that stood still is noticed, and all deadlines are judged by that", 150, 252, arena="crowd")
 def deadlines_stay_as_they_were() -> Patches:
     return [AS_IT_WAS_RECKONED]
 

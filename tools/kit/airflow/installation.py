@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -33,10 +34,13 @@ _COMPONENTS = (API_SERVER, "scheduler", "dag-processor", "triggerer")
 _FINAL_RUN_STATES = frozenset({"success", "failed"})
 _FINAL_TASK_STATES = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 _START_SECONDS = 120.0
-_GRACE_SECONDS = 8.0
 _POLL_SECONDS = 0.1
 _TOUCH_SECONDS = 5.0
 _TASK_TAIL, _COMPONENT_TAIL = 3_000, 1_500
+#: Lines that components write all the time, whatever happens.
+_ROUTINE = re.compile(
+    r"\[http\.access\]|Refreshing bundle|Searching for files|Found \d+ files|(triggers|watchers) currently running"
+)
 
 _running: set[Airflow] = set()
 
@@ -106,9 +110,11 @@ class Airflow:
             self.command("db", "migrate")
             with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
                 database.execute("PRAGMA journal_mode=WAL")  # readers do not wait for writers
-            for component in self.components.values():
-                component.start()
+            for name in _COMPONENTS:
+                self.components[name].start()
             for name in self.components:
+                if not self.components[name].running:
+                    self.components[name].start()  # by itself: triggerers are told apart by the order of their jobs
                 self.wait_until_ready(name)
         except BaseException:
             self.stop()
@@ -122,25 +128,17 @@ class Airflow:
         self.stop()
 
     def stop(self) -> None:
-        """End all processes, and remove the folder. May be called twice."""
+        """Kill all processes, whose clean end is of no use to anybody, and remove the folder. May be called twice."""
         if os.getpid() != self._owner_pid:
             return  # a fork of the test run has no say in its parent's Airflow
-        try:
-            deadline = time.monotonic() + _GRACE_SECONDS
-            for component in self.components.values():
-                with contextlib.suppress(ProcessLookupError):
-                    component.signal(signal.SIGTERM)
-            for component in self.components.values():
-                component.wait(max(0.0, deadline - time.monotonic()))
-        finally:
-            left = leftovers.end_marked(self._mark)
-            for component in self.components.values():
-                component.wait()
-            if self._warden is not None:
-                self._warden.kill()
-                self._warden.wait()
-            shutil.rmtree(self.home, ignore_errors=True)
-            _running.discard(self)
+        left = leftovers.end_marked(self._mark)
+        for component in self.components.values():
+            component.wait()
+        if self._warden is not None:
+            self._warden.kill()
+            self._warden.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
+        _running.discard(self)
         if left:
             raise AirflowError(f"these processes of Airflow's do not end: {left}")
 
@@ -270,7 +268,7 @@ class Airflow:
 
     def remove_dags(self, name: str) -> None:
         """Remove a file from the DAG folder, without waiting for its DAGs to go."""
-        (self.dags / name).unlink()
+        (self.dags / name).unlink(missing_ok=True)
 
     # ---- runs
 
@@ -344,6 +342,19 @@ class Airflow:
             return None
 
         what = f"task {task_id} of {run_id} of {dag_id} has a process"
+        return self.wait_for(found, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
+
+    def triggerer_of(
+        self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1, timeout: float = 60.0
+    ) -> str:
+        """Wait until a deferred task's trigger is with a triggerer that runs, and return the triggerer's name."""
+
+        def found() -> str | None:
+            job = self.api.task_instance(dag_id, run_id, task_id, map_index)["triggerer_job"]
+            names = [name for name, each in self.components.items() if job and each.job == job["id"] and each.running]
+            return names[0] if names else None
+
+        what = f"the trigger of task {task_id} of {run_id} of {dag_id} is with a triggerer"
         return self.wait_for(found, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
 
     def task_logs(self, dag_id: str, run_id: str) -> dict[str, str]:
@@ -422,7 +433,8 @@ class Airflow:
         told = []
         for name, component in self.components.items():
             state = "runs" if component.running else "does not run"
-            told.append(f"-- {name} {state}; its log ends with:\n{component.log[-_COMPONENT_TAIL:]}")
+            lines = [line for line in component.log.splitlines() if not _ROUTINE.search(line)]
+            told += [f"-- {name} {state}; its log ends with:", "\n".join(lines)[-_COMPONENT_TAIL:]]
         return "\n".join(told)
 
 

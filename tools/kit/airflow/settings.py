@@ -28,6 +28,9 @@ _SETTINGS: Mapping[str, Mapping[str, object]] = {
     "api": {"workers": 1, "maximum_page_limit": 10_000, "expose_config": True},
     "scheduler": {
         "scheduler_idle_sleep_time": 0.5,
+        "scheduler_heartbeat_sec": 2,
+        "scheduler_health_check_threshold": 15,  # 30, and 300: the tasks of a scheduler that was killed, and is back at
+        "orphaned_tasks_check_interval": 5,  # once, are tried again after 5 minutes
         "task_instance_heartbeat_timeout": 30,  # 300: a task whose supervisor was killed is tried again after 5 minutes
         "task_instance_heartbeat_timeout_detection_interval": 5,
         "trigger_timeout_check_interval": 5,

@@ -1,0 +1,88 @@
+"""DAGs run by ``dag.test()``, one after the other in one process, and what became of them is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tools.kit.airflow.settings import ROOT
+
+if TYPE_CHECKING:
+    from tests.support.dag_runs import DagTests
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+DAG = """
+import os
+from airflow.sdk import BaseHook, dag, task
+
+@dag(schedule=None)
+def one():
+    @task
+    def look(params=None):
+        import airflow_provider_pawnqueue
+        print("told to the log")
+        connection = BaseHook.get_connection("pawnqueue_default")
+        return [airflow_provider_pawnqueue.__file__, connection.login, os.environ.get("SAID"), params["given"]]
+
+    @task
+    def check(number):
+        if number == 2:
+            raise ValueError("not this one")
+        return 2 * number
+
+    look()
+    check.expand(number=[1, 2])
+
+one()
+"""
+
+DEFERRING = """
+from datetime import timedelta
+from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+from airflow.sdk import BaseOperator, dag
+
+class Wait(BaseOperator):
+    def execute(self, context):
+        self.defer(trigger=TimeDeltaTrigger(timedelta(seconds=0.1)), method_name="resume")
+
+    def resume(self, context, event):
+        return "resumed"
+
+@dag(schedule=None)
+def one():
+    Wait(task_id="wait")
+
+one()
+"""
+
+
+def test_a_dag_runs(dag_test: DagTests) -> None:
+    """States, XComs and the log of a run are told; it has the connection, the variables and this tree's package."""
+    run = dag_test.run(DAG, {"given": 7}, env={"SAID": "so"})
+
+    assert run.state == "failed"
+    assert run.tasks == {"look": "success", "check[0]": "success", "check[1]": "failed"}
+    path, login, said, given = run.xcom("look")
+    assert Path(path).is_relative_to(ROOT)
+    assert (login, said, given) == ("AKTEST", "so", 7)
+    assert run.xcom("check[0]") == 2
+    assert "told to the log" in run.log
+    assert "not this one" in run.log
+
+
+def test_a_trigger_runs_inline(dag_test: DagTests) -> None:
+    """A task that defers goes on with its trigger's event, in a DAG of the same name as another test's."""
+    run = dag_test.run(DEFERRING)
+
+    assert run.tasks == {"wait": "success"}
+    assert run.xcom("wait") == "resumed"
+    assert "told to the log" not in run.log
+
+
+def test_what_is_wrong_with_a_file_is_told(dag_test: DagTests) -> None:
+    """A DAG that cannot be imported is an error with the traceback."""
+    with pytest.raises(AssertionError, match="no_such_thing"):
+        dag_test.run("from airflow.sdk import no_such_thing")
