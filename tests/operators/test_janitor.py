@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.base import TimeRestriction
 
 from airflow_provider_pawnqueue.dags import janitor_dag
 from airflow_provider_pawnqueue.engine import OpenClaim
@@ -192,3 +194,13 @@ def test_the_ready_made_dag() -> None:
     assert dag.task_ids == ["sweep"]
     assert (dag.catchup, dag.max_active_runs, dag.tags) == (False, 1, {"mine"})
     assert dag.get_task("sweep").topics == ["a"]
+
+
+def test_the_ready_made_dag_runs() -> None:
+    """Its first run is due at once, though nobody has said when it starts."""
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(janitor_dag("swept")))
+    found = dag.timetable.next_dagrun_info(
+        last_automated_data_interval=None, restriction=TimeRestriction(earliest=None, latest=None, catchup=False)
+    )
+    assert found is not None
+    assert found.run_after <= datetime.now(UTC) + timedelta(minutes=1)
