@@ -14,7 +14,6 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 
 from airflow_provider_pawnqueue.engine import (
     Claim,
-    LeaseLostError,
     PawnQueue,
     PawnQueueError,
     Settings,
@@ -23,6 +22,7 @@ from airflow_provider_pawnqueue.engine import (
 from airflow_provider_pawnqueue.hooks import connection, references, report, reports, sessions
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
+from airflow_provider_pawnqueue.hooks.patience import patiently
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
 
 if TYPE_CHECKING:
@@ -157,20 +157,13 @@ class PawnQueueHook(BaseHook):
         :param shared: look only. For tasks that work side by side on one claim, mapped ones for example: nobody is kept
             from it then, and what keeps it are its time to live and the janitor.
         """
-        queue = self.queue
+        queue = patiently(lambda: self.queue, "Opening the queue")
         reference = references.from_xcom(claim, self.settings, "messages")
         inline = references.inline_messages(claim)
         if shared or not in_a_task():
             return queue.messages(reference)
         sessions.let_stop()
         held = SESSIONS.begin(queue, reference, payloads=inline is None).claim  # which nobody ends but the process
-        if held.state == "expired":
-            raise LeaseLostError(
-                f"Claim {held.stem} of topic {held.topic!r} was ended before this task came to it, as nobody had kept "
-                "it: its messages are in the queue again. A longer ttl, or a janitor DAG, keeps claims for longer.",
-                topic=held.topic,
-                operation="messages",
-            )
         if held.has_payloads:
             return [message for message in held if message.id not in held.decided]
         if inline is not None and len(inline) == len(held) and not held.decided:
@@ -185,7 +178,7 @@ class PawnQueueHook(BaseHook):
         :param ttl: for how many seconds a renewal keeps it; without it, what the connection says.
         :param payloads: whether its messages are read; False: by who settles it only.
         """
-        queue = self.queue
+        queue = patiently(lambda: self.queue, "Opening the queue")
         reference = references.from_xcom(claim, self.settings, "working_on")
         sessions.let_stop()
         session = SESSIONS.begin(queue, reference, ttl=ttl, payloads=payloads)

@@ -15,9 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.hooks.patience import patiently
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -191,7 +193,15 @@ def attached(
     said = False
     while True:
         try:
-            return queue.attach(reference, ttl=ttl, session_ttl=session_ttl(queue, ttl), payloads=payloads, wait=pause)
+            attach = partial(
+                queue.attach,
+                reference,
+                ttl=ttl,
+                session_ttl=session_ttl(queue, ttl),
+                payloads=payloads,
+                wait=pause,
+            )
+            return patiently(attach, f"Claim {reference.claim_id}")
         except ClaimBusyError as busy:
             left = give_up - time.monotonic()
             if left <= 0:

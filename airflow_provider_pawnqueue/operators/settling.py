@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -191,6 +192,9 @@ class PawnQueueSettleOperator(ClaimOperator):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("trigger_rule", TriggerRule.ALL_DONE)
+        # Only a store that does not answer is worth another try, and what is not settled is worked on again.
+        kwargs.setdefault("retries", 3)
+        kwargs.setdefault("retry_delay", timedelta(seconds=30))
         super().__init__(claim=claim, **kwargs)
         self.on_failure = on_failure
         self.delay = delay

@@ -14,6 +14,7 @@ from airflow_provider_pawnqueue.engine import PawnQueueError, QueueClosedError, 
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.claiming import Wish
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_pawnqueue.hooks.patience import awaited_patiently
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.triggers.polling import poll_of
 
@@ -74,8 +75,10 @@ class PawnQueueClaimTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once: with the claims, or with what only a person can mend."""
+        hook = PawnQueueHook(self.pawnqueue_conn_id)
         try:
-            claims = await PawnQueueHook(self.pawnqueue_conn_id).awaited(self._claims)
+            await awaited_patiently(hook.client, "Opening the queue")
+            claims = await hook.awaited(self._claims)
         except (PawnQueueError, AirflowNotFoundException) as error:
             yield TriggerEvent(failure(error))
         else:

@@ -9,6 +9,7 @@ from airflow.sdk import DAG, task, task_group
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_pawnqueue.engine import InvalidArgumentError, MemoryStore, StoreError, SyncPawnQueue
+from airflow_provider_pawnqueue.hooks import patience
 from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.pawnqueue import (
@@ -469,7 +470,8 @@ class Silent(HookedStore):
 
 
 def test_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another try may go better, so the task fails such that there is one."""
+    """Another try may go better, so the task fails such that there is one, once it has waited for long enough."""
+    monkeypatch.setattr(patience, "OF_A_TASK", 0.0)
     store = Silent(MemoryStore())
     connecting = connected(monkeypatch, store=store, retry={"budget_seconds": 0.1})
     claim = claim_of(next(connecting), 1)
