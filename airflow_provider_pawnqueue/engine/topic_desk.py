@@ -48,12 +48,12 @@ class TopicDesk:
         return Topic.of(await self._known_topics.update(topic, settings))
 
     async def topic(self, topic: str) -> Topic:
-        """Return a topic, with what is set for it.
+        """Return a topic, with what is set for it, and when it was last swept.
 
         :raises TopicNotFoundError: it does not exist.
         """
         self._life.check_open()
-        return Topic.of(await self._topics.get(topic))
+        return Topic.of(await self._topics.get(topic), await self._topics.swept_at(topic))
 
     async def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
