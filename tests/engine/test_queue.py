@@ -76,7 +76,7 @@ OF_A_TOPIC: dict[str, Callable[[PawnQueue, str], Awaitable[Any]]] = {
 
 def test_every_method_is_tried_here() -> None:
     """What is below is about all of them."""
-    there = {name for name, value in vars(PawnQueue).items() if inspect.iscoroutinefunction(value)}
+    there = {name for name, _ in inspect.getmembers(PawnQueue, inspect.iscoroutinefunction)}
     assert {name for name in there if not name.startswith("_")} - {"aclose"} == set(CALLS)
 
 
