@@ -85,9 +85,9 @@ def _connection_type() -> dict[str, Any]:
             "jitter_min_ms": _number("Shortest jitter (ms)", "Of csprng_verify: the shortest pause after writing."),
             "jitter_max_ms": _number("Longest jitter (ms)", "Of csprng_verify: the longest pause after writing."),
             "visibility_timeout_seconds": _number(
-                "Visibility timeout (s)", "How long a claim lasts without renewal; 300 where this is empty."
+                "Visibility timeout (s)", "How long a claim lasts without renewal; 300 where this is empty.", 1
             ),
-            "max_messages_per_poll": _number("Batch size", "How many messages one claim takes, unless it says."),
+            "max_messages_per_poll": _number("Batch size", "How many messages one claim takes, unless it says.", 1),
         },
     }
 
@@ -96,8 +96,9 @@ def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
 
 
-def _number(label: str, description: str) -> dict[str, Any]:
-    return {"label": label, "description": description, "schema": {"type": ["integer", "null"], "minimum": 0}}
+def _number(label: str, description: str, minimum: int = 0) -> dict[str, Any]:
+    schema = {"type": ["integer", "null"], "minimum": minimum}
+    return {"label": label, "description": description, "schema": schema}
 
 
 def _options() -> dict[str, Any]:

@@ -51,9 +51,15 @@ def written(message: Message) -> dict[str, Any]:
 
 def inline_messages(given: Given) -> list[Message] | None:
     """Return the messages that came along with a reference, or None."""
-    if not isinstance(given, Mapping) or not isinstance(given.get("messages"), list):
+    read = _literal(given) if isinstance(given, str) else given
+    if not isinstance(read, Mapping) or not isinstance(read.get("messages"), list):
         return None
-    return [Message(**{**each, "created_at": datetime.fromisoformat(each["created_at"])}) for each in given["messages"]]
+    try:
+        return [
+            Message(**{**each, "created_at": datetime.fromisoformat(each["created_at"])}) for each in read["messages"]
+        ]
+    except (KeyError, TypeError, ValueError):
+        return None  # another release wrote them: the bucket has them too
 
 
 def from_xcom(given: Given, settings: Settings, operation: str) -> ClaimReference:
