@@ -23,7 +23,7 @@ from airflow_provider_pawnqueue.engine.arguments import (
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.leaving import leave
-from airflow_provider_pawnqueue.engine.claims.looking import messages
+from airflow_provider_pawnqueue.engine.claims.looking import LastClaim, last_claim, messages
 from airflow_provider_pawnqueue.engine.claims.recorded import latest_generations
 from airflow_provider_pawnqueue.engine.claims.renewing import renew
 from airflow_provider_pawnqueue.engine.concurrency import all_of
@@ -367,6 +367,14 @@ class PawnQueue:
         wanted = checked_claim_ids(claim_ids)
         await self._topic(topic, "known_claims")
         return set(await latest_generations(self._context, topic, wanted))
+
+    async def last_claim(self, topic: str, claim_id: str) -> LastClaim | None:
+        """Show the newest claim under an id without working for it, or None where there is no record: two requests."""
+        self._life.check_open()
+        layout.checked_topic(topic)
+        layout.checked_claim_id(claim_id)
+        await self._topic(topic, "last_claim")
+        return await last_claim(self._context, topic, claim_id)
 
     async def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim for as long as it was claimed for, from now on: one request, whatever its size.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
@@ -13,7 +13,7 @@ from airflow.providers.common.compat.connection import get_async_connection
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, redact
 
 from airflow_provider_pawnqueue.engine import Claim, PawnQueue, PawnQueueError, Settings, SyncPawnQueue
-from airflow_provider_pawnqueue.hooks import connection, references, report, sessions
+from airflow_provider_pawnqueue.hooks import connection, references, report, reports, sessions
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
@@ -57,6 +57,8 @@ class PawnQueueHook(BaseHook):
 
     Each has a twin for callers in an event loop, whose name begins with ``a``: ``publish`` and ``apublish``. A process
     has one client for each connection, which is closed when the process ends.
+
+    A task that knows what became of single messages says so by :meth:`report`; who settles the claim goes by that.
 
     Where a call takes a claim, it takes what the sensor returned as well: it attaches to it then.
 
@@ -177,6 +179,19 @@ class PawnQueueHook(BaseHook):
             yield session.claim
         finally:
             SESSIONS.end(session)
+
+    @staticmethod
+    def report(*, failed: Mapping[str, object] | None = None, done: Iterable[str] = ()) -> None:
+        """Say in a task what became of single messages: whoever settles the claim goes by that.
+
+        Without a report, a task that has failed has done none of the messages that it was given, and one that has
+        succeeded has done all of them. May be called several times; what is said last of a message counts.
+
+        :param failed: the ids of messages that are not done, and why: a text, or an exception.
+        :param done: the ids of messages that are done, although this task fails.
+        :raises InvalidArgumentError: that is not what was passed, or no task runs here.
+        """
+        reports.add(failed or {}, done)
 
     def ack(self, claim: Given, ids: Any = None) -> Settlement:  # noqa: ANN401 - as the queue takes them
         """Settle messages as done: see :meth:`SyncPawnQueue.ack`."""
