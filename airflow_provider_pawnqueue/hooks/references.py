@@ -51,7 +51,7 @@ def written(message: Message) -> dict[str, Any]:
 
 def inline_messages(given: Given) -> list[Message] | None:
     """Return the messages that came along with a reference, or None."""
-    read = _literal(given) if isinstance(given, str) else given
+    read = literal(given) if isinstance(given, str) else given
     if not isinstance(read, Mapping) or not isinstance(read.get("messages"), list):
         return None
     try:
