@@ -185,6 +185,11 @@ def _unfolded(extra: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]
     return found
 
 
+def path_of(name: str) -> str:
+    """Return the dotted path of a setting that a connection's extra has by a name of its own."""
+    return _known()[name]
+
+
 @cache
 def _known() -> Mapping[str, str]:
     """Return every name that a setting has in a connection, and its path."""
