@@ -59,7 +59,8 @@ def _connection_type() -> dict[str, Any]:
                 "password": "Secret access key",
             },
             "placeholders": {
-                "host": "https://minio.example.com:9000",
+                "host": "https://minio.example.com",
+                "port": "9000",
                 "login": "empty: found by boto3, or borrowed from AWS connection",
             },
         },
