@@ -57,8 +57,9 @@ class Session:
         self._ended = threading.Event()
         self._parent = os.getppid()
         self._keeping = ExitStack()
-        interval = INTERVAL if claim.session_ttl >= SESSION_TTL else None  # of a short one, as often as it needs
-        self._keeping.enter_context(queue.keep_alive(claim, on_lost=self._lost, ttl=ttl, interval=interval))
+        if claim:  # of one that is settled there is nothing to keep
+            interval = INTERVAL if claim.session_ttl >= SESSION_TTL else None  # of a short one, as often as it needs
+            self._keeping.enter_context(queue.keep_alive(claim, on_lost=self._lost, ttl=ttl, interval=interval))
         self._watch = threading.Thread(target=self._watch_supervisor, name="pawnqueue-supervisor-watch", daemon=True)
         self._watch.start()
 
@@ -144,7 +145,7 @@ class Sessions:
         with self._turn(queue, reference):
             session = self.held(queue, reference)
             if session is None:
-                claim = attached(queue, reference, ttl=ttl, payloads=payloads)
+                claim = _alive(attached(queue, reference, ttl=ttl, payloads=payloads))
                 session = Session(queue, claim, ttl=ttl, stop=stop or stop_the_task)
                 self._held[_key(queue, reference)] = session
             session.users += 1
@@ -206,6 +207,19 @@ def attached(
                     busy.retry_after,
                 )
             pause = min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE, left)
+
+
+def _alive(claim: Claim) -> Claim:
+    """Refuse a claim that others ended: it is empty, as one is that was settled."""
+    if not claim and claim.ended_unsettled:
+        raise LeaseLostError(
+            f"Claim {claim.claim_id} of topic {claim.topic!r} has ended unsettled: its time was over, or its run was "
+            "taken for ended. Others have its messages, or may have them. A longer ttl, or a janitor DAG, keeps claims "
+            "for longer.",
+            topic=claim.topic,
+            operation="attach",
+        )
+    return claim
 
 
 def session_ttl(queue: SyncPawnQueue, ttl: float | None) -> float:

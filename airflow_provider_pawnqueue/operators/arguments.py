@@ -57,11 +57,11 @@ def checked_ids(given: object) -> list[str] | None:
     return ids
 
 
-def checked_topics(given: object) -> list[str]:
+def checked_topics(given: object, name: str = "topic") -> list[str]:
     """Return the topics that were named, one or several, or fail without another try."""
     if isinstance(given, str) and given.lstrip().startswith("["):
         given = references.literal(given)  # a template has made a text of a list
     topics = [given] if isinstance(given, str) else list(given) if isinstance(given, Sequence) else []
     if not topics or not all(isinstance(topic, str) and topic for topic in topics):
-        raise AirflowFailException(f"topic={given!r}: name a topic, or a list of topics.")
+        raise AirflowFailException(f"{name}={given!r}: name a topic, or a list of topics.")
     return list(dict.fromkeys(topics))

@@ -62,7 +62,7 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
         reports: dict[str, Any] = {}
         failed: list[str] = []
         with failures():
-            topics = checked_topics(self.topics) if self.topics else hook.list_topics()
+            topics = checked_topics(self.topics, "topics") if self.topics else hook.list_topics()
         for topic in topics:
             try:
                 reports[topic] = self._swept(topic, ask)

@@ -104,10 +104,16 @@ def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Out
     states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
     single = {task_id for task_id, task in tasks.items() if not _is_mapped(task)}
     outcome = Outcome()
-    for task_id, task in tasks.items():
-        parts = _Parts(ti, task)
-        for instance in _instances(task_id, states, single):
-            _judge(outcome, ti, instance, parts)
+    # In the order in which they ran: of several reasons the first one is told, and last that of who has not run at all.
+    ordered = sorted(tasks.values(), key=lambda task: (len(task.get_flat_relative_ids(upstream=True)), task.task_id))
+    ran = [
+        (instance, parts)
+        for task in ordered
+        for parts in [_Parts(ti, task)]
+        for instance in _instances(task.task_id, states, single)
+    ]
+    for instance, parts in sorted(ran, key=lambda each: each[0].state == "upstream_failed"):
+        _judge(outcome, ti, instance, parts)
     return outcome
 
 

@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import (
     XComArg,
 )
 
-from airflow_provider_pawnqueue.engine import LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.engine import PawnQueueError
 from airflow_provider_pawnqueue.engine.settlement import Settlement
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.lineage import inputs
@@ -59,7 +59,7 @@ class ClaimOperator(PawnQueueOperator):
             held = []
             for claim in self.claims():
                 try:
-                    held.append(_alive(stack.enter_context(hook.working_on(claim, payloads=payloads))))
+                    held.append(stack.enter_context(hook.working_on(claim, payloads=payloads)))
                 except PawnQueueError as error:
                     errors.append(error)
             known = {message for claim in held for message in (*claim.ids, *claim.decided)}
@@ -93,19 +93,6 @@ class ClaimOperator(PawnQueueOperator):
         del task_instance
         topics = references.topics_of(self.claim)
         return inputs(self.hook.settings, *topics) if topics else None
-
-
-def _alive(claim: Claim) -> Claim:
-    """Refuse a claim that others ended: it is empty, as one is that was settled."""
-    if not claim and claim.state == "expired":
-        raise LeaseLostError(
-            f"Claim {claim.claim_id} of topic {claim.topic!r} has ended unsettled: its time was over, or its run was "
-            "taken for ended. Others have its messages, or may have them. A longer ttl, or a janitor DAG, keeps claims "
-            "for longer.",
-            topic=claim.topic,
-            operation="settle",
-        )
-    return claim
 
 
 def _is_final(error: PawnQueueError) -> bool:
@@ -210,7 +197,7 @@ class PawnQueueSettleOperator(ClaimOperator):
         self.reason = reason
         claimers: list[Any] = [operator for operator, _ in XComArg.iter_xcom_references(claim)]
         self.claim_tasks = [claimer.task_id for claimer in claimers]
-        if claimers:
+        if claimers and any(one.has_dag() for one in (self, *claimers)):
             self.as_teardown(setups=claimers, on_failure_fail_dagrun=True)
 
     def execute(self, context: Context) -> dict[str, int]:

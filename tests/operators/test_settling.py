@@ -198,7 +198,7 @@ def test_mapped_over_ids(queue: SyncPawnQueue) -> None:
         lambda message: message["payload"]["id"],
         lambda message: message["payload"]["n"],
         lambda message: [message, message["payload"]],
-        lambda _message: [],
+        lambda message: [] if message else None,
     ],
 )
 def test_mapped_over_something_else(queue: SyncPawnQueue, of: Any) -> None:

@@ -46,3 +46,18 @@ async def test_its_reference_waits_for_the_session(ann: Process, bob: Process) -
     assert last is not None
     await ann.queue.leave(claim)
     assert len(await bob.queue.attach(last.reference)) == 1
+
+
+async def test_how_a_claim_has_ended_can_be_told(world: World, ann: Process, bob: Process) -> None:
+    """One that others ended, and gave back, is told from one that was settled: both are empty."""
+    await ann.queue.publish(TOPIC, numbered(4))
+    lost = await ann.queue.claim(TOPIC, "c", claim_id="lost", max_messages=2, session_ttl=5)
+    done = await ann.queue.claim(TOPIC, "c", claim_id="done", max_messages=2)
+    await ann.queue.ack(lost, lost.ids[:1])
+    await ann.queue.ack(done)
+    world.fence(await ann.queue.attach(lost.hand_over()))
+    for _ in range(2):
+        assert (await bob.queue.attach(lost.hand_over())).ended_unsettled
+        assert not (await bob.queue.attach(done.hand_over())).ended_unsettled
+        await world.later()
+        await bob.queue.sweep(TOPIC)
