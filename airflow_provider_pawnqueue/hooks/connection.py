@@ -48,6 +48,8 @@ _IDENTITY: Final = (
     "s3.role_session_name",
     "s3.role_external_id",
 )
+#: Not wrong where there is no host; the form of some releases of Airflow tests no connection without a port.
+_PORT_OF_AWS: Final = 443
 _SECRETS: Final = ("s3.aws_secret_access_key", "s3.aws_session_token")
 #: Types under which a connection may come from an environment variable or a secrets backend that has none of ours.
 _NO_TYPE: Final = frozenset({"", CONN_TYPE, "generic"})
@@ -185,6 +187,11 @@ def _unfolded(extra: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]
     return found
 
 
+def path_of(name: str) -> str:
+    """Return the dotted path of a setting that a connection's extra has by a name of its own."""
+    return _known()[name]
+
+
 @cache
 def _known() -> Mapping[str, str]:
     """Return every name that a setting has in a connection, and its path."""
@@ -199,7 +206,7 @@ def _endpoint(connection: Connection, otherwise: object) -> str | None:
     """Return the endpoint: the host, which may have a scheme and a port in it, with the port's own field."""
     given = connection.host or (otherwise if isinstance(otherwise, str) else "")
     if not given:
-        if connection.port:
+        if connection.port and connection.port != _PORT_OF_AWS:
             raise ConfigError(
                 f"Connection {connection.conn_id!r} has a port and no host: give the host as well, or neither for AWS.",
                 operation="open",

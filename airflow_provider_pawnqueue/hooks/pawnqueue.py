@@ -129,13 +129,13 @@ class PawnQueueHook(BaseHook):
         try:
             queue = opened(self._impatient(self.address))
         except (PawnQueueError, AirflowNotFoundException) as error:
-            return False, str(error)
+            return False, report.failure(error, self.pawnqueue_conn_id)
         except Exception as error:  # noqa: BLE001 - of Airflow's or of the amazon provider's: the form shows it
             return False, " ".join(str(redact(f"{type(error).__name__}: {error}")).split())
         try:
             return True, report.connection(queue)
         except PawnQueueError as error:
-            return False, str(error)
+            return False, report.failure(error, self.pawnqueue_conn_id)
         finally:
             queue.close()
 

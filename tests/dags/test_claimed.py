@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk import DAG, TaskGroup, TriggerRule, task
-from airflow.sdk.exceptions import AirflowException
-from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
+from airflow.providers.common.compat.sdk import AirflowException, TriggerRule
+from airflow.sdk import DAG, TaskGroup, task
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
 
 from airflow_provider_pawnqueue.decorators import claimed
 from airflow_provider_pawnqueue.operators.pawnqueue import (
@@ -17,6 +17,7 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueSettleOperator,
 )
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from tests.support.airflow_names import DagSerialization
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,12 @@ from urllib.parse import quote
 
 import pytest
 from airflow.sdk import Connection
-from airflow.sdk._shared.secrets_masker import _secrets_masker, redact
 
 from airflow_provider_pawnqueue.engine import ConfigError, Settings
 from airflow_provider_pawnqueue.engine.settings import S3Settings
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_TTL, Address, read
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from tests.support.airflow_names import redact, secrets_masker
 
 SECRET = "s3cr3t-of-the-bucket"
 TOKEN = "t0k3n-of-the-session"
@@ -98,6 +98,11 @@ def test_the_host_is_the_endpoint(host: str | None, port: int | None, endpoint: 
 def test_a_port_belongs_to_an_endpoint_in_the_extra_too() -> None:
     """There is one endpoint."""
     assert s3({"endpoint_url": "http://minio"}, port=9000).endpoint_url == "http://minio:9000"
+
+
+def test_the_port_of_aws() -> None:
+    """May be given without a host: the form of Airflow 3.3.2 can test no connection without a port."""
+    assert s3(port=443).endpoint_url is None
 
 
 @pytest.mark.parametrize(("host", "says"), [("minio:9000", "in its host, and 9001"), (None, "a port and no host")])
@@ -187,7 +192,7 @@ def test_secrets_show_nowhere() -> None:
 )
 def test_secrets_in_the_extra_are_masked_in_logs(name: str) -> None:
     """Under every name that they have there."""
-    masker = _secrets_masker()
+    masker = secrets_masker()
     masker.reset_masker()
     read(
         made(

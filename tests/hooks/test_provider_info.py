@@ -88,7 +88,7 @@ def test_every_field_of_the_form_is_a_setting() -> None:
         if "integer" in schema["type"]:
             for value in (200, "200"):
                 assert isinstance(read(made({"bucket_name": "queues", name: value})).settings, Settings)
-        if "enum" not in schema:
+        if "enum" not in schema and name != "bucket_name":
             jsonschema.Draft7Validator(schema).validate(None)  # left empty
 
 

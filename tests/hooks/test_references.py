@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from airflow.sdk.serde import deserialize, serialize
 
 from airflow_provider_pawnqueue.engine import Claim, InvalidArgumentError, MemoryStore, Message, Settings, SyncPawnQueue
 from airflow_provider_pawnqueue.engine.claims import ClaimReference
 from airflow_provider_pawnqueue.hooks import references
+from tests.support.airflow_names import deserialize, serialize
 
 HERE = Settings(s3={"bucket_name": "queues", "key_prefix": "team"})
 REFERENCE = ClaimReference("orders", "d-t-0123", 2, "session")

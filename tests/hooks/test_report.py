@@ -39,7 +39,7 @@ def test_a_queue_that_can_be_used(connection: Callable[..., str], server: FaultS
     assert " ms." in said
     assert "The lease strategy of this queue is conditional_write: " in said
     assert "What is written is read at once, and listed at once." in said
-    assert "clock is 0." in said
+    assert "agree within a second" in said
     assert SECRET not in said
     assert "\n" not in said
 
@@ -90,6 +90,31 @@ def test_no_connection_and_a_wrong_one(connection: Callable[..., str]) -> None:
     assert "bucket_name" in said
 
 
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({}, "The settings do not hold: 'Bucket' is missing."),
+        ({"bucket_name": "queues", "max_messages_per_poll": -3}, "'Batch size' must be a whole number"),
+        ({"bucket_name": "queues", "verify_tls": 3}, "s3.verify_tls must be"),
+        ({"bucket_name": "queues", "visibility_timout": 3}, "This connection has 'visibility_timout' in its extra"),
+    ],
+)
+def test_it_speaks_of_the_form(connection: Callable[..., str], extra: dict[str, object], says: str) -> None:
+    """By its labels where it has a field; and the id of the connection is one that Airflow has drawn for the moment."""
+    name = connection("mo4TNf0I", extra=extra)
+    good, said = PawnQueueHook(name).test_connection()
+    assert not good
+    assert says in said
+    assert name not in said
+
+
+def test_an_endpoint_without_a_scheme(connection: Callable[..., str], server: FaultServer) -> None:
+    """Is taken for https, and what to look at is in the form."""
+    good, said = asked(connection, server.endpoint.removeprefix("http://"))
+    assert not good
+    assert "check whether 'Endpoint' begins with http:// or https://" in said
+
+
 def test_what_airflow_itself_fails_with_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it is."""
 
@@ -104,9 +129,10 @@ def test_what_airflow_itself_fails_with_is_one_line(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("offset", "says"),
     [
-        (0.2, "clock is 0.20 s ahead of the store's."),
-        (-0.3, "clock is 0.30 s behind the store's."),
-        (-70, "clock is 70.00 s behind the store's, which the queue goes by alone."),
+        (0.2, "clock and the store's agree within a second."),
+        (-0.3, "clock and the store's agree within a second."),
+        (12.4, "clock is 12 s ahead of the store's, which the queue goes by alone."),
+        (-70, "clock is 70 s behind the store's, which the queue goes by alone."),
     ],
 )
 def test_a_clock_that_is_far_off_is_no_trouble(offset: float, says: str) -> None:

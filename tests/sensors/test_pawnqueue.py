@@ -7,15 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk import DAG
-from airflow.sdk.exceptions import (
+from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
-    AirflowRescheduleException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferred,
 )
+from airflow.sdk import DAG
 
 from airflow_provider_pawnqueue.engine import MemoryStore, StoreError, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks import references
@@ -24,6 +23,7 @@ from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
 from tests.support.airflow import TOPIC, FakeTask, connected, context_of
+from tests.support.airflow_names import AirflowRescheduleException
 from tests.triggers.test_pawnqueue import event_of
 from tools.kit.stores import HookedStore
 
