@@ -25,6 +25,7 @@ from airflow_provider_pawnqueue.engine import (
 )
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.identity import Owner
+from airflow_provider_pawnqueue.triggers.janitor_watch import JanitorWatch
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Backlog, Claim, PawnQueue
@@ -90,6 +91,7 @@ class Poll:
         self._looks = False
         self._task: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
+        self._janitor = JanitorWatch(queue, topic)
 
     # --- who waits ---
 
@@ -175,6 +177,8 @@ class Poll:
                 logger.exception("The poll of topic %s failed.", self._topic)
                 self._fail(PawnQueueError(f"The poll of topic {self._topic!r} failed: {error!r}.", topic=self._topic))
                 continue
+            if not found:
+                await self._janitor.look()
             pause = FIRST_PAUSE if found else min(pause * 2, longest)
             if self._waiters or self._bells:
                 pause = await self._rest(pause)
