@@ -74,7 +74,7 @@ class Journal:
         lines = [json.loads(line) for line in self.path.read_text().splitlines() if line.endswith("}")]
         return [Note(line["pid"], line["try"], tuple(line["ids"]), line["at"], line["wall"]) for line in lines]
 
-    def wait_for(self, condition: Callable[[list[Note]], object], what: str, seconds: float = 90.0) -> list[Note]:
+    def wait_for(self, condition: Callable[[list[Note]], object], what: str, seconds: float = 240.0) -> list[Note]:
         """Wait until the notes are so."""
         deadline = time.monotonic() + seconds
         while not condition(notes := self.notes()):

@@ -92,7 +92,7 @@ def test_retries_and_dead_letters(airflow: Airflow, example: Callable[[str], Non
     airflow.run("payments")  # whoever claims next buries it
     [letter] = queue.dead_letters("payments")
     assert letter.message.id == bad
-    assert "an amount is above zero" in letter.reason
+    assert "an amount is above zero" in f"{letter.reason} {letter.error}"
     assert good not in {message.id for message in queue.peek("payments")}
     assert left_of(queue, "payments") == {"dead": 1}
     airflow.run("payments_redrive", conf={"ids": [bad]})
@@ -106,10 +106,10 @@ def test_the_janitor(airflow: Airflow, example: Callable[[str], None], queue: Sy
     [run] = airflow.wait_for(
         lambda: airflow.api.runs("pawnqueue_janitor", state=["success"])[:1],
         "the janitor to have run by itself",
-        timeout=90,
+        timeout=180,
     )
     report: dict[str, Any] = airflow.api.xcom("pawnqueue_janitor", run["dag_run_id"], "sweep")
-    assert report["swept"]["failures"] == []
+    assert report["swept"]["failures"] == 0
 
 
 def test_on_arrival(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:

@@ -128,7 +128,7 @@ def test_the_triggerer_ends_between_claim_and_event(scene: Scene, seaweedfs: S3S
     run_id = scene.start()
     scene.airflow.wait_for_task(scene.dag_id, run_id, "batch.claim", "deferred")
     scene.publish()
-    _until(lambda: scene.keys("claims", client), "the trigger has claimed")
+    _until(lambda: scene.keys("claims", client), "the trigger has claimed", 120)
     (scene.airflow.kill if how == "kill" else scene.airflow.terminate)("triggerer")
     [record] = scene.keys("claims", client)
     scene.airflow.start("triggerer")
@@ -143,7 +143,7 @@ def test_a_task_is_killed_while_the_janitor_keeps_its_claim(scene: Scene, seawee
     scene.airflow.api.unpause("janitor_of_faults")
     run_id = scene.started_work()
     scene.airflow.task_processes(scene.dag_id, run_id, "batch.work").kill_task()
-    notes = scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages", 120)
+    notes = scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages")
     second = [note for note in notes if note.number == 2]
     [began] = [
         each["start_date"]
@@ -163,7 +163,7 @@ def test_a_task_whose_supervisor_is_killed_stops(scene: Scene, seaweedfs: S3Serv
     processes = scene.airflow.task_processes(scene.dag_id, run_id, "batch.work")
     processes.kill_supervisor()
     _until(lambda: not Path(f"/proc/{processes.task}").exists(), "the orphan has ended", 30)
-    scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages", 180)
+    scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages")
     scene.end(run_id)
     scene.swept(seaweedfs.client())
 
@@ -173,7 +173,7 @@ def test_a_machine_dies_under_its_task(scene: Scene, seaweedfs: S3Server) -> Non
     """Supervisor and task are gone at once; Airflow finds out, and the next try has the same messages."""
     run_id = scene.started_work()
     scene.airflow.task_processes(scene.dag_id, run_id, "batch.work").kill_both()
-    scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages", 180)
+    scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages")
     scene.end(run_id)
     scene.swept(seaweedfs.client())
 
@@ -192,7 +192,7 @@ def test_a_run_is_cleared_while_it_works(scene: Scene, seaweedfs: S3Server) -> N
     run_id = scene.started_work()
     first = scene.journal.notes()[0].pid
     scene.airflow.api.clear_run(scene.dag_id, run_id)
-    scene.journal.wait_for(lambda notes: notes[-1].pid != first, "another process has the messages", 120)
+    scene.journal.wait_for(lambda notes: notes[-1].pid != first, "another process has the messages")
     scene.end(run_id)
     scene.swept(seaweedfs.client())
 
@@ -206,7 +206,7 @@ def test_a_run_is_marked_failed_while_it_works(scene: Scene, seaweedfs: S3Server
     scene.airflow.write_dags("janitor_of_faults.py", JANITOR.format(schedule="timedelta(seconds=5)"))
     scene.airflow.api.unpause("janitor_of_faults")
     again = scene.start()
-    scene.journal.wait_for(lambda notes: notes[-1].pid != first, "another process has the messages", 120)
+    scene.journal.wait_for(lambda notes: notes[-1].pid != first, "another process has the messages")
     scene.end(again)
     scene.swept(seaweedfs.client())
 
