@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 
@@ -24,21 +25,21 @@ def sanitized(parts: SplitResult) -> SplitResult:
     return parts._replace(path=parts.path.rstrip("/"))
 
 
-def inputs(settings: Settings, topic: str) -> Any:  # noqa: ANN401 - of a package that may not be there
-    """Say that a task has read a topic; None where OpenLineage is not installed."""
-    return _lineage(settings, topic, "inputs")
+def inputs(settings: Settings, *topics: str) -> Any:  # noqa: ANN401 - of a package that may not be there
+    """Say that a task has read topics; None where OpenLineage is not installed."""
+    return _lineage(settings, topics, "inputs")
 
 
-def outputs(settings: Settings, topic: str) -> Any:  # noqa: ANN401 - likewise
-    """Say that a task has written to a topic; None where OpenLineage is not installed."""
-    return _lineage(settings, topic, "outputs")
+def outputs(settings: Settings, *topics: str) -> Any:  # noqa: ANN401 - likewise
+    """Say that a task has written to topics; None where OpenLineage is not installed."""
+    return _lineage(settings, topics, "outputs")
 
 
-def _lineage(settings: Settings, topic: str, side: str) -> Any:  # noqa: ANN401 - likewise
+def _lineage(settings: Settings, topics: Sequence[str], side: str) -> Any:  # noqa: ANN401 - likewise
     try:
         from airflow.providers.common.compat.openlineage.facet import Dataset  # noqa: PLC0415 - may not be installed
         from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415
     except ImportError:
         return None
-    namespace, _, name = uri(settings, topic).rpartition("/")
-    return OperatorLineage(**{side: [Dataset(namespace=namespace, name=name)]})
+    places = (uri(settings, topic).rpartition("/") for topic in topics)
+    return OperatorLineage(**{side: [Dataset(namespace=namespace, name=name) for namespace, _, name in places]})

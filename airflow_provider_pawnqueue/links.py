@@ -8,6 +8,7 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import BaseOperatorLink, conf
 
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.hooks.references import topics_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, TaskInstanceKey
@@ -30,18 +31,16 @@ class TopicLink(BaseOperatorLink):
         """Return where the topic of a task is shown, or nothing. Airflow asks at the task's end, in its process."""
         del ti_key
         task: Any = operator
-        topic = getattr(task, "topic", None)
-        if not isinstance(topic, str):
-            topic = topic[0] if topic else ""
+        given = getattr(task, "topic", None) or getattr(task, "topics", None) or topics_of(getattr(task, "claim", None))
+        topic = given if isinstance(given, str) else next(iter(given), "")
         return address(PawnQueueHook(task.pawnqueue_conn_id).settings, topic) if topic else ""
 
 
 def address(settings: Settings, topic: str) -> str:
     """Return where a topic is shown, or nothing where nobody has said it."""
     template: str = conf.get("pawnqueue", "topic_link", fallback="") or ("" if settings.s3.endpoint_url else _AWS)
-    return template.format(
-        bucket=quote(settings.s3.bucket_name),
-        prefix=quote(settings.s3.key_prefix),
-        topic=quote(topic),
-        region=quote(settings.s3.region_name),
-    )
+    s3 = settings.s3
+    named = {"bucket": s3.bucket_name, "prefix": s3.key_prefix, "topic": topic, "region": s3.region_name}
+    for name, value in named.items():  # and whatever else is in braces stays as it is
+        template = template.replace(f"{{{name}}}", quote(value))
+    return template

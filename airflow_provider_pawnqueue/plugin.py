@@ -7,9 +7,8 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin, hookimpl
 
-from airflow_provider_pawnqueue.operators.keys import ERROR_KEY
+from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, told
 
-_LONGEST = 2000
 _SETTLE = "PawnQueueSettleOperator"
 
 
@@ -21,8 +20,7 @@ def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any)
     if error is None or task is None or not hasattr(task_instance, "xcom_push"):
         return
     if any(after.task_type == _SETTLE for after in task.get_flat_relatives(upstream=False)):
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        task_instance.xcom_push(key=ERROR_KEY, value=text[:_LONGEST])
+        task_instance.xcom_push(key=ERROR_KEY, value=told(error))
 
 
 class PawnQueuePlugin(AirflowPlugin):

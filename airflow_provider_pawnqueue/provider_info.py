@@ -59,35 +59,51 @@ def _connection_type() -> dict[str, Any]:
                 "password": "Secret access key",
             },
             "placeholders": {
-                "host": "https://minio.example.com:9000",
-                "login": "empty: the identity that boto3 finds, or that of the AWS connection below",
+                "host": "https://minio.example.com",
+                "port": "9000",
+                "login": "empty: found by boto3, or borrowed from AWS connection",
             },
         },
+        # In the form's order. No default that is not every connection's: what a field shows is saved, and then said.
         "conn-fields": {
-            "bucket_name": _field("Bucket", "The bucket that is the queue.", minLength=3, maxLength=63),
-            "key_prefix": _field("Key prefix", "Keep all keys below it, so that queues share a bucket."),
-            "region_name": _field("Region", "The bucket's region; most other services take any.", default="us-east-1"),
+            "bucket_name": _field(
+                "Bucket", "The bucket that is the queue; it must exist.", type="string", minLength=3, maxLength=63
+            ),
+            "key_prefix": _field(
+                "Key prefix", "All keys are kept below it, so that several queues can share a bucket; may be empty."
+            ),
+            "region_name": _field(
+                "Region", "The bucket's region; empty: that of the AWS connection, or us-east-1. Most stores take any."
+            ),
+            "aws_conn_id": _field(
+                "AWS connection",
+                "Id of a connection of type aws, whose identity is borrowed: keys, roles, profiles, web identity.",
+            ),
             "addressing_style": _field(
                 "Addressing",
-                "Where the bucket is named: in the path, or in the host (virtual).",
+                "Where the bucket is named: in the path, or in the host (virtual); auto: in the path if there is an "
+                "endpoint.",
                 enum=["auto", "path", "virtual"],
                 default="auto",
             ),
-            "aws_conn_id": _field(
-                "AWS connection", "Borrow the identity of this AWS connection: assumed roles, profiles, web identity."
+            "visibility_timeout_seconds": _number(
+                "Visibility timeout (s)", "How long a claim lasts without renewal; 300 where this is empty.", 1
+            ),
+            "max_messages_per_poll": _number(
+                "Batch size", "How many messages a claim takes that does not say; 10 where this is empty.", 1
             ),
             "strategy": _field(
                 "Lease strategy",
-                "How leases are won; auto: what the bucket can.",
+                "How consumers agree on who has a message; auto: by what the bucket can do, which is tried out once.",
                 enum=["auto", "conditional_write", "csprng_verify"],
                 default="auto",
             ),
-            "jitter_min_ms": _number("Shortest jitter (ms)", "Of csprng_verify: the shortest pause after writing."),
-            "jitter_max_ms": _number("Longest jitter (ms)", "Of csprng_verify: the longest pause after writing."),
-            "visibility_timeout_seconds": _number(
-                "Visibility timeout (s)", "How long a claim lasts without renewal; 300 where this is empty."
+            "jitter_min_ms": _number(
+                "Shortest jitter (ms)", "For csprng_verify alone: the shortest pause after writing; 100 if empty."
             ),
-            "max_messages_per_poll": _number("Batch size", "How many messages one claim takes, unless it says."),
+            "jitter_max_ms": _number(
+                "Longest jitter (ms)", "For csprng_verify alone: the longest pause after writing; 400 if empty."
+            ),
         },
     }
 
@@ -96,8 +112,9 @@ def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
 
 
-def _number(label: str, description: str) -> dict[str, Any]:
-    return {"label": label, "description": description, "schema": {"type": ["integer", "null"], "minimum": 0}}
+def _number(label: str, description: str, minimum: int = 0) -> dict[str, Any]:
+    schema = {"type": ["integer", "null"], "minimum": minimum}
+    return {"label": label, "description": description, "schema": schema}
 
 
 def _options() -> dict[str, Any]:

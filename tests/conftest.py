@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tools.kit.servers import S3Server
+
+# Airflow makes a folder when it is imported, by any test: one that nobody has use for, which goes with the run.
+_AIRFLOW_HOME = tempfile.mkdtemp(prefix="airflow-home-")
+os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME
+atexit.register(lambda owner: os.getpid() == owner and shutil.rmtree(_AIRFLOW_HOME, ignore_errors=True), os.getpid())
 
 # A busy machine takes its time over one example or over making them: that is nothing about what is tested.
 hypothesis_settings.register_profile(

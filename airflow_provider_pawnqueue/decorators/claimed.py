@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import TaskGroup
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
@@ -25,6 +26,7 @@ class ClaimOutput(PlainXComArg):
         super().__init__(sensor)
         self.sensor = sensor
         self.settle: PawnQueueSettleOperator | None = None
+        self._read: dict[str, XComArg] = {}
 
     @property
     def messages(self) -> XComArg:
@@ -32,15 +34,32 @@ class ClaimOutput(PlainXComArg):
 
         They go through XCom: this is for hundreds, not for many thousands.
         """
-        return PawnQueueMessagesOperator(
-            task_id="messages", claim=self, pawnqueue_conn_id=self.sensor.pawnqueue_conn_id
-        ).output
+        return self._reading("messages", None)
 
     def batches(self, size: int) -> XComArg:
         """Its messages, in lists of so many: ``work.expand(messages=claim.batches(50))``."""
-        return PawnQueueMessagesOperator(
-            task_id=f"batches_of_{size}", claim=self, batch=size, pawnqueue_conn_id=self.sensor.pawnqueue_conn_id
-        ).output
+        return self._reading(f"batches_of_{size}", size)
+
+    def _reading(self, task_id: str, batch: int | None) -> XComArg:
+        """Return the output of the task that reads them, which is made where it is first asked for."""
+        if task_id not in self._read:
+            if self.settle is not None:
+                raise ValueError(
+                    "The messages of a claim are asked for in the block of its `with claimed(...)`: behind it they are "
+                    "settled."
+                )
+            self._read[task_id] = PawnQueueMessagesOperator(
+                task_id=task_id,
+                claim=self,
+                batch=batch,
+                pawnqueue_conn_id=self.sensor.pawnqueue_conn_id,
+                task_group=self.sensor.task_group,
+            ).output
+        return self._read[task_id]
+
+
+#: What the name of a task group may not have in it: topics may be templates.
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @contextmanager
@@ -64,8 +83,11 @@ def claimed(  # noqa: PLR0913 - all but the topic have a default
     :param delay: requeue: not to be delivered for so many seconds.
     :param sensor_arguments: any others of :class:`PawnQueueSensor`: ``max_messages``, ``min_messages``, ``ttl``, ...
     """
-    first = topic if isinstance(topic, str) else topic[0]
-    with TaskGroup(group_id or first.replace(".", "_")) as group:
+    if not topic:
+        raise ValueError(f"claimed(topic={topic!r}): name a topic, or a list of topics.")
+    named = _NO_NAME.sub("_", topic if isinstance(topic, str) else topic[0]).strip("_") or "claimed"
+    # Several blocks for one topic are "orders", "orders__1", ...; a name that was given is taken as it is.
+    with TaskGroup(group_id or named, add_suffix_on_collision=group_id is None) as group:
         sensor = PawnQueueSensor(
             task_id="claim", topic=topic, pawnqueue_conn_id=pawnqueue_conn_id, deferrable=deferrable, **sensor_arguments
         )

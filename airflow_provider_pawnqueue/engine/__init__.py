@@ -7,6 +7,7 @@ of ``docs/protocol.md``; ``⚑`` marks a rule that keeps a promise of the protoc
 
 from airflow_provider_pawnqueue.engine import events
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
+from airflow_provider_pawnqueue.engine.claims.looking import LastClaim
 from airflow_provider_pawnqueue.engine.counting import Backlog, Stats
 from airflow_provider_pawnqueue.engine.dead_letters import DeadLetter, DeadLetterPage
 from airflow_provider_pawnqueue.engine.errors import (
@@ -56,6 +57,7 @@ __all__ = [
     "InvalidPayloadError",
     "InvalidTopicError",
     "KeepAlive",
+    "LastClaim",
     "LeaseLostError",
     "Location",
     "MemoryStore",

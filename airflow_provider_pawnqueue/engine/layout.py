@@ -67,6 +67,11 @@ def topic_marker(topic: str) -> str:
     return f"{topic}/.topic"
 
 
+def swept(topic: str) -> str:
+    """Return the key of the object whose date says when a janitor last swept the topic."""
+    return f"{topic}/.swept"
+
+
 def topic_folder(topic: str) -> str:
     """Return the folder that all of a topic's objects are in."""
     return f"{topic}/"

@@ -8,7 +8,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from airflow_provider_pawnqueue.engine import layout, removal
+from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.arguments import (
     Chosen,
     checked_callback,
@@ -20,10 +20,10 @@ from airflow_provider_pawnqueue.engine.arguments import (
     checked_reasons,
     chosen_ids,
 )
-from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
+from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.leaving import leave
-from airflow_provider_pawnqueue.engine.claims.looking import messages
+from airflow_provider_pawnqueue.engine.claims.looking import LastClaim, last_claim, messages
 from airflow_provider_pawnqueue.engine.claims.recorded import latest_generations
 from airflow_provider_pawnqueue.engine.claims.renewing import renew
 from airflow_provider_pawnqueue.engine.concurrency import all_of
@@ -32,17 +32,14 @@ from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_
 from airflow_provider_pawnqueue.engine.health import Health, health
 from airflow_provider_pawnqueue.engine.inspect_topic import Location, find, peek
 from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, finish, sweep
-from airflow_provider_pawnqueue.engine.lifetime import Lifetime
 from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
 from airflow_provider_pawnqueue.engine.probe import ProbeResult, probe
 from airflow_provider_pawnqueue.engine.publish import NewMessage, Publisher, checked_messages
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.redrive import RedriveResult, redrive
-from airflow_provider_pawnqueue.engine.registry import Heartbeat, Registration, Registry
-from airflow_provider_pawnqueue.engine.removal import Removed
 from airflow_provider_pawnqueue.engine.settings import Settings
 from airflow_provider_pawnqueue.engine.terms import NACK, Holding, Keeping, Nack, Renewal, Wanted
-from airflow_provider_pawnqueue.engine.topics import KnownTopics, Topic, TopicOptions, Topics
+from airflow_provider_pawnqueue.engine.topic_desk import TopicDesk
 from airflow_provider_pawnqueue.engine.waiting import until_free, until_there
 
 if TYPE_CHECKING:
@@ -50,25 +47,18 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.errors import LeaseLostError
     from airflow_provider_pawnqueue.engine.events import Listener
-    from airflow_provider_pawnqueue.engine.layout import Role
-    from airflow_provider_pawnqueue.engine.records import BucketRecord, RegistrationRecord, TopicRecord
+    from airflow_provider_pawnqueue.engine.records import BucketRecord
     from airflow_provider_pawnqueue.engine.store.credentials import Session
     from airflow_provider_pawnqueue.engine.store.port import Store
 
 
-class PawnQueue:
+class PawnQueue(TopicDesk):
     """A queue in a bucket. Made by :meth:`open`, and used in the event loop that opened it."""
 
     def __init__(self, context: Context, agreed: BucketRecord) -> None:
-        self._context = context
+        super().__init__(context)
         self._agreed = agreed
-        self._life = Lifetime(context.clock)
-        self._topics = Topics(context)
-        self._known_topics = KnownTopics(context, self._topics)
         self._publisher = Publisher(context)
-        self._claims = Claims(context)
-        self._registry = Registry(context)
-        self._heartbeat = Heartbeat(self._registry, context.clock, context.settings.registry.heartbeat_interval_seconds)
         self._kept: list[KeepAlive] = []
 
     @staticmethod
@@ -133,92 +123,6 @@ class PawnQueue:
         """Measure how well the store answers, and how far this machine's clock is from its own."""
         self._life.check_open()
         return await health(self._context)
-
-    # --- topics ---
-
-    async def create_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
-        """Create the topic if it does not exist, and return it. Creating it again changes nothing.
-
-        :param max_deliveries: after so many deliveries without a settlement a message is buried; None: never.
-        :raises InvalidTopicError: it is no topic name.
-        :raises TopicExistsError: it exists with other settings than those given here.
-        """
-        self._life.check_open()
-        return Topic.of(await self._topics.create(topic, settings))
-
-    async def update_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
-        """Change settings of the topic for everyone, and return it."""
-        self._life.check_open()
-        return Topic.of(await self._known_topics.update(topic, settings))
-
-    async def topic(self, topic: str) -> Topic:
-        """Return a topic, with what is set for it.
-
-        :raises TopicNotFoundError: it does not exist.
-        """
-        self._life.check_open()
-        return Topic.of(await self._topics.get(topic))
-
-    async def list_topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
-        self._life.check_open()
-        return await self._topics.names()
-
-    async def delete_topic(self, topic: str, *, force: bool = False, dry_run: bool = False) -> Removed:
-        """Delete the topic, if nothing is left in it; what claims have left that have ended goes with it.
-
-        It takes a second, which is how long other processes may go on publishing into it.
-
-        :param force: delete all that is in it too: messages, whoever works on them, and dead letters.
-        :param dry_run: change nothing: raise where the deletion would, else count what would be deleted.
-        :raises TopicNotEmptyError: there are messages, leases, unfinished claims or dead letters: how many, roughly.
-        """
-        self._life.check_open()
-        checked_flags("delete_topic", force=force, dry_run=dry_run)
-        self._claims.forget([topic])
-        try:
-            return await removal.delete(self._context, self._topics, topic, force=force, dry_run=dry_run)
-        finally:
-            self._known_topics.forget(topic)
-
-    async def purge(
-        self, topic: str, *, messages: bool = True, dead_letters: bool = False, dry_run: bool = False
-    ) -> Removed:
-        """Remove the messages of a topic, those too that somebody works on, or its dead letters; the topic goes on.
-
-        :param messages: whether messages are removed.
-        :param dead_letters: whether dead letters are.
-        :param dry_run: change nothing, and count what would be removed.
-        """
-        self._life.check_open()
-        checked_flags("purge", messages=messages, dead_letters=dead_letters, dry_run=dry_run)
-        await self._topic(topic, "purge")
-        try:
-            return await removal.purge(
-                self._context, topic, messages=messages, dead_letters=dead_letters, dry_run=dry_run
-            )
-        finally:
-            self._claims.look_anew(topic)
-
-    # --- who is here ---
-
-    async def register_producer(self, name: str) -> Registration:
-        """Return the producer's registration; a name has one id, in all processes and for ever."""
-        return Registration.of(await self._register("producers", name))
-
-    async def register_consumer(self, name: str) -> Registration:
-        """Return the consumer's registration; a name has one id, in all processes and for ever."""
-        return Registration.of(await self._register("consumers", name))
-
-    async def list_producers(self) -> list[Registration]:
-        """Return every producer that ever registered, and when it was last seen."""
-        self._life.check_open()
-        return [Registration.of(entry) for entry in await self._registry.everyone("producers")]
-
-    async def list_consumers(self) -> list[Registration]:
-        """Return every consumer that ever registered, and when it was last seen."""
-        self._life.check_open()
-        return [Registration.of(entry) for entry in await self._registry.everyone("consumers")]
 
     # --- messages ---
 
@@ -367,6 +271,14 @@ class PawnQueue:
         wanted = checked_claim_ids(claim_ids)
         await self._topic(topic, "known_claims")
         return set(await latest_generations(self._context, topic, wanted))
+
+    async def last_claim(self, topic: str, claim_id: str) -> LastClaim | None:
+        """Show the newest claim under an id without working for it, or None where there is no record: two requests."""
+        self._life.check_open()
+        layout.checked_topic(topic)
+        layout.checked_claim_id(claim_id)
+        await self._topic(topic, "last_claim")
+        return await last_claim(self._context, topic, claim_id)
 
     async def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim for as long as it was claimed for, from now on: one request, whatever its size.
@@ -604,15 +516,6 @@ class PawnQueue:
             await self._heartbeat.stop()
             await self._context.time.aclose()
             await self._context.store.aclose()
-
-    async def _topic(self, topic: str, operation: str) -> TopicRecord:
-        return await self._known_topics.get(topic, operation)
-
-    async def _register(self, role: Role, name: str) -> RegistrationRecord:
-        self._life.check_open()
-        registration = await self._registry.register(role, name)
-        self._heartbeat.start()
-        return registration
 
     def __repr__(self) -> str:
         """Show which queue it is: no secret is in it."""

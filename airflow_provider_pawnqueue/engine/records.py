@@ -117,6 +117,14 @@ class TopicRecord(Record):
         return self.model_dump(mode="json", by_alias=True)
 
 
+class SweptRecord(Record):
+    """``{topic}/.swept``: a janitor has swept the topic to the end. When, the object's date tells."""
+
+    what: ClassVar[str] = "note of a sweep"
+
+    topic: str
+
+
 class RegistrationRecord(Record):
     """``_registry/{role}/{id}.json``: a producer or a consumer, and when it was last here."""
 

@@ -29,6 +29,7 @@ from airflow_provider_pawnqueue.engine.terms import NACK
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.arguments import Chosen
     from airflow_provider_pawnqueue.engine.claims import ClaimReference, KeepAlive, Settlement
+    from airflow_provider_pawnqueue.engine.claims.looking import LastClaim
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.counting import Backlog, Stats
     from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage
@@ -328,6 +329,10 @@ class SyncPawnQueue:
         """Return those of these claim ids that have a record."""
         drawn = self._drawn(claim_ids)
         return self._run(lambda queue: queue.known_claims(topic, drawn))
+
+    def last_claim(self, topic: str, claim_id: str) -> LastClaim | None:
+        """Show the newest claim under an id, as its record shows it."""
+        return self._run(lambda queue: queue.last_claim(topic, claim_id))
 
     def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim for as long as it was claimed for, from now on."""

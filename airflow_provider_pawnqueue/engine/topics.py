@@ -51,10 +51,17 @@ class Topic:
     created_at: datetime | None = None
     """None where its marker does not tell: made by hand, or by another library."""
 
+    swept_at: datetime | None = None
+    """When a janitor last swept it to the end, in whole seconds of the store's time; None: never. It is asked for where
+    one topic is (``queue.topic``), and nowhere else."""
+
     @classmethod
-    def of(cls, record: TopicRecord) -> Self:
+    def of(cls, record: TopicRecord, swept_at: datetime | None = None) -> Self:
         """Show a stored topic."""
-        return cls(record.name, record.settings, instant(record.created_at))
+        created = instant(record.created_at)
+        # What an earlier topic of this name has left by a request that landed late says nothing of this one.
+        is_its = swept_at is not None and (created is None or swept_at >= created.replace(microsecond=0))
+        return cls(record.name, record.settings, created, swept_at if is_its else None)
 
 
 class Topics:
@@ -118,6 +125,11 @@ class Topics:
         if found is None:
             raise missing(topic, operation)
         return found[0]
+
+    async def swept_at(self, topic: str) -> datetime | None:
+        """Return when a janitor last swept the topic: one HEAD."""
+        note = await self._store.head(layout.swept(topic))
+        return None if note is None else note.last_modified
 
     async def names(self) -> list[str]:
         """Return the names of all topics: one LIST, and a HEAD for each folder, as a folder alone makes no topic."""

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 MOST_ROUNDS: Final = 1000
 #: Why what a cleared task had is given back.
 CLEARED: Final = "its task was cleared"
+#: When a task that was cleared looks again, if it was not ended until then.
+_OUTDATED_WAITS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +46,40 @@ class Wish:
         return self.owner if owner is None else owner.claim_id
 
 
-async def claimed(queue: PawnQueue, wish: Wish) -> Claim:
+async def claimed(queue: PawnQueue, wish: Wish, *, is_known: bool = True) -> Claim:
     """Claim once, without waiting. A claim without messages: there is none to be had.
 
     ⚑ §4, Idempotent by claim id: the claim that this task has is found again, as far as it is not settled; a new one
     begins only after the last one has ended.
 
-    :raises ClaimBusyError: somebody else works for this task's claim.
+    :param is_known: whether the task may have had a claim before; that is looked for then.
+    :raises ClaimBusyError: somebody else works for this task's claim; or it was cleared, and its successor claims.
     """
     owner = Owner.parse(wish.owner)
+    if owner is None:
+        return await _claim(queue, wish)
+    if is_known:
+        owner = await _latest(queue, wish, owner)
+    former = ""
     for _ in range(MOST_ROUNDS):
+        wish = replace(wish, owner=str(owner))
         try:
             claim = await _claim(queue, wish)
         except ClaimBusyError as busy:
             other = Owner.parse(busy.owner)
-            if owner is None or other is None or other == owner:
-                raise
-            if owner.succeeds(other):
-                await _give_back(queue, wish, busy.owner)
-            elif other.is_later_round_of(owner):
-                owner, wish = other, replace(wish, owner=busy.owner)
+            if other is not None and other.is_later_round_of(owner):
+                owner = other
+            elif other is not None and owner.succeeds(other) and former != busy.owner:
+                former = busy.owner
+                await released(queue, wish, CLEARED)
             else:
-                raise  # this one is what was cleared
+                raise  # somebody works on it; or this one is what was cleared
             continue
-        if claim or not claim.recorded or not claim.was_handed_out or owner is None:
+        if claim or not claim.recorded or not claim.was_handed_out:
             return claim
         # It has ended: settled by hand, or taken over as nobody kept it. The task waits for another batch.
         logger.info("Claim %s of topic %s has ended (%s): the task claims anew.", claim.stem, wish.topic, claim.state)
         owner = owner.next_round
-        wish = replace(wish, owner=str(owner))
     raise InvalidArgumentError(
         f"Task {wish.owner!r} has lost {MOST_ROUNDS} claims of topic {wish.topic!r}, one after the other: give it a "
         "longer ttl, or run a janitor DAG.",
@@ -81,12 +88,37 @@ async def claimed(queue: PawnQueue, wish: Wish) -> Claim:
     )
 
 
+async def _latest(queue: PawnQueue, wish: Wish, owner: Owner) -> Owner:
+    """Return this task in the round in which it is.
+
+    :raises ClaimBusyError: it was cleared, and is but a rest of itself: all that there is belongs to its successor.
+    """
+    last = await queue.last_claim(wish.topic, wish.claim_id)
+    other = None if last is None else Owner.parse(last.owner)
+    if last is None or other is None or other.claim_id != owner.claim_id:
+        return owner
+    if other.clear_number > owner.clear_number or (
+        other.clear_number == owner.clear_number and CLEARED in last.reasons
+    ):
+        raise ClaimBusyError(
+            f"The {owner.sentence} was cleared meanwhile: what it waits for in {wish.topic!r} is its successor's.",
+            claim_id=wish.claim_id,
+            owner=last.owner,
+            retry_after=_OUTDATED_WAITS,
+            topic=wish.topic,
+            operation="claim",
+        )
+    return other if other.is_later_round_of(owner) else owner
+
+
 async def _claim(queue: PawnQueue, wish: Wish) -> Claim:
-    ttl = wish.ttl if wish.ttl is not None else queue.settings.polling.visibility_timeout_seconds
+    polling = queue.settings.polling
+    ttl = wish.ttl if wish.ttl is not None else polling.visibility_timeout_seconds
+    most = wish.max_messages if wish.max_messages is not None else max(polling.max_messages_per_poll, wish.min_messages)
     return await queue.claim(
         wish.topic,
         wish.consumer,
-        max_messages=wish.max_messages,
+        max_messages=most,
         ttl=ttl,
         claim_id=wish.claim_id,
         owner=wish.owner,
@@ -94,28 +126,17 @@ async def _claim(queue: PawnQueue, wish: Wish) -> Claim:
     )
 
 
-async def _give_back(queue: PawnQueue, wish: Wish, former: str) -> None:
-    """Give back what this task had before it was cleared, as soon as nobody works on it any more.
+def is_worth_it(wish: Wish, pending: int, backlog: Backlog | None) -> bool:
+    """Say whether there are as many messages as a task wants at once, or the oldest has waited for long enough.
 
-    :raises ClaimBusyError: somebody does.
+    :param pending: how many of the backlog are left, after what others were given.
     """
-    claim = await _claim(queue, replace(wish, owner=former))
-    if claim:
-        logger.info("Claim %s of topic %s is given back, as %s.", claim.stem, wish.topic, CLEARED)
-        try:
-            await queue.nack(claim, requeue=True, reason=CLEARED)
-        except LeaseLostError as error:
-            logger.info("Of claim %s, others have some messages by now: %s", claim.stem, error)
-
-
-def is_worth_it(wish: Wish, backlog: Backlog | None) -> bool:
-    """Say whether there are as many messages as a task wants at once, or the oldest has waited for long enough."""
     if wish.min_messages <= 1 or backlog is None:
         return True
-    if backlog.pending >= wish.min_messages:
+    if pending >= wish.min_messages:
         return True
     age = backlog.oldest_age_seconds
-    return bool(backlog.pending) and wish.max_wait is not None and age is not None and age >= wish.max_wait
+    return pending > 0 and wish.max_wait is not None and age is not None and age >= wish.max_wait
 
 
 async def handed_over(queue: PawnQueue, claim: Claim) -> dict[str, Any]:
@@ -127,16 +148,34 @@ async def handed_over(queue: PawnQueue, claim: Claim) -> dict[str, Any]:
     return references.to_xcom(await queue.leave(claim), queue.settings, count=count, size=size)
 
 
-async def released(queue: PawnQueue, wish: Wish, reason: str) -> int:
-    """Give back what a task has claimed, as it is not to have it any more; return how many messages that were."""
-    if not await queue.known_claims(wish.topic, [wish.claim_id]):
+async def released(queue: PawnQueue, wish: Wish, reason: str, *, wait: float = 0.0) -> int:
+    """Give back what a task has claimed, as it is not to have it any more; return how many messages that were.
+
+    What it had before it was cleared is given back too, and what its successor has is not. Nothing is claimed.
+
+    :param wait: for how many seconds to wait for whoever works on it.
+    :raises ClaimBusyError: somebody works on it, and goes on.
+    """
+    last = await queue.last_claim(wish.topic, wish.claim_id)
+    if last is None or not last.is_open or not _is_of(wish.owner, last.owner):
         return 0
-    owner = Owner.parse(wish.owner)
+    ttl = wish.ttl if wish.ttl is not None else queue.settings.polling.visibility_timeout_seconds
     try:
-        claim = await _claim(queue, wish)
-    except ClaimBusyError as busy:
-        other = Owner.parse(busy.owner)
-        if owner is None or other is None or not other.is_later_round_of(owner):
-            raise
-        claim = await _claim(queue, replace(wish, owner=busy.owner))
-    return len((await queue.nack(claim, requeue=True, reason=reason)).released) if claim else 0
+        claim = await queue.attach(
+            last.reference, ttl=ttl, session_ttl=min(SESSION_TTL, ttl), wait=wait, payloads=False
+        )
+        if not claim:
+            return 0
+        logger.info("Claim %s of topic %s is given back: %s.", claim.stem, wish.topic, reason)
+        return len((await queue.nack(claim, requeue=True, reason=reason)).released)
+    except LeaseLostError as error:
+        logger.info("Of claim %s of topic %s, others have some messages by now: %s", wish.claim_id, wish.topic, error)
+        return len(error.settlement.released) if error.settlement is not None else 0
+
+
+def _is_of(mine: str, other: str) -> bool:
+    """Say whether the other one is this task, in any round of it, also before it was cleared."""
+    owner, holder = Owner.parse(mine), Owner.parse(other)
+    if owner is None or holder is None:
+        return mine == other
+    return holder.claim_id == owner.claim_id and holder.clear_number <= owner.clear_number

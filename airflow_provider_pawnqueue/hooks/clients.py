@@ -10,13 +10,17 @@ import atexit
 import logging
 import os
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import PawnQueueError, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import ConfigError, PawnQueueError, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks import telemetry
 from airflow_provider_pawnqueue.hooks.connection import Address, aws_hook
+from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.store.credentials import Session
     from airflow_provider_pawnqueue.engine.store.port import Store
 
 logger = logging.getLogger(__name__)
@@ -57,6 +61,7 @@ class Clients:
         """Close them all. What is not settled is left to whoever comes by its claim's id, who need not wait."""
         if self._pid != os.getpid():
             return
+        SESSIONS.rest()  # lest they take their queue's end for the loss of their claims, and stop the task
         for queue in list(self._queues.values()):
             try:
                 queue.close(keep_claims=True)
@@ -66,10 +71,11 @@ class Clients:
 
     def _begin(self) -> None:
         """Begin anew in this process: what its parent had open is the parent's."""
-        self._pid = os.getpid()
-        self._queues.clear()
-        self._opening.clear()
+        self._queues = {}
+        self._opening = {}
+        self._pid = os.getpid()  # last: whoever looks without the lock sees nothing of the parent's
         atexit.register(self.close)
+        _before_the_threads_end(self.close)
 
     def forget(self) -> None:
         """Forget a lock that another thread of the parent may have held at the moment of the fork."""
@@ -80,8 +86,32 @@ def opened(address: Address, store: Store | None = None) -> SyncPawnQueue:
     """Open a queue; who calls closes it."""
     session = None
     if store is None and address.aws_conn_id:
-        session = aws_hook(address.aws_conn_id).get_session(region_name=address.settings.s3.region_name)
+        session = _session(address.aws_conn_id, address.settings.s3.region_name)
     return SyncPawnQueue.open(address.settings, store=store, session=session, on_event=telemetry.record)
+
+
+def _session(aws_conn_id: str, region: str) -> Session:
+    try:
+        session: Session = aws_hook(aws_conn_id).get_session(region_name=region)
+    except Exception as error:  # noqa: BLE001 - whatever the token service, the file or the plug-in says that it asks
+        raise ConfigError(
+            f"The AWS connection {aws_conn_id!r} gives no identity ({type(error).__name__}: {error}): correct it, or "
+            "take aws_conn_id out of the connection that borrows it.",
+            operation="open",
+            cause=error,
+        ) from None
+    return session
+
+
+def _before_the_threads_end(work: Callable[[], None]) -> None:
+    """Have something done at the end of the process while its executors still take work, of which requests are made.
+
+    When a script ends, they are shut down before what ``atexit`` knows is done; a task of Airflow's does that alone.
+    """
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with suppress(RuntimeError):  # it is too late
+            register(work)
 
 
 #: Those of this process.

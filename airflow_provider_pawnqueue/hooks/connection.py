@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +35,22 @@ _SHORT: Final = {
     "batch_size": "polling.max_messages_per_poll",
 }
 _TTL: Final = "polling.visibility_timeout_seconds"
+_REFRESH: Final = "polling.lease_refresh_interval_seconds"
+#: Below this, the default of how often a claim is renewed is too seldom, of which nobody has to think who gives a ttl.
+_SHORT_TTL: Final = 40.0
+#: What says who we are: a connection has these itself, or borrows them all.
+_IDENTITY: Final = (
+    "s3.aws_access_key_id",
+    "s3.aws_secret_access_key",
+    "s3.aws_session_token",
+    "s3.profile_name",
+    "s3.role_arn",
+    "s3.role_session_name",
+    "s3.role_external_id",
+)
+#: Not wrong where there is no host; the form of some releases of Airflow tests no connection without a port.
+_PORT_OF_AWS: Final = 443
+_SECRETS: Final = ("s3.aws_secret_access_key", "s3.aws_session_token")
 #: Types under which a connection may come from an environment variable or a secrets backend that has none of ours.
 _NO_TYPE: Final = frozenset({"", CONN_TYPE, "generic"})
 
@@ -42,6 +61,8 @@ class Address:
 
     settings: Settings
     aws_conn_id: str | None = None
+    #: A digest of what that connection says: when its keys are replaced, this is another address.
+    borrowed: str = field(default="", repr=False)
 
 
 def read(connection: Connection) -> Address:
@@ -60,8 +81,9 @@ def read(connection: Connection) -> Address:
         )
     given = _flat(_extra(connection), name)
     aws_conn_id = given.pop("aws_conn_id", None)
-    if connection.host:
-        given["s3.endpoint_url"] = _endpoint(connection)
+    endpoint = _endpoint(connection, given.get("s3.endpoint_url"))
+    if endpoint:
+        given["s3.endpoint_url"] = endpoint
     if connection.login:
         given["s3.aws_access_key_id"] = connection.login
     if connection.password:
@@ -69,13 +91,53 @@ def read(connection: Connection) -> Address:
     if connection.schema and "s3.bucket_name" not in given:
         given["s3.bucket_name"] = connection.schema
     given.setdefault(_TTL, DEFAULT_TTL)
-    if aws_conn_id:
-        given |= {path: value for path, value in _borrowed(str(aws_conn_id)).items() if path not in given}
+    with suppress(TypeError, ValueError):  # what is no time is told of below
+        if 0 < float(given[_TTL]) < _SHORT_TTL:
+            given.setdefault(_REFRESH, float(given[_TTL]) / 4)
+    _mask(given)
+    borrowed = ""
+    if aws_conn_id is not None:
+        _check_one_identity(given, aws_conn_id, name)
+        place, borrowed = _borrowed(aws_conn_id, name)
+        given = place | given
     try:
-        settings = Settings.from_dict(_nested(given), environ={})
+        settings = Settings.model_validate(_nested(given))
     except ConfigError as error:
         raise ConfigError(f"Connection {name!r}: {error}", operation="open") from None
-    return Address(settings, str(aws_conn_id) if aws_conn_id else None)
+    return Address(settings, aws_conn_id, borrowed)
+
+
+def missing(name: str) -> str:
+    """Say what to do about a connection that is not there."""
+    return (
+        f"There is no connection {name!r}: make one of type {CONN_TYPE!r} (Admin, Connections), or set the environment "
+        f"variable AIRFLOW_CONN_{name.upper()}."
+    )
+
+
+def _mask(given: Mapping[str, Any]) -> None:
+    """Have Airflow's logs hide the secrets, by whatever name they were given."""
+    from airflow.providers.common.compat.sdk import mask_secret  # noqa: PLC0415 - not at import: DAG files are parsed often
+
+    for path in _SECRETS:
+        if given.get(path):
+            mask_secret(str(given[path]))
+
+
+def _check_one_identity(given: Mapping[str, Any], aws_conn_id: object, name: str) -> None:
+    if not isinstance(aws_conn_id, str):
+        raise ConfigError(
+            f"Connection {name!r}: aws_conn_id must be the id of an AWS connection, not a value of type "
+            f"{type(aws_conn_id).__name__}.",
+            operation="open",
+        )
+    own = [path for path in _IDENTITY if path in given]
+    if own:
+        raise ConfigError(
+            f"Connection {name!r} borrows the identity of {aws_conn_id!r} (aws_conn_id), and has one of its own "
+            f"({', '.join(own)}): take one of the two out.",
+            operation="open",
+        )
 
 
 def _extra(connection: Connection) -> Mapping[str, Any]:
@@ -109,7 +171,11 @@ def _flat(extra: Mapping[str, Any], name: str) -> dict[str, Any]:
                 + (f": did you mean {near[0]!r}?" if near else ": take it out, or correct its name."),
                 operation="open",
             )
-        given[path] = value
+        if given.setdefault(path, value) != value:
+            raise ConfigError(
+                f"Connection {name!r} says {path} twice in its extra, in two ways: take one of them out.",
+                operation="open",
+            )
     return given
 
 
@@ -119,6 +185,11 @@ def _unfolded(extra: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]
         path = f"{above}.{key}" if above else str(key)
         found += _unfolded(value, path) if isinstance(value, Mapping) else [(path, value)]
     return found
+
+
+def path_of(name: str) -> str:
+    """Return the dotted path of a setting that a connection's extra has by a name of its own."""
+    return _known()[name]
 
 
 @cache
@@ -131,11 +202,30 @@ def _known() -> Mapping[str, str]:
     return names | {path: path for path in paths} | dict(_SHORT) | {"aws_conn_id": "aws_conn_id"}
 
 
-def _endpoint(connection: Connection) -> str:
-    host = str(connection.host)
-    bare = host.partition("://")[2] or host
-    has_port = bare.rpartition("]")[2].count(":") == 1  # an IPv6 address has colons of its own
-    return f"{host.rstrip('/')}:{connection.port}" if connection.port and not has_port else host
+def _endpoint(connection: Connection, otherwise: object) -> str | None:
+    """Return the endpoint: the host, which may have a scheme and a port in it, with the port's own field."""
+    given = connection.host or (otherwise if isinstance(otherwise, str) else "")
+    if not given:
+        if connection.port and connection.port != _PORT_OF_AWS:
+            raise ConfigError(
+                f"Connection {connection.conn_id!r} has a port and no host: give the host as well, or neither for AWS.",
+                operation="open",
+            )
+        return None
+    scheme, mark, host = given.rpartition("://")
+    host = host.rstrip("/")
+    if host.count(":") > 1 and "[" not in host:
+        host = f"[{host}]"  # a bare IPv6 address
+    port = re.search(r"(?<=:)\d+$", host.rpartition("]")[2])
+    if connection.port and port is None:
+        host = f"{host}:{connection.port}"
+    elif connection.port and port is not None and int(port[0]) != connection.port:
+        raise ConfigError(
+            f"Connection {connection.conn_id!r} has port {port[0]} in its host, and {connection.port} in its field: "
+            "take one of them out.",
+            operation="open",
+        )
+    return f"{scheme}{mark}{host}"
 
 
 def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,16 +239,32 @@ def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _borrowed(aws_conn_id: str) -> dict[str, Any]:
-    """Return what an AWS connection says of the place; its identity is asked for when the queue is opened."""
+def _borrowed(aws_conn_id: str, name: str) -> tuple[dict[str, Any], str]:
+    """Return what an AWS connection says of the place, and a digest of it.
+
+    Its identity is asked for when the queue is opened.
+    """
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook  # noqa: PLC0415 - as above
+
+    try:
+        connection = BaseHook.get_connection(aws_conn_id)
+    except AirflowNotFoundException:  # the amazon provider would go on as whoever this machine is
+        raise ConfigError(
+            f"Connection {name!r} borrows the identity of the AWS connection {aws_conn_id!r} (aws_conn_id), and there "
+            "is none of that id: make it, or correct the id.",
+            operation="open",
+        ) from None
     hook = aws_hook(aws_conn_id)
     found = {"s3.region_name": hook.region_name, "s3.endpoint_url": hook.conn_config.get_service_endpoint_url("s3")}
     verify = hook.verify
-    if verify is False:
+    word = str(verify).lower()
+    if word == "false":
         found["s3.verify_tls"] = False
-    elif isinstance(verify, str):
+    elif isinstance(verify, str) and word != "true":
         found["s3.ca_bundle"] = verify
-    return {path: value for path, value in found.items() if value is not None}
+    said = json.dumps([connection.conn_type, connection.login, connection.password, connection.extra])
+    place = {path: value for path, value in found.items() if value not in (None, "")}
+    return place, hashlib.sha256(said.encode()).hexdigest()
 
 
 def aws_hook(aws_conn_id: str) -> Any:  # noqa: ANN401 - the amazon provider is imported where it is used

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
-from airflow.providers.common.compat.sdk import BaseHook
+from airflow.providers.common.compat.connection import get_async_connection
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, redact
 
-from airflow_provider_pawnqueue.engine import Claim, PawnQueue, PawnQueueError, Settings, SyncPawnQueue
-from airflow_provider_pawnqueue.hooks import connection, references, report, sessions
+from airflow_provider_pawnqueue.engine import (
+    Claim,
+    PawnQueue,
+    PawnQueueError,
+    Settings,
+    SyncPawnQueue,
+)
+from airflow_provider_pawnqueue.hooks import connection, references, report, reports, sessions
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
+from airflow_provider_pawnqueue.hooks.identity import in_a_task
+from airflow_provider_pawnqueue.hooks.patience import patiently
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
 
 if TYPE_CHECKING:
@@ -22,6 +32,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+#: So long *Test connection* tries, in seconds: somebody waits for it before a form.
+_PATIENCE_OF_A_FORM = 5.0
 
 
 def _sync(method: Callable[Concatenate[SyncPawnQueue, P], T]) -> Callable[Concatenate[PawnQueueHook, P], T]:
@@ -52,6 +65,8 @@ class PawnQueueHook(BaseHook):
     Each has a twin for callers in an event loop, whose name begins with ``a``: ``publish`` and ``apublish``. A process
     has one client for each connection, which is closed when the process ends.
 
+    A task that knows what became of single messages says so by :meth:`report`; who settles the claim goes by that.
+
     Where a call takes a claim, it takes what the sensor returned as well: it attaches to it then.
 
     :param pawnqueue_conn_id: the connection that says where the queue is, and who we are to it.
@@ -73,7 +88,11 @@ class PawnQueueHook(BaseHook):
     def address(self) -> Address:
         """Where the queue is, and who we are to it, as the connection says."""
         if self._address is None:
-            self._address = connection.read(self.get_connection(self.pawnqueue_conn_id))
+            try:
+                found = self.get_connection(self.pawnqueue_conn_id)
+            except AirflowNotFoundException:
+                raise AirflowNotFoundException(connection.missing(self.pawnqueue_conn_id)) from None
+            self._address = connection.read(found)
         return self._address
 
     @property
@@ -97,7 +116,10 @@ class PawnQueueHook(BaseHook):
     async def client(self) -> SyncPawnQueue:
         """Return the open queue of this process. Opening one blocks no loop, and neither does AWS's token service."""
         if self._address is None:
-            found = await self.aget_connection(self.pawnqueue_conn_id)
+            try:
+                found = await get_async_connection(self.pawnqueue_conn_id, self)
+            except AirflowNotFoundException:
+                raise AirflowNotFoundException(connection.missing(self.pawnqueue_conn_id)) from None
             self._address = await asyncio.to_thread(connection.read, found)
         found_queue = CLIENTS.found(self._address)
         return found_queue if found_queue is not None else await asyncio.to_thread(CLIENTS.get, self._address)
@@ -105,17 +127,23 @@ class PawnQueueHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Say whether the queue can be used, and what its store can do: what the button in Airflow's form calls."""
         try:
-            queue = opened(self.address)
-        except PawnQueueError as error:
-            return False, str(error)
+            queue = opened(self._impatient(self.address))
+        except (PawnQueueError, AirflowNotFoundException) as error:
+            return False, report.failure(error, self.pawnqueue_conn_id)
         except Exception as error:  # noqa: BLE001 - of Airflow's or of the amazon provider's: the form shows it
-            return False, f"{type(error).__name__}: {error}"
+            return False, " ".join(str(redact(f"{type(error).__name__}: {error}")).split())
         try:
             return True, report.connection(queue)
         except PawnQueueError as error:
-            return False, str(error)
+            return False, report.failure(error, self.pawnqueue_conn_id)
         finally:
             queue.close()
+
+    @staticmethod
+    def _impatient(address: Address) -> Address:
+        retry = address.settings.retry
+        less = {"budget_seconds": min(retry.budget_seconds, _PATIENCE_OF_A_FORM)}
+        return replace(address, settings=address.settings.model_copy(update={"retry": less}))
 
     # --- claims, by what the sensor returned ---
 
@@ -129,19 +157,19 @@ class PawnQueueHook(BaseHook):
         :param shared: look only. For tasks that work side by side on one claim, mapped ones for example: nobody is kept
             from it then, and what keeps it are its time to live and the janitor.
         """
-        queue = self.queue
+        queue = patiently(lambda: self.queue, "Opening the queue")
         reference = references.from_xcom(claim, self.settings, "messages")
         inline = references.inline_messages(claim)
-        if shared or not _in_a_task():
+        if shared or not in_a_task():
             return queue.messages(reference)
-        session = SESSIONS.held(queue, reference)
-        if session is None or not session.claim.has_payloads:
-            sessions.let_stop()
-            session = session or SESSIONS.begin(queue, reference, payloads=inline is None)
-        if session.claim.has_payloads:
-            return list(session.claim.messages)
-        unsettled = set(session.claim.ids)
-        return [message for message in inline or queue.messages(reference) if message.id in unsettled]
+        sessions.let_stop()
+        held = SESSIONS.begin(queue, reference, payloads=inline is None).claim  # which nobody ends but the process
+        if held.has_payloads:
+            return [message for message in held if message.id not in held.decided]
+        if inline is not None and len(inline) == len(held) and not held.decided:
+            return inline
+        # Without payloads it knows the names under which messages are kept, which of redriven ones are not their ids.
+        return queue.messages(reference)
 
     @contextmanager
     def working_on(self, claim: Given, *, ttl: float | None = None, payloads: bool = True) -> Iterator[Claim]:
@@ -150,18 +178,27 @@ class PawnQueueHook(BaseHook):
         :param ttl: for how many seconds a renewal keeps it; without it, what the connection says.
         :param payloads: whether its messages are read; False: by who settles it only.
         """
-        queue = self.queue
+        queue = patiently(lambda: self.queue, "Opening the queue")
         reference = references.from_xcom(claim, self.settings, "working_on")
-        held = SESSIONS.held(queue, reference)
-        if held is not None:
-            yield held.claim
-            return
         sessions.let_stop()
         session = SESSIONS.begin(queue, reference, ttl=ttl, payloads=payloads)
         try:
             yield session.claim
         finally:
             SESSIONS.end(session)
+
+    @staticmethod
+    def report(*, failed: Mapping[str, object] | None = None, done: Iterable[str] = ()) -> None:
+        """Say in a task what became of single messages: whoever settles the claim goes by that.
+
+        Without a report, a task that has failed has done none of the messages that it was given, and one that has
+        succeeded has done all of them. May be called several times; what is said last of a message counts.
+
+        :param failed: the ids of messages that are not done, and why: a text, or an exception.
+        :param done: the ids of messages that are done, although this task fails.
+        :raises InvalidArgumentError: that is not what was passed, or no task runs here.
+        """
+        reports.add(failed or {}, done)
 
     def ack(self, claim: Given, ids: Any = None) -> Settlement:  # noqa: ANN401 - as the queue takes them
         """Settle messages as done: see :meth:`SyncPawnQueue.ack`."""
@@ -172,6 +209,11 @@ class PawnQueueHook(BaseHook):
         """Settle messages as not done: see :meth:`SyncPawnQueue.nack`."""
         with self._attached(claim) as held:
             return self.queue.nack(held, ids, **how)
+
+    def settle(self, claim: Given, failed: Mapping[str, str], **how: Any) -> Settlement:
+        """Settle all that a claim has, in one request: see :meth:`SyncPawnQueue.settle`."""
+        with self._attached(claim) as held:
+            return self.queue.settle(held, failed, **how)
 
     def renew(self, claim: Given, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim from now on: see :meth:`SyncPawnQueue.renew`."""
@@ -204,6 +246,10 @@ class PawnQueueHook(BaseHook):
         """Settle messages as not done: see :meth:`PawnQueue.nack`."""
         return await self._awaited_on(claim, lambda queue, held: queue.nack(held, ids, **how))
 
+    async def asettle(self, claim: Given, failed: Mapping[str, str], **how: Any) -> Settlement:
+        """Settle all that a claim has, in one request: see :meth:`PawnQueue.settle`."""
+        return await self._awaited_on(claim, lambda queue, held: queue.settle(held, failed, **how))
+
     async def arenew(self, claim: Given, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim from now on: see :meth:`PawnQueue.renew`."""
         await self._awaited_on(claim, lambda queue, held: queue.renew(held, ttl=ttl, session_ttl=session_ttl))
@@ -224,26 +270,30 @@ class PawnQueueHook(BaseHook):
     async def akeep_alive(self, claim: Claim, **how: Any) -> AsyncIterator[SyncKeepAlive]:
         """Renew the claim in the background: see :meth:`SyncPawnQueue.keep_alive`."""
         kept = (await self.client()).keep_alive(claim, **how)
-        told = await asyncio.to_thread(kept.__enter__)
+        entering = asyncio.ensure_future(asyncio.to_thread(kept.__enter__))
         try:
-            yield told
-        finally:
-            await asyncio.to_thread(kept.__exit__, None, None, None)
+            yield await asyncio.shield(entering)
+        finally:  # whoever is cancelled while it begins leaves no renewals behind either
+            await asyncio.shield(asyncio.ensure_future(_left(entering, kept)))
 
     async def _awaited_on(self, claim: Given, work: Callable[[PawnQueue, Claim], Awaitable[T]]) -> T:
-        await self.client()
+        client = await self.client()
 
         async def done(queue: PawnQueue) -> T:
             if isinstance(claim, Claim):
                 return await work(queue, claim)
             given = references.from_xcom(claim, self.settings, "attach")
-            held = await queue.attach(given, session_ttl=sessions.SESSION_TTL, payloads=False)
+            session = SESSIONS.held(client, given)
+            if session is not None:  # of this very queue, and so of its loop
+                return await work(queue, session.claim)
+            held = await queue.attach(given, session_ttl=sessions.session_ttl(client, None), payloads=False)
             try:
                 return await work(queue, held)
             finally:
-                await queue.leave(held)
+                with suppress(PawnQueueError):  # whoever comes next waits for its time, then
+                    await queue.leave(held)
 
-        return await self.awaited(done)
+        return await client.awaited(done)
 
     # --- everything else, as the queue has it ---
 
@@ -261,6 +311,7 @@ class PawnQueueHook(BaseHook):
     claim, aclaim = _sync(SyncPawnQueue.claim), _async(PawnQueue.claim)
     leave, aleave = _sync(SyncPawnQueue.leave), _async(PawnQueue.leave)
     known_claims, aknown_claims = _sync(SyncPawnQueue.known_claims), _async(PawnQueue.known_claims)
+    last_claim, alast_claim = _sync(SyncPawnQueue.last_claim), _async(PawnQueue.last_claim)
     dead_letters, adead_letters = _sync(SyncPawnQueue.dead_letters), _async(PawnQueue.dead_letters)
     redrive, aredrive = _sync(SyncPawnQueue.redrive), _async(PawnQueue.redrive)
     sweep, asweep = _sync(SyncPawnQueue.sweep), _async(PawnQueue.sweep)
@@ -269,13 +320,10 @@ class PawnQueueHook(BaseHook):
     stats, astats = _sync(SyncPawnQueue.stats), _async(PawnQueue.stats)
     backlog, abacklog = _sync(SyncPawnQueue.backlog), _async(PawnQueue.backlog)
     probe, aprobe = _sync(SyncPawnQueue.probe), _async(PawnQueue.probe)
+    health, ahealth = _sync(SyncPawnQueue.health), _async(PawnQueue.health)
 
 
-def _in_a_task() -> bool:
-    """Say whether a task of Airflow's runs here, which has an end that lets its claims go."""
-    from airflow.providers.common.compat.sdk import get_current_context  # noqa: PLC0415 - not at import
-
-    try:
-        return bool(get_current_context())
-    except Exception:  # noqa: BLE001 - each release says by another error that there is none
-        return False
+async def _left(entering: asyncio.Future[Any], kept: AbstractContextManager[Any]) -> None:
+    await asyncio.wait([entering])
+    if entering.exception() is None:
+        await asyncio.to_thread(kept.__exit__, None, None, None)

@@ -51,9 +51,15 @@ def written(message: Message) -> dict[str, Any]:
 
 def inline_messages(given: Given) -> list[Message] | None:
     """Return the messages that came along with a reference, or None."""
-    if not isinstance(given, Mapping) or not isinstance(given.get("messages"), list):
+    read = literal(given) if isinstance(given, str) else given
+    if not isinstance(read, Mapping) or not isinstance(read.get("messages"), list):
         return None
-    return [Message(**{**each, "created_at": datetime.fromisoformat(each["created_at"])}) for each in given["messages"]]
+    try:
+        return [
+            Message(**{**each, "created_at": datetime.fromisoformat(each["created_at"])}) for each in read["messages"]
+        ]
+    except (KeyError, TypeError, ValueError):
+        return None  # another release wrote them: the bucket has them too
 
 
 def from_xcom(given: Given, settings: Settings, operation: str) -> ClaimReference:
@@ -65,7 +71,7 @@ def from_xcom(given: Given, settings: Settings, operation: str) -> ClaimReferenc
         return given
     if isinstance(given, Claim):
         return ClaimReference(given.topic, given.claim_id, given.generation, given.session)
-    read = _literal(given) if isinstance(given, str) else given
+    read = literal(given) if isinstance(given, str) else given
     if not isinstance(read, Mapping):
         raise InvalidArgumentError(
             f"claim={_shown(given)} is no claim: pass what the sensor returned (claim=sensor.output), one of them "
@@ -84,7 +90,7 @@ def from_xcom(given: Given, settings: Settings, operation: str) -> ClaimReferenc
 
 def each_of(given: object) -> list[Given]:
     """Return the claims of what a sensor returned: one, several where it waits for several topics, or none."""
-    read: Any = _literal(given) if isinstance(given, str) else given
+    read: Any = literal(given) if isinstance(given, str) else given
     if read is None:
         return []
     if isinstance(read, Sequence) and not isinstance(read, (str, bytes)):
@@ -92,7 +98,15 @@ def each_of(given: object) -> list[Given]:
     return [read] if not isinstance(read, str) or read.strip() else []
 
 
-def _literal(text: str) -> Any:  # noqa: ANN401 - whatever a template was rendered to
+def topics_of(given: object) -> list[str]:
+    """Return the topics of claims, as far as they tell them."""
+    found = (
+        each.get("topic") if isinstance(each, Mapping) else getattr(each, "topic", None) for each in each_of(given)
+    )
+    return [*dict.fromkeys(topic for topic in found if isinstance(topic, str))]
+
+
+def literal(text: str) -> Any:  # noqa: ANN401 - whatever a template was rendered to
     """Read what a template has made a text of: JSON, or Python's own way to write a dict."""
     for read in (json.loads, ast.literal_eval):
         try:

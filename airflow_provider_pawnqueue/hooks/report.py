@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_pawnqueue.hooks.connection import path_of
+from airflow_provider_pawnqueue.provider_info import get_provider_info
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import ProbeResult, SyncPawnQueue
     from airflow_provider_pawnqueue.engine.health import Health
 
 #: A clock that is further off than this confuses who reads two logs side by side; the queue goes by the store's alone.
-_FAR_OFF = 1.0
+_FAR_OFF: Final = 1.0
+#: The fields of the form that are in no extra, by their settings.
+_STANDARD: Final = {
+    "s3.endpoint_url": "Endpoint",
+    "s3.aws_access_key_id": "Access key id",
+    "s3.aws_secret_access_key": "Secret access key",
+}
 
 
 def connection(queue: SyncPawnQueue) -> str:
@@ -17,10 +28,28 @@ def connection(queue: SyncPawnQueue) -> str:
     return " ".join(_sentences(queue, queue.probe(), queue.health()))
 
 
+def failure(error: Exception, conn_id: str) -> str:
+    """Say what is wrong in the words of the form: it has labels where the engine has settings.
+
+    And it has no id: Airflow draws one for each press of the button.
+    """
+    said = str(error).removeprefix(f"Connection {conn_id!r}: ").replace(f"Connection {conn_id!r}", "This connection")
+    said = said.replace("check s3.use_ssl", "check whether 'Endpoint' begins with http:// or https://")
+    for path, label in _labels().items():
+        said = re.sub(rf"(?<![\w.]){re.escape(path)}(?![\w.]*\w)", repr(label), said)
+    return said
+
+
+@cache
+def _labels() -> dict[str, str]:
+    fields = get_provider_info()["connection-types"][0]["conn-fields"]
+    return _STANDARD | {path_of(name): field["label"] for name, field in fields.items() if name != "aws_conn_id"}
+
+
 def _sentences(queue: SyncPawnQueue, found: ProbeResult, health: Health) -> list[str]:
     s3 = queue.settings.s3
     below = f" below {s3.key_prefix}" if s3.key_prefix else ""
-    took = f"{health.round_trip_seconds * 1000:.0f} ms"
+    took = f"{max(health.round_trip_seconds * 1000, 1):.0f} ms"
     said = [
         f"Reached {s3.endpoint_url or 'AWS'}, bucket {s3.bucket_name!r}{below}; a request takes {took}.",
         f"The lease strategy of this queue is {queue.strategy}: {found.reason}",
@@ -34,6 +63,7 @@ def _sentences(queue: SyncPawnQueue, found: ProbeResult, health: Health) -> list
 
 def _clock(health: Health) -> str:
     offset = health.clock_offset_seconds
+    if abs(offset) <= _FAR_OFF:  # a store tells its time in whole seconds
+        return "This machine's clock and the store's agree within a second."
     way = "ahead of" if offset > 0 else "behind"
-    said = f"This machine's clock is {abs(offset):.2f} s {way} the store's"
-    return f"{said}, which the queue goes by alone." if abs(offset) > _FAR_OFF else f"{said}."
+    return f"This machine's clock is {abs(offset):.0f} s {way} the store's, which the queue goes by alone."

@@ -12,11 +12,14 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.hooks.patience import patiently
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -36,20 +39,29 @@ PATIENCE: Final = 600.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0
 
 
+#: So long whoever stops the task waits until that has been heard, before the claim is left to others.
+HEARD: Final = 5.0
+
+#: Stops the task, and says why; what is returned is set when the task has heard it.
+Stop: TypeAlias = "Callable[[str, threading.Event | None], threading.Event]"
+
+
 class Session:
     """A claim that this process works on."""
 
-    def __init__(
-        self, queue: SyncPawnQueue, claim: Claim, *, ttl: float | None, on_lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, queue: SyncPawnQueue, claim: Claim, *, ttl: float | None, stop: Stop) -> None:
         self.queue = queue
         self.claim = claim
         self.pid = os.getpid()
-        self._on_lost = on_lost
+        self.users = 0
+        self._stop = stop
+        self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._stack = ExitStack()
-        self._stack.enter_context(queue.keep_alive(claim, on_lost=self._lost, ttl=ttl, interval=INTERVAL))
         self._parent = os.getppid()
+        self._keeping = ExitStack()
+        if claim:  # one that has ended needs no keeping, and is no loss that anybody has to be stopped for
+            interval = INTERVAL if claim.session_ttl >= SESSION_TTL else None  # of a short one, as often as it needs
+            self._keeping.enter_context(queue.keep_alive(claim, on_lost=self._lost, ttl=ttl, interval=interval))
         self._watch = threading.Thread(target=self._watch_supervisor, name="pawnqueue-supervisor-watch", daemon=True)
         self._watch.start()
 
@@ -60,34 +72,58 @@ class Session:
 
     def end(self) -> None:
         """Work on it no more, and let whoever comes next begin at once."""
-        if self._ended.is_set() or self.pid != os.getpid():
-            return
-        self._ended.set()
-        self._stack.close()
+        if self.rest():
+            self._leave()
+
+    def rest(self) -> bool:
+        """Keep it no longer, and say whether it was kept."""
+        if self.pid != os.getpid():
+            return False
+        with self._lock:
+            if self._ended.is_set():
+                return False
+            self._ended.set()
+        with suppress(PawnQueueError):  # then nothing keeps it
+            self._keeping.close()
+        return True
+
+    def wait(self) -> None:
+        """Wait until it is left, if that has begun."""
+        if self.pid == os.getpid() and self._watch is not threading.current_thread():
+            self._watch.join(HEARD)
+
+    def _leave(self) -> None:
         with suppress(PawnQueueError):  # whoever comes next waits for its time, then
             self.queue.leave(self.claim)
 
     def _lost(self, error: LeaseLostError) -> None:
         if not self._ended.is_set():
-            self._on_lost(str(error))
+            self._stop(str(error), self._ended)
 
     def _watch_supervisor(self) -> None:
         while not self._ended.wait(WATCH):
             if os.getppid() != self._parent:
                 # Airflow hears nothing of this process any more, and starts another try: it is to have the claim.
-                logger.error(
-                    "The supervisor of this task is gone: it leaves claim %s to its next try.", self.claim.stem
-                )
-                self.end()
-                self._on_lost("the supervisor of this task is gone, and another try of it will have the claim")
+                if self.rest():
+                    logger.error(
+                        "The supervisor of this task is gone: it leaves claim %s to its next try.", self.claim.stem
+                    )
+                    # ⚑ §5.2: not before the work has stopped. Where it cannot be, the session's time runs out.
+                    if self._stop(_ORPHANED, None).wait(HEARD):
+                        self._leave()
                 return
 
 
+_ORPHANED = "the supervisor of this task is gone, and another try of it will have the claim"
+
+
 class Sessions:
-    """Those of this process, by queue and claim."""
+    """Those of this process, by queue and claim. Threads that work on one claim share its session."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[int, str, str, int], Session] = {}
+        self._held: dict[_Key, Session] = {}
+        self._turns: dict[_Key, threading.Lock] = {}
+        self._lock = threading.Lock()
 
     def held(self, queue: SyncPawnQueue, reference: ClaimReference) -> Session | None:
         """Return the session of this process for a claim, if it has one."""
@@ -101,22 +137,46 @@ class Sessions:
         *,
         ttl: float | None = None,
         payloads: bool = True,
-        on_lost: Callable[[str], None] | None = None,
+        stop: Stop | None = None,
     ) -> Session:
-        """Work on a claim from now on; wait for the session that another process has.
+        """Work on a claim from now on, as this process does already or anew; wait for the session of another process.
 
         :raises LeaseLostError: it has ended, or was taken over.
         :raises ClaimBusyError: another process works on it, and goes on.
         """
-        claim = attached(queue, reference, ttl=ttl, payloads=payloads)
-        session = Session(queue, claim, ttl=ttl, on_lost=on_lost or stop_the_task)
-        self._held[_key(queue, reference)] = session
-        return session
+        with self._turn(queue, reference):
+            session = self.held(queue, reference)
+            if session is None:
+                claim = _alive(attached(queue, reference, ttl=ttl, payloads=payloads))
+                session = Session(queue, claim, ttl=ttl, stop=stop or stop_the_task)
+                self._held[_key(queue, reference)] = session
+            session.users += 1
+            return session
 
     def end(self, session: Session) -> None:
-        """Work on it no more."""
-        session.end()
-        self._held = {key: held for key, held in self._held.items() if held is not session}
+        """Work on it no more; the last one who does so leaves it."""
+        key = session.queue, session.claim
+        with self._turn(*key):
+            session.users -= 1
+            if session.users <= 0:
+                session.end()
+                if self._held.get(_key(*key)) is session:
+                    del self._held[_key(*key)]
+
+    def rest(self) -> None:
+        """Keep none of them any longer, as this process ends; its queues leave the claims when they are closed."""
+        for session in list(self._held.values()):
+            session.rest()
+            session.wait()
+
+    def forget(self) -> None:
+        """Forget locks that other threads of the parent may have held at the moment of the fork."""
+        self._lock = threading.Lock()
+        self._turns = {}
+
+    def _turn(self, queue: SyncPawnQueue, claim: ClaimReference | Claim) -> threading.Lock:
+        with self._lock:
+            return self._turns.setdefault(_key(queue, claim), threading.Lock())
 
 
 def attached(
@@ -133,7 +193,15 @@ def attached(
     said = False
     while True:
         try:
-            return queue.attach(reference, ttl=ttl, session_ttl=session_ttl(queue, ttl), payloads=payloads, wait=pause)
+            attach = partial(
+                queue.attach,
+                reference,
+                ttl=ttl,
+                session_ttl=session_ttl(queue, ttl),
+                payloads=payloads,
+                wait=pause,
+            )
+            return patiently(attach, f"Claim {reference.claim_id}")
         except ClaimBusyError as busy:
             left = give_up - time.monotonic()
             if left <= 0:
@@ -151,22 +219,39 @@ def attached(
             pause = min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE, left)
 
 
+def _alive(claim: Claim) -> Claim:
+    """Refuse a claim that others ended: it is empty, as one is that was settled."""
+    if not claim and claim.ended_unsettled:
+        raise LeaseLostError(
+            f"Claim {claim.claim_id} of topic {claim.topic!r} has ended unsettled: its time was over, or its run was "
+            "taken for ended. Others have its messages, or may have them. A longer ttl, or a janitor DAG, keeps claims "
+            "for longer.",
+            topic=claim.topic,
+            operation="attach",
+        )
+    return claim
+
+
 def session_ttl(queue: SyncPawnQueue, ttl: float | None) -> float:
     """Return for how long a session is trusted: never longer than its claim."""
     return min(SESSION_TTL, ttl if ttl is not None else queue.settings.polling.visibility_timeout_seconds)
 
 
-def stop_the_task(why: str) -> None:
+def stop_the_task(why: str, unless: threading.Event | None = None) -> threading.Event:
     """Raise an error in the main thread, wherever it works: its messages may be somebody else's now.
 
     ⚑ §5.2, one holder: work that nobody is told to stop goes on beside that of the next holder.
+
+    :param unless: what is set when the work has come to its end before it hears this.
+    :returns: what is set when it is heard; never, where the main thread cannot be told.
     """
     logger.error("This task is stopped, as its claim is lost: %s", why)
-    if signal.getsignal(_SIGNAL) is not _raise:
-        return  # it works in another thread than the main one, or has a use of its own for the signal
-    _Stop.why = why
-    with suppress(ProcessLookupError, ValueError):
-        signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+    order = _Order(why, unless)
+    if signal.getsignal(_SIGNAL) is _raise:  # else it works in another thread, or has a use of its own for the signal
+        _orders.append(order)
+        with suppress(ProcessLookupError, ValueError):
+            signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+    return order.heard
 
 
 def let_stop() -> None:
@@ -175,18 +260,32 @@ def let_stop() -> None:
         signal.signal(_SIGNAL, _raise)
 
 
-class _Stop:
-    why: str | None = None
+class _Order:
+    """To stop."""
+
+    def __init__(self, why: str, unless: threading.Event | None) -> None:
+        self.why = why
+        self.unless = unless
+        self.heard = threading.Event()
+
+
+_orders: deque[_Order] = deque()
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
     del number, frame
-    why, _Stop.why = _Stop.why, None
-    if why is None:
-        return  # it is not from us, and means nothing to who has no handler for it
+    standing: list[_Order] = []
+    while _orders:  # without any the signal is not from us, and means nothing to who has no handler for it
+        order = _orders.popleft()
+        if order.unless is None or not order.unless.is_set():
+            standing.append(order)
+    if not standing:
+        return
+    for order in standing:
+        order.heard.set()
     raise LeaseLostError(
-        f"The claim that this task worked on is lost ({why}): others may have its messages, and work on them. A longer "
-        "ttl, or a janitor DAG, keeps claims for longer.",
+        f"The claim that this task worked on is lost ({standing[0].why}): others may have its messages, and work on "
+        "them. A longer ttl, or a janitor DAG, keeps claims for longer.",
         operation="keep_alive",
     )
 
@@ -196,9 +295,13 @@ _SIGNAL: Final = signal.SIGURG
 _UNUSED: Final[tuple[Any, ...]] = (signal.SIG_DFL, signal.SIG_IGN, None)
 
 
-def _key(queue: SyncPawnQueue, reference: ClaimReference) -> tuple[int, str, str, int]:
-    return id(queue), reference.topic, reference.claim_id, reference.generation
+_Key: TypeAlias = "tuple[int, str, str, int]"
 
 
-#: Those of this process; its end ends them, as its queues are closed then.
+def _key(queue: SyncPawnQueue, claim: ClaimReference | Claim) -> _Key:
+    return id(queue), claim.topic, claim.claim_id, claim.generation
+
+
+#: Those of this process. Its end ends them: :mod:`.clients` closes its queues, which leave the claims.
 SESSIONS = Sessions()
+os.register_at_fork(after_in_child=SESSIONS.forget)

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
-from airflow_provider_pawnqueue.engine import PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine import ClaimBusyError, PawnQueueError, PublishError, QueueClosedError, StoreError
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.links import TopicLink
@@ -38,7 +38,20 @@ def failures() -> Iterator[None]:
     """Fail a task by the sentence of an error; where another try would meet the same, without another try."""
     try:
         yield
-    except StoreError as error:
-        raise (AirflowException if error.transient else AirflowFailException)(str(error)) from error
     except PawnQueueError as error:
-        raise AirflowFailException(str(error)) from error
+        raise failure_of(error) from error
+
+
+def failure_of(error: PawnQueueError) -> AirflowException:
+    """Return what a task raises for an error."""
+    return (AirflowException if _is_passing(error) else AirflowFailException)(str(error))
+
+
+def _is_passing(error: PawnQueueError) -> bool:
+    """Say whether another try may go better, and does nothing twice."""
+    if isinstance(error, StoreError):
+        return error.transient
+    if isinstance(error, PublishError):
+        # Only if nothing was published: what was, would be published again.
+        return set(error.failed) == set(error.ids) and all(why.transient for why in error.failed.values())
+    return isinstance(error, (ClaimBusyError, QueueClosedError))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_pawnqueue.engine import PawnQueueError
+from airflow_provider_pawnqueue.engine import PawnQueueError, TopicNotFoundError
 from airflow_provider_pawnqueue.hooks import telemetry
 from airflow_provider_pawnqueue.hooks.identity import Owner, installation
+from airflow_provider_pawnqueue.operators.arguments import checked_topics
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: States of a task in which something is still going to happen to it, also while its DAG is paused.
 _ALIVE = frozenset({"running", "queued", "deferred", "restarting", "up_for_reschedule", "awaiting_input"})
+#: What a sweep reports by name.
+_WRONG = ("stuck", "strangers", "failures")
 _GOING = frozenset({"running", "queued", "restarting"})
 
 
@@ -59,25 +62,31 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
         reports: dict[str, Any] = {}
         failed: list[str] = []
         with failures():
-            topics = hook.list_topics() if not self.topics else self.topics
-        for topic in [topics] if isinstance(topics, str) else topics:
+            topics = checked_topics(self.topics, "topics") if self.topics else hook.list_topics()
+        for topic in topics:
             try:
                 reports[topic] = self._swept(topic, ask)
+            except TopicNotFoundError as error:
+                if self.topics:
+                    failed.append(str(error))
+                # else it was deleted since it was listed
             except PawnQueueError as error:
-                self.log.warning("Topic %s was not swept: %s", topic, error)
                 failed.append(f"{topic}: {error}")
+        for each in failed:
+            self.log.error("Not swept: %s", each)
         if failed:
             raise AirflowException(f"{len(failed)} of {len(topics)} topics were not swept. {failed[0]}")
         return reports
 
-    def _swept(self, topic: str, ask: Callable[[OpenClaim], Literal["going", "ended"] | None]) -> dict[str, Any]:
+    def _swept(self, topic: str, ask: Callable[[OpenClaim], Literal["going", "ended"] | None]) -> dict[str, int]:
         hook = self.hook
         report = hook.sweep(topic, dry_run=self.is_dry_run, ask=ask)
         told = _told(report)
         if report.fenced_claims and not self.is_dry_run:
             # What was ended is given back at once where nobody worked on it: that takes a second look.
             again = _told(hook.sweep(topic, ask=ask))
-            told = {name: _sum(value, again[name]) for name, value in told.items()}
+            # Of what is wrong, the second look tells as it is now; of what was done, both count.
+            told = {name: again[name] + (0 if name in _WRONG else value) for name, value in told.items()}
         telemetry.gauge(topic, hook.stats(topic))
         self.log.info("Swept topic %s: %s.", topic, _in_words(told))
         for failure in report.failures:
@@ -138,15 +147,10 @@ def _is_not_found(error: Exception) -> bool:
     return "404" in told or "NOT_FOUND" in told.upper()
 
 
-def _told(report: SweepReport) -> dict[str, Any]:
-    lists = {"stuck": len(report.stuck), "strangers": len(report.strangers), "failures": report.failures}
-    return dict(report.counts()) | lists
+def _told(report: SweepReport) -> dict[str, int]:
+    return dict(report.counts()) | {name: len(getattr(report, name)) for name in _WRONG}
 
 
-def _sum(first: Any, second: Any) -> Any:  # noqa: ANN401 - a number, or a list of which the later one counts
-    return first + second if isinstance(first, int) else second
-
-
-def _in_words(told: dict[str, Any]) -> str:
-    said = [f"{name.replace('_', ' ')} {value}" for name, value in told.items() if value and isinstance(value, int)]
+def _in_words(told: dict[str, int]) -> str:
+    said = [f"{name.replace('_', ' ')} {value}" for name, value in told.items() if value]
     return ", ".join(said) or "nothing to do"

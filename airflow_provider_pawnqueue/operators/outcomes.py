@@ -2,17 +2,18 @@
 
 A task that succeeded (or was skipped) has done its messages, and one that failed has not. Of a mapped task each index
 speaks for the messages that it was given, as far as that can be told; else each speaks for all. A task that knows it
-better reports it message by message.
+better reports it message by message. ⚑ In doubt a message is not done: what was done twice is told from what was not
+done at all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_pawnqueue.operators.keys import ERROR_KEY, REPORT_KEY
+from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -21,26 +22,63 @@ _DONE: Final = frozenset({"success", "skipped"})
 _ABSENT: Final = frozenset({"removed"})
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task was given of the claims: messages by their ids, and whole claims by topic and id."""
+
+    ids: frozenset[str] = frozenset()
+    claims: frozenset[tuple[str, str]] = frozenset()
+
+
 @dataclass(slots=True)
 class Outcome:
-    """What became of the messages of one claim."""
+    """What became of the messages of all claims that are settled together."""
 
     #: Why none of them is done, unless a task says of one that it is.
     all_failed: str | None = None
-    #: Why some are not done, by their ids.
+    #: What failed tasks were given, and why they failed.
+    parts: list[tuple[Part, str]] = field(default_factory=list)
+    #: Why some are not done, by their ids, as tasks said.
     failed: dict[str, str] = field(default_factory=dict)
     #: Those of which a task said that they are done, although it failed.
     done: set[str] = field(default_factory=set)
     #: The tasks that failed, as Airflow shows them.
     tasks: list[str] = field(default_factory=list)
 
-    def fail(self, ids: Iterable[str] | None, why: str) -> None:
-        """Note that messages are not done; None: none of them."""
-        if ids is None:
+    @property
+    def is_by_message(self) -> bool:
+        """Whether it matters which messages are meant; else all fare alike."""
+        return bool(self.parts or self.failed or self.done)
+
+    def fail(self, part: Part | None, why: str) -> None:
+        """Note that what a task was given is not done; None: nobody can tell what that was."""
+        if part is None:
             self.all_failed = self.all_failed or why
         else:
-            for message in ids:
-                self.failed.setdefault(message, why)
+            self.parts.append((part, why))
+
+    def failed_of(self, claim: tuple[str, str], ids: Sequence[str], known: Collection[str]) -> dict[str, str]:
+        """Return which messages of a claim are not done, and why.
+
+        :param claim: its topic and id.
+        :param ids: its messages that are not settled.
+        :param known: the messages of all claims that are settled together, those that are settled already included.
+        """
+        whole = self.all_failed
+        failed: dict[str, str] = {}
+        for part, why in self.parts:
+            if claim in part.claims or not part.ids <= set(known):
+                whole = whole or why  # that was no message of ours: so much for what it was given
+            for message in part.ids:
+                failed.setdefault(message, why)
+        for message, why in self.failed.items():
+            if message in known:
+                failed[message] = why
+            else:
+                whole = whole or f"{why} (reported of {message!r}, which is no message of the claim)"
+        if whole is not None:
+            failed = {message: whole for message in ids if message not in self.done} | failed
+        return {message: failed[message] for message in ids if message in failed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +93,27 @@ class _Instance:
         return self.task_id if self.index is None else f"{self.task_id}[{self.index}]"
 
 
-def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str], claim: object) -> Outcome:  # noqa: ANN401 - any operator
+def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Outcome:  # noqa: ANN401 - any operator
     """Ask Airflow what became of the tasks between a claim and its settlement.
 
     :param settle: the task that settles.
     :param claim_tasks: the tasks that claimed, by id.
-    :param claim: the claim, as the tasks were given it.
     """
     ti: Any = context["ti"]
     tasks = _between(settle, set(claim_tasks))
     states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+    single = {task_id for task_id, task in tasks.items() if not _is_mapped(task)}
     outcome = Outcome()
-    for task_id, task in tasks.items():
-        instances = _instances(task_id, states, is_mapped=_is_mapped(task))
-        parts = _Parts(ti, task, claim)
-        for instance in instances:
-            _judge(outcome, ti, instance, parts)
+    # In the order in which they ran: of several reasons the first one is told, and last that of who has not run at all.
+    ordered = sorted(tasks.values(), key=lambda task: (len(task.get_flat_relative_ids(upstream=True)), task.task_id))
+    ran = [
+        (instance, parts)
+        for task in ordered
+        for parts in [_Parts(ti, task)]
+        for instance in _instances(task.task_id, states, single)
+    ]
+    for instance, parts in sorted(ran, key=lambda each: each[0].state == "upstream_failed"):
+        _judge(outcome, ti, instance, parts)
     return outcome
 
 
@@ -90,12 +133,14 @@ def _is_mapped(task: Any) -> bool:  # noqa: ANN401 - any operator
     return bool(getattr(task, "is_mapped", False)) or task.get_closest_mapped_task_group() is not None
 
 
-def _instances(task_id: str, states: Mapping[str, str | None], *, is_mapped: bool) -> list[_Instance]:
-    if not is_mapped:
+def _instances(task_id: str, states: Mapping[str, str | None], single: Collection[str]) -> list[_Instance]:
+    if task_id in single:
         return [_Instance(task_id, None, states.get(task_id))]
     indexed = re.compile(re.escape(task_id) + r"_(\d+)")
     found = [
-        _Instance(task_id, int(match[1]), state) for name, state in states.items() if (match := indexed.fullmatch(name))
+        _Instance(task_id, int(match[1]), state)
+        for name, state in states.items()
+        if name not in single and (match := indexed.fullmatch(name))
     ]
     # One that was mapped over nothing, or never expanded, stands there by its own name.
     return found or [_Instance(task_id, None, states.get(task_id))]
@@ -104,7 +149,9 @@ def _instances(task_id: str, states: Mapping[str, str | None], *, is_mapped: boo
 def _judge(outcome: Outcome, ti: Any, instance: _Instance, parts: _Parts) -> None:  # noqa: ANN401 - Airflow's task instance
     if instance.state in _ABSENT:
         return
-    report = _pulled(ti, instance, REPORT_KEY) or {}
+    report = _pulled(ti, instance, REPORT_KEY)
+    if not isinstance(report, Mapping):
+        report = {}
     for message, why in report.get("failed", {}).items():
         outcome.failed[message] = f"{instance}: {why}"
     if instance.state in _DONE:
@@ -115,32 +162,30 @@ def _judge(outcome: Outcome, ti: Any, instance: _Instance, parts: _Parts) -> Non
         why = f"{instance} did not run, as a task before it had failed"
     else:
         why = f"{instance} failed: {_pulled(ti, instance, ERROR_KEY) or 'it ended without an error, killed perhaps'}"
-    outcome.fail(parts.ids(instance.index), why)
+    outcome.fail(parts.of(instance.index), why)
 
 
 def _pulled(ti: Any, instance: _Instance, key: str) -> Any:  # noqa: ANN401 - Airflow's task instance, and whatever was pushed
     if instance.index is None:
         return ti.xcom_pull(task_ids=instance.task_id, key=key)
-    [found] = ti.xcom_pull(task_ids=instance.task_id, key=key, map_indexes=[instance.index]) or [None]
-    return found
+    return ti.xcom_pull(task_ids=instance.task_id, key=key, map_indexes=instance.index)
 
 
 class _Parts:
     """Which messages each index of a mapped task was given."""
 
-    def __init__(self, ti: Any, task: Any, claim: object) -> None:  # noqa: ANN401 - Airflow's task instance, and any operator
+    def __init__(self, ti: Any, task: Any) -> None:  # noqa: ANN401 - Airflow's task instance, and any operator
         self._ti = ti
         self._task = task
-        self._claim = claim
         self._items: Sequence[Any] | None = None
 
-    def ids(self, index: int | None) -> list[str] | None:
-        """Return the ids of its messages, or None where nobody can tell."""
+    def of(self, index: int | None) -> Part | None:
+        """Return what it was given, or None where nobody can tell."""
         if index is None:
             return None
         if self._items is None:
             self._items = self._mapped_over()
-        return _ids(self._items[index], self._claim) if index < len(self._items) else None
+        return _part(self._items[index]) if index < len(self._items) else None
 
     def _mapped_over(self) -> Sequence[Any]:
         """Return what the task is mapped over, if it is one list: of several, nobody can tell the order."""
@@ -150,31 +195,39 @@ class _Parts:
         if isinstance(given, Sequence):
             return given
         source = getattr(given, "operator", None)
-        if source is None:
+        if source is None or _is_mapped(source):
             return ()
         found = self._ti.xcom_pull(task_ids=source.task_id, key=getattr(given, "key", "return_value"))
         return found if isinstance(found, Sequence) and not isinstance(found, str) else ()
 
 
 def _expanded(task: Any) -> Any:  # noqa: ANN401 - any operator, and a list or an XComArg
-    for name in ("op_kwargs_expand_input", "expand_input"):
-        value = getattr(getattr(task, name, None), "value", None)
+    group = task.get_closest_mapped_task_group()
+    if getattr(task, "is_mapped", False):
+        if group is not None:
+            return None  # mapped twice over
+        inputs = [getattr(task, name, None) for name in ("op_kwargs_expand_input", "expand_input")]
+    else:
+        inputs = [getattr(group, "_expand_input", None)]
+    for each in inputs:
+        value = getattr(each, "value", None)
         if isinstance(value, Mapping) and len(value) == 1:
             [given] = value.values()
             return given
     return None
 
 
-def _ids(item: Any, claim: object) -> list[str] | None:  # noqa: ANN401 - what a task was given
-    if isinstance(item, Mapping) and "claim_id" in item:
-        # It was given a claim: this one's messages are all its own, another one's none of ours.
-        is_ours = isinstance(claim, Mapping) and all(
-            claim.get(name) == item.get(name) for name in ("claim_id", "topic")
-        )
-        return None if is_ours else []
+def _part(item: Any) -> Part | None:  # noqa: ANN401 - what a task was given
+    if isinstance(item, str):
+        return Part(ids=frozenset({item}))
     if isinstance(item, Mapping):
-        return [item["id"]] if isinstance(item.get("id"), str) else None
-    if isinstance(item, Sequence) and not isinstance(item, str):
-        each = [_ids(part, claim) for part in item]
-        return None if any(part is None for part in each) else [one for part in each for one in part or ()]
-    return [item] if isinstance(item, str) else None
+        if isinstance(item.get("claim_id"), str) and isinstance(item.get("topic"), str):
+            return Part(claims=frozenset({(item["topic"], item["claim_id"])}))
+        return Part(ids=frozenset({item["id"]})) if isinstance(item.get("id"), str) else None
+    if not isinstance(item, Sequence) or not item:
+        return None
+    parts = [_part(each) for each in item]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    return Part(frozenset().union(*(part.ids for part in known)), frozenset().union(*(part.claims for part in known)))

@@ -6,6 +6,7 @@ from airflow_provider_pawnqueue.operators.publishing import (
     PawnQueuePublishOperator,
     PawnQueueRedriveOperator,
 )
+from airflow_provider_pawnqueue.operators.reading import PawnQueueMessagesOperator
 from airflow_provider_pawnqueue.operators.settling import (
     PawnQueueAckOperator,
     PawnQueueNackOperator,
@@ -16,6 +17,7 @@ __all__ = [
     "PawnQueueAckOperator",
     "PawnQueueCreateTopicOperator",
     "PawnQueueJanitorOperator",
+    "PawnQueueMessagesOperator",
     "PawnQueueNackOperator",
     "PawnQueuePublishOperator",
     "PawnQueueRedriveOperator",

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.lineage import outputs
+from airflow_provider_pawnqueue.operators.arguments import checked_count, checked_ids
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
 
 if TYPE_CHECKING:
@@ -66,6 +68,13 @@ class PawnQueuePublishOperator(PawnQueueOperator):
             raise AirflowFailException(
                 f"payloads is None: the task that was to give messages for topic {self.topic!r} has returned nothing."
             )
+        if isinstance(given, str):
+            given = references.literal(given)  # a template has made a text of it
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
+            raise AirflowFailException(
+                f"payloads is a {type(given).__name__}: pass a message for topic {self.topic!r}, a JSON object as a "
+                "dict, or a list of them."
+            )
         return [given] if isinstance(given, Mapping) else given
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ANN401 - of a package that may not be there
@@ -92,7 +101,11 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
     def execute(self, context: Context) -> str:
         """Create it."""
         del context
-        options: Any = {} if self.max_deliveries is None else {"max_deliveries": int(self.max_deliveries)}
+        options: Any = (
+            {}
+            if self.max_deliveries is None
+            else {"max_deliveries": checked_count(self.max_deliveries, "max_deliveries")}
+        )
         with failures():
             return self.hook.create_topic(self.topic, **options).name
 
@@ -114,7 +127,7 @@ class PawnQueueRedriveOperator(PawnQueueOperator):
         *,
         topic: str,
         ids: Sequence[str] | str | None = None,
-        max_messages: int | None = None,
+        max_messages: int | str | None = None,
         dry_run: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -127,15 +140,18 @@ class PawnQueueRedriveOperator(PawnQueueOperator):
     def execute(self, context: Context) -> dict[str, int]:
         """Give them back."""
         del context
+        ids = checked_ids(self.ids)
+        most = None if self.max_messages is None else checked_count(self.max_messages, "max_messages")
+        if ids == []:
+            return {"moved": 0, "skipped": 0, "failed": 0}  # a task before this one has found none: that is not all
         with failures():
             if self.is_dry_run:
-                return {"moved": self._count(), "skipped": 0, "failed": 0}
-            done = self.hook.redrive(self.topic, self.ids or None, max_messages=self.max_messages)
+                return {"moved": self._count(ids, most), "skipped": 0, "failed": 0}
+            done = self.hook.redrive(self.topic, ids, max_messages=most)
         for message, why in done.failed.items():
             self.log.warning("Dead letter %s of topic %s was not given back: %s", message, self.topic, why)
         return {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
 
-    def _count(self) -> int:
-        ids = [self.ids] if isinstance(self.ids, str) else self.ids
-        dead = len(ids) if ids else self.hook.stats(self.topic).dead
-        return dead if self.max_messages is None else min(dead, self.max_messages)
+    def _count(self, ids: Sequence[str] | None, most: int | None) -> int:
+        dead = len(ids) if ids is not None else self.hook.stats(self.topic).dead
+        return dead if most is None else min(dead, most)

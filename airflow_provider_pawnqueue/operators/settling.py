@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TriggerRule
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    TriggerRule,
+    XComArg,
+)
 
+from airflow_provider_pawnqueue.engine import PawnQueueError
+from airflow_provider_pawnqueue.engine.settlement import Settlement
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.lineage import inputs
-from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
+from airflow_provider_pawnqueue.operators.arguments import checked_delay, checked_flag, checked_ids
+from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure_of
 from airflow_provider_pawnqueue.operators.outcomes import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_pawnqueue.engine import Settlement
+    from airflow_provider_pawnqueue.engine import Claim
     from airflow_provider_pawnqueue.hooks.references import Given
 
 
@@ -30,14 +42,62 @@ class ClaimOperator(PawnQueueOperator):
         """Return the claims that were given, or skip where the sensor was skipped."""
         claims = references.each_of(self.claim)
         if not claims:
-            raise AirflowSkipException("There is no claim to settle: the sensor was skipped, or has returned nothing.")
+            raise AirflowSkipException("There is no claim: the sensor was skipped, or has returned nothing.")
         return claims
+
+    def settled(
+        self, work: Callable[[Claim, Collection[str]], Settlement], *, payloads: bool, ids: Sequence[str] | None = None
+    ) -> Counts:
+        """Settle each of the claims, whatever befalls the others; what went wrong with one is raised in the end.
+
+        :param work: settles a claim; it is told the ids of all messages of all claims too.
+        :param payloads: whether it matters which messages there are.
+        :param ids: those that are meant, if not all are: each has to be in one of the claims.
+        """
+        hook, total = self.hook, Counts()
+        errors: list[PawnQueueError] = []
+        with ExitStack() as stack:
+            held = []
+            for claim in self.claims():
+                try:
+                    held.append(stack.enter_context(hook.working_on(claim, payloads=payloads)))
+                except PawnQueueError as error:
+                    errors.append(error)
+            known = {message for claim in held for message in (*claim.ids, *claim.decided)}
+            strangers: set[str] = set(ids or ())
+            for opened in held:
+                try:
+                    done = work(opened, known)
+                except PawnQueueError as error:
+                    errors.append(error)
+                    done = getattr(error, "settlement", None) or Settlement()
+                total.add(done)
+                strangers &= set(done.not_in_claim)
+        self.log.info("Settled: %s.", total)
+        for other in errors:
+            self.log.error("%s", other)
+        if errors:
+            raise failure_of(next((each for each in errors if _is_final(each)), errors[0])) from errors[0]
+        if strangers:
+            raise AirflowFailException(
+                f"The claim has no message of these ids, and what else was meant is settled: {sorted(strangers)}."
+            )
+        if total.unknown:
+            raise AirflowException(
+                f"The store did not answer: what became of {total.unknown} messages is not known. Another try settles "
+                "them, or finds them settled."
+            )
+        return total
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ANN401 - of a package that may not be there
         """Tell OpenLineage what was read."""
         del task_instance
-        topics = [claim["topic"] for claim in references.each_of(self.claim) if isinstance(claim, dict)]
-        return inputs(self.hook.settings, topics[0]) if topics else None
+        topics = references.topics_of(self.claim)
+        return inputs(self.hook.settings, *topics) if topics else None
+
+
+def _is_final(error: PawnQueueError) -> bool:
+    return isinstance(failure_of(error), AirflowFailException)
 
 
 class PawnQueueAckOperator(ClaimOperator):
@@ -57,11 +117,8 @@ class PawnQueueAckOperator(ClaimOperator):
     def execute(self, context: Context) -> dict[str, int]:
         """Ack them."""
         del context
-        total = Counts()
-        for claim in self.claims():
-            with failures():
-                total.add(self.hook.ack(claim, self.ids))
-        return total.as_dict()
+        ids, hook = checked_ids(self.ids), self.hook
+        return self.settled(lambda held, _: hook.ack(held, ids), payloads=False, ids=ids).as_dict()
 
 
 class PawnQueueNackOperator(ClaimOperator):
@@ -96,13 +153,13 @@ class PawnQueueNackOperator(ClaimOperator):
     def execute(self, context: Context) -> dict[str, int]:
         """Nack them."""
         del context
-        total = Counts()
-        for claim in self.claims():
-            with failures():
-                total.add(
-                    self.hook.nack(claim, self.ids, requeue=self.requeue, delay=float(self.delay), reason=self.reason)
-                )
-        return total.as_dict()
+        ids, hook = checked_ids(self.ids), self.hook
+        requeue, delay = checked_flag(self.requeue, "requeue"), checked_delay(self.delay)
+        return self.settled(
+            lambda held, _: hook.nack(held, ids, requeue=requeue, delay=delay, reason=self.reason),
+            payloads=False,
+            ids=ids,
+        ).as_dict()
 
 
 class PawnQueueSettleOperator(ClaimOperator):
@@ -110,7 +167,7 @@ class PawnQueueSettleOperator(ClaimOperator):
 
     It looks at the tasks between the claim and itself. Of a mapped task, each index speaks for the messages that it was
     given (``claim.messages``, or lists of them); what failed is nacked with its exception as the reason. A task that
-    knows better reports it: ``PawnQueueHook.report(context, failed={id: why})``.
+    knows better reports it: ``PawnQueueHook.report(failed={id: why}, done=[ids])``.
 
     It runs whatever became of them. The run fails if one of them failed, and if settling failed: so this task fails
     after it has settled where one of them did, as else a teardown would make a success of the run.
@@ -135,50 +192,42 @@ class PawnQueueSettleOperator(ClaimOperator):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("trigger_rule", TriggerRule.ALL_DONE)
+        # Only a store that does not answer is worth another try, and what is not settled is worked on again.
+        kwargs.setdefault("retries", 3)
+        kwargs.setdefault("retry_delay", timedelta(seconds=30))
         super().__init__(claim=claim, **kwargs)
         self.on_failure = on_failure
         self.delay = delay
         self.reason = reason
-        claimer = getattr(claim, "operator", None)
-        self.claim_tasks = [] if claimer is None else [claimer.task_id]
-        if claimer is not None and self.get_dag() is not None:
-            self.as_teardown(setups=claimer, on_failure_fail_dagrun=True)
+        claimers: list[Any] = [operator for operator, _ in XComArg.iter_xcom_references(claim)]
+        self.claim_tasks = [claimer.task_id for claimer in claimers]
+        if claimers and any(one.has_dag() for one in (self, *claimers)):
+            self.as_teardown(setups=claimers, on_failure_fail_dagrun=True)
 
     def execute(self, context: Context) -> dict[str, int]:
         """Settle."""
         if self.on_failure not in {"requeue", "bury"}:
             raise AirflowFailException(f"on_failure={self.on_failure!r}: pass 'requeue' or 'bury'.")
-        total = Counts()
-        failed: list[str] = []
-        for claim in self.claims():
-            outcome = outcome_of(context, self, self.claim_tasks, claim)
-            with failures():
-                self._settle(claim, outcome, total)
-            failed += [task for task in outcome.tasks if task not in failed]
-        self.log.info("Settled: %s.", total)
-        if failed:
+        delay = checked_delay(self.delay)
+        self.claims()  # which skips where there is none
+        outcome = outcome_of(context, self, self.claim_tasks)
+        # Which messages are meant, their bodies tell; where all fare alike, none is read.
+        total = self.settled(partial(self._settle, outcome, delay), payloads=outcome.is_by_message)
+        if outcome.tasks:
             raise AirflowFailException(
-                f"The claim is settled ({total}), and the run fails, as tasks of it did: {', '.join(failed)}."
+                f"The claim is settled ({total}), and the run fails, as tasks of it did: {', '.join(outcome.tasks)}."
             )
         return total.as_dict()
 
-    def _settle(self, claim: Given, outcome: Outcome, total: Counts) -> None:
+    def _settle(self, outcome: Outcome, delay: float, held: Claim, known: Collection[str]) -> Settlement:
         """Decide of all messages at once: one request, whatever became of them."""
-        hook = self.hook
-        # Which messages are meant by what was reported, their bodies tell; where all fare alike, none is read.
-        by_message = bool(outcome.failed or outcome.done)
-        with hook.working_on(claim, payloads=by_message) as held:
-            failed = {message: why for message, why in outcome.failed.items() if message in held.ids}
-            if outcome.all_failed is not None:
-                others = (message for message in held.ids if message not in outcome.done)
-                failed = dict.fromkeys(others, outcome.all_failed) | failed
-            done = hook.queue.settle(
-                held,
-                failed={message: self.reason or why for message, why in failed.items()},
-                requeue=self.on_failure == "requeue",
-                delay=float(self.delay),
-            )
-            total.add(done)
+        failed = outcome.failed_of((held.topic, held.claim_id), held.ids, known)
+        return self.hook.queue.settle(
+            held,
+            failed={message: self.reason or why for message, why in failed.items()},
+            requeue=self.on_failure == "requeue",
+            delay=delay,
+        )
 
 
 class Counts:
@@ -187,13 +236,16 @@ class Counts:
     def __init__(self) -> None:
         self._counts = {"acked": 0, "buried": 0, "released": 0}
         self._unfinished = 0
+        #: Of how many nobody knows whether anything was decided.
+        self.unknown = 0
 
     def add(self, done: Settlement) -> None:
         """Count those of one settlement."""
         self._counts["acked"] += len(done.acked)
         self._counts["buried"] += len(done.buried)
         self._counts["released"] += len(done.released)
-        self._unfinished += len(done.unknown) + len(done.unfinished)
+        self._unfinished += len(done.unfinished)
+        self.unknown += len(done.unknown)
 
     def as_dict(self) -> dict[str, int]:
         """Return the counts, for XCom."""

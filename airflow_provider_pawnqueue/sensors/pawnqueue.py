@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.providers.common.compat.sdk import (
     AirflowException,
@@ -15,20 +15,25 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError
 from airflow_provider_pawnqueue.hooks import claiming, references
 from airflow_provider_pawnqueue.hooks.claiming import Wish
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.links import TopicLink
-from airflow_provider_pawnqueue.operators.arguments import checked_count, checked_topics
+from airflow_provider_pawnqueue.operators.arguments import checked_count, checked_seconds, checked_topics
+from airflow_provider_pawnqueue.operators.base import failure_of, failures
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_pawnqueue.engine import PawnQueue
+
+
+#: For so long who ends a task waits for what is under way on its behalf; Airflow grants five seconds.
+PATIENCE: Final = 3.0
 
 
 class PawnQueueSensor(BaseSensorOperator):
@@ -101,34 +106,36 @@ class PawnQueueSensor(BaseSensorOperator):
         for wish in self._wanted(context):
             try:
                 claim = hook.queue.run(partial(_claimed, wish=wish))
-            except ClaimBusyError as busy:
-                self.log.info("%s", busy)
-                continue
-            except StoreError as error:
-                if not error.transient:
-                    raise AirflowFailException(str(error)) from error
-                self.log.warning("The store did not answer, and is asked again: %s", error)
-                continue
+                claim = None if claim is None else self._with_messages(hook, claim)
+            except (ClaimBusyError, LeaseLostError) as error:
+                self.log.info("%s", error)
             except PawnQueueError as error:
-                raise AirflowFailException(str(error)) from error
-            if claim is not None:
-                claims.append(self._with_messages(hook, claim) or claim)
+                failure = failure_of(error)
+                if isinstance(failure, AirflowFailException):
+                    raise failure from error
+                self.log.warning("The store did not answer, and is asked again: %s", error)
+            else:
+                claims += [] if claim is None else [claim]
         return PokeReturnValue(bool(claims), self._returned(claims) if claims else None)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ANN401 - likewise
         """Go on when the trigger has fired: hours may have passed since."""
         if "error" in event:
             self._fail(event)
+        self._wishes = self._wanted(context)  # for on_kill
         hook = PawnQueueHook(self.pawnqueue_conn_id)
         claims = []
         for claim in event["claims"]:
             try:
-                claims.append(self._with_messages(hook, claim))
-            except LeaseLostError as error:
-                self.log.warning("What was claimed was lost before this task went on, so it waits again: %s", error)
+                with failures():
+                    claims.append(self._with_messages(hook, claim))
+            except AirflowException as failed:
+                if not isinstance(failed.__cause__, LeaseLostError):
+                    raise
+                self.log.warning("What was claimed was lost before this task went on, so it waits again: %s", failed)
         kept = [claim for claim in claims if claim is not None]
         if not kept:
-            return self._wait(self._wanted(context), self._time_left(context))
+            return self._wait(self._wishes, self._time_left(context))
         return self._returned(kept)
 
     def on_kill(self) -> None:
@@ -136,7 +143,7 @@ class PawnQueueSensor(BaseSensorOperator):
         for wish in self._wishes:
             try:
                 count = PawnQueueHook(self.pawnqueue_conn_id).queue.run(
-                    partial(claiming.released, wish=wish, reason="its task was ended by a user")
+                    partial(claiming.released, wish=wish, reason="its task was ended", wait=PATIENCE)
                 )
                 if count:
                     self.log.info("Gave back %d messages of topic %s.", count, wish.topic)
@@ -161,10 +168,14 @@ class PawnQueueSensor(BaseSensorOperator):
                 most,
                 least,
                 None if self.max_wait is None else self.max_wait.total_seconds(),
-                None if self.ttl is None else float(self.ttl),
+                self._ttl,
             )
             for topic in checked_topics(self.topic)
         ]
+
+    @property
+    def _ttl(self) -> float | None:
+        return None if self.ttl is None else checked_seconds(self.ttl, "ttl")
 
     def _wait(self, wishes: Sequence[Wish], seconds: float) -> NoReturn:
         first = wishes[0]
@@ -194,7 +205,7 @@ class PawnQueueSensor(BaseSensorOperator):
     def _with_messages(self, hook: PawnQueueHook, claim: dict[str, Any]) -> dict[str, Any] | None:
         """Find the claim as it stands now, renewed, and leave it to the next task; None: nothing of it is left."""
         small = claim["bytes"] <= references.LARGEST_INLINE
-        with hook.working_on(claim, ttl=None if self.ttl is None else float(self.ttl), payloads=small) as held:
+        with hook.working_on(claim, ttl=self._ttl, payloads=small) as held:
             if not held:
                 return None
             count = len(held)
@@ -218,7 +229,7 @@ async def _claimed(queue: PawnQueue, wish: Wish) -> dict[str, Any] | None:
     """Claim once, if there is as much as is wanted."""
     if wish.min_messages > 1 and not await queue.known_claims(wish.topic, [wish.claim_id]):
         backlog = await queue.backlog(wish.topic, at_least=wish.min_messages)
-        if not claiming.is_worth_it(wish, backlog):
+        if not claiming.is_worth_it(wish, backlog.pending, backlog):
             return None
     claim = await claiming.claimed(queue, wish)
     return await claiming.handed_over(queue, claim) if claim else None

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_pawnqueue.engine import PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine import PawnQueueError, QueueClosedError, StoreError
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.claiming import Wish
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_pawnqueue.hooks.patience import awaited_patiently
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.triggers.polling import poll_of
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Backlog, PawnQueue
+    from airflow_provider_pawnqueue.triggers.polling import Waiter
+
+#: For so long who ends a task waits for what is under way on its behalf; Airflow grants 30 seconds.
+PATIENCE: Final = 10.0
 
 
 class PawnQueueClaimTrigger(BaseTrigger):
@@ -69,9 +75,11 @@ class PawnQueueClaimTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once: with the claims, or with what only a person can mend."""
+        hook = PawnQueueHook(self.pawnqueue_conn_id)
         try:
-            claims = await PawnQueueHook(self.pawnqueue_conn_id).awaited(self._claims)
-        except PawnQueueError as error:
+            await awaited_patiently(hook.client, "Opening the queue")
+            claims = await hook.awaited(self._claims)
+        except (PawnQueueError, AirflowNotFoundException) as error:
             yield TriggerEvent(failure(error))
         else:
             yield TriggerEvent({"claims": claims})
@@ -86,29 +94,51 @@ class PawnQueueClaimTrigger(BaseTrigger):
 
     async def _claims(self, queue: PawnQueue) -> list[dict[str, Any]]:
         """Wait for the first topic that has something, and take what others have by then."""
-        tasks = [asyncio.ensure_future(poll_of(queue, topic).wait_for(self.wish(topic))) for topic in self.topics]
+        joined = []
+        for topic in self.topics:
+            poll = poll_of(queue, topic)
+            joined.append((poll, poll.join(self.wish(topic))))
+        futures = [waiter.given for _, waiter in joined]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            for poll, waiter in joined:
+                poll.last_call(waiter)
+            await asyncio.wait(futures)
+            return self._taken([waiter for _, waiter in joined])
         finally:
-            for task in tasks:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-        claims = [each for each in ended if isinstance(each, dict)]
-        for each in ended:
-            if isinstance(each, PawnQueueError) and not claims:
-                raise each
+            for poll, waiter in joined:
+                poll.leave(waiter)
+
+    def _taken(self, waiters: Sequence[Waiter]) -> list[dict[str, Any]]:
+        claims: list[dict[str, Any]] = []
+        errors: list[PawnQueueError] = []
+        for waiter in waiters:
+            try:
+                claim = waiter.take()
+            except PawnQueueError as error:
+                errors.append(error)
+                self.log.warning("Nothing was claimed in topic %s: %s", waiter.wish.topic, error)
+            else:
+                claims += [] if claim is None else [claim]
+        if errors and not claims:
+            raise errors[0]
         return claims
 
     async def _release(self, queue: PawnQueue) -> None:
         for topic in self.topics:
-            count = await claiming.released(queue, self.wish(topic), "its task was ended by a user")
-            if count:
+            try:
+                count = await claiming.released(queue, self.wish(topic), "its task was ended by a user", wait=PATIENCE)
+            except PawnQueueError as error:
+                self.log.warning("What was claimed in topic %s is had again when its time is over: %s", topic, error)
+            else:
                 self.log.info("Gave back %d messages of topic %s, as a user has ended the task.", count, topic)
 
 
-def failure(error: PawnQueueError) -> dict[str, Any]:
+def failure(error: Exception) -> dict[str, Any]:
     """Write an error as an event has it: its sentence, and whether another try may go better."""
-    return {"error": str(error), "transient": isinstance(error, StoreError) and error.transient}
+    # A queue is closed where its process ends: the task's next try waits in another one.
+    is_transient = isinstance(error, QueueClosedError) or (isinstance(error, StoreError) and error.transient)
+    return {"error": str(error), "transient": is_transient}
 
 
 class PawnQueueEventTrigger(BaseEventTrigger):

@@ -12,14 +12,22 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine import (
+    ClaimBusyError,
+    LeaseLostError,
+    PawnQueueError,
+    QueueClosedError,
+    StoreError,
+    TopicNotFoundError,
+)
 from airflow_provider_pawnqueue.hooks import claiming
+from airflow_provider_pawnqueue.hooks.identity import Owner
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Backlog, PawnQueue
+    from airflow_provider_pawnqueue.engine import Backlog, Claim, PawnQueue
     from airflow_provider_pawnqueue.hooks.claiming import Wish
 
 logger = logging.getLogger(__name__)
@@ -28,17 +36,38 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE: Final = 0.5
 #: The same while the store does not answer, at most.
 LONGEST_PAUSE: Final = 30.0
+#: Why a claim is given back that nobody is there to take.
+NOBODY_WAITS: Final = "nobody waits for it any more"
 
 
 @dataclass(eq=False, slots=True)
-class _Waiter:
-    """Somebody who waits for a claim."""
+class Waiter:
+    """Somebody who waits for a claim: ``given`` becomes its reference, as XCom carries it; None: it goes without."""
 
     wish: Wish
-    given: asyncio.Future[dict[str, Any]]
+    given: asyncio.Future[dict[str, Any] | None]
     is_new: bool = True  # nobody has looked yet whether its claim is there
     is_known: bool = False  # it is: whatever there is, this one is had by its id
+    was_known: bool = False  # what it was given is nothing new: others may have been given it before
+    was_seen: bool = False  # a look has found out whether there is something for it
+    is_leaving: bool = False  # it goes with what the next look has for it, or without
+    is_taken: bool = False  # what it was given has arrived
     busy_until: float = 0.0  # by the loop's time: somebody else works for its claim
+
+    @property
+    def has_something_new(self) -> bool:
+        """Whether it was given a claim, and one that nobody can have been given before."""
+        given = self.given
+        if (
+            given.cancelled() or given.exception() is not None
+        ):  # asked for: one that nobody takes is no error of anybody's
+            return False
+        return bool(given.result()) and not self.was_known
+
+    def take(self) -> dict[str, Any] | None:
+        """Take what was given; its errors are raised."""
+        self.is_taken = True
+        return self.given.result()
 
 
 @dataclass(eq=False, slots=True)
@@ -55,21 +84,51 @@ class Poll:
     def __init__(self, queue: PawnQueue, topic: str) -> None:
         self._queue = queue
         self._topic = topic
-        self._waiters: list[_Waiter] = []
+        self._waiters: list[Waiter] = []
         self._bells: list[_Bell] = []
         self._came = asyncio.Event()
+        self._looks = False
         self._task: asyncio.Task[None] | None = None
+        self._errands: set[asyncio.Task[None]] = set()
+
+    # --- who waits ---
+
+    def join(self, wish: Wish) -> Waiter:
+        """Wait from now on, until something is given; who joins has to :meth:`leave`."""
+        waiter = Waiter(wish, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        self._wake()
+        return waiter
+
+    def last_call(self, waiter: Waiter) -> None:
+        """Let somebody go who has enough: with what there is for it by now, or without."""
+        if waiter.was_seen and not self._looks:
+            _give(waiter, None)
+        waiter.is_leaving = True
+        self._wake()
+
+    def leave(self, waiter: Waiter) -> None:
+        """Wait no more; what was given and not taken is given back."""
+        # ⚑ by identity: of a task that was cleared, two wait for a moment, and the one that goes is the old one
+        self._waiters = [other for other in self._waiters if other is not waiter]
+        if not waiter.given.done():
+            waiter.given.cancel()
+        elif not waiter.is_taken and waiter.has_something_new:
+            errand = asyncio.create_task(self._give_back(waiter.wish), name=f"pawnqueue-back-{self._topic}")
+            self._errands.add(errand)
+            errand.add_done_callback(self._errands.discard)
 
     async def wait_for(self, wish: Wish) -> dict[str, Any]:
         """Wait for a claim, and return its reference as XCom carries it."""
-        waiter = _Waiter(wish, asyncio.get_running_loop().create_future())
-        self._waiters.append(waiter)
-        self._wake()
+        waiter = self.join(wish)
         try:
-            return await waiter.given
+            await asyncio.wait((waiter.given,))
+            found = waiter.take()
         finally:
-            # ⚑ by identity: of a task that was cleared, two wait for a moment, and the one that goes is the old one
-            self._waiters = [other for other in self._waiters if other is not waiter]
+            self.leave(waiter)
+        if found is None:
+            raise AssertionError  # nobody has let it go
+        return found
 
     @asynccontextmanager
     async def bell(self, at_least: int = 1) -> AsyncIterator[asyncio.Queue[Backlog | PawnQueueError]]:
@@ -82,9 +141,18 @@ class Poll:
         finally:
             self._bells = [other for other in self._bells if other is not bell]
 
+    async def _give_back(self, wish: Wish) -> None:
+        try:
+            await claiming.released(self._queue, wish, NOBODY_WAITS)
+        except PawnQueueError as error:
+            logger.warning("What nobody waits for any more is given back when its time is over: %s", error)
+
+    # --- looking ---
+
     def _wake(self) -> None:
         self._came.set()
         if self._task is None or self._task.done():
+            _POLLS.setdefault(self._queue, {}).setdefault(self._topic, self)
             self._task = asyncio.create_task(self._run(), name=f"pawnqueue-poll-{self._topic}")
 
     async def _run(self) -> None:
@@ -110,6 +178,8 @@ class Poll:
             pause = FIRST_PAUSE if found else min(pause * 2, longest)
             if self._waiters or self._bells:
                 pause = await self._rest(pause)
+        # Nothing of a queue is kept that nobody uses.
+        _POLLS.get(self._queue, {}).pop(self._topic, None)
 
     async def _rest(self, pause: float) -> float:
         """Wait until it is time to look again, and say how long the next pause is to be doubled from."""
@@ -123,53 +193,89 @@ class Poll:
 
     async def _look(self) -> bool:
         """Give what there is to whom it belongs; return whether there was anything."""
-        await self._find_old_claims()
-        backlog: Backlog | None = None
-        found = False
-        if self._bells or any(waiter.wish.min_messages > 1 for waiter in self._waiters):
-            at_least = max([bell.at_least for bell in self._bells] + [one.wish.min_messages for one in self._waiters])
-            backlog = await self._queue.backlog(self._topic, at_least=at_least)
-            self._ring(backlog)
-        now = asyncio.get_running_loop().time()
-        for waiter in list(self._waiters):
-            if waiter.given.done() or waiter.busy_until > now:
-                continue
-            if not waiter.is_known and not claiming.is_worth_it(waiter.wish, backlog):
-                continue
-            given = await self._give(waiter)
-            found = found or given
-            if not given and not waiter.is_known and not waiter.busy_until:
-                break  # there is nothing, for nobody
+        self._looks = True
+        waiters = list(self._waiters)
+        try:
+            found = await self._look_for(waiters)
+            for waiter in waiters:
+                waiter.was_seen = True
+        finally:
+            self._looks = False
+            for waiter in waiters:
+                if waiter.is_leaving:
+                    _give(waiter, None)
         return found
 
-    async def _find_old_claims(self) -> None:
+    async def _look_for(self, waiters: list[Waiter]) -> bool:
+        await self._find_old_claims(waiters)
+        backlog: Backlog | None = None
+        if self._bells or any(waiter.wish.min_messages > 1 for waiter in waiters):
+            at_least = max([bell.at_least for bell in self._bells] + [one.wish.min_messages for one in waiters])
+            backlog = await self._queue.backlog(self._topic, at_least=at_least)
+            self._ring(backlog)
+        pending = 0 if backlog is None else backlog.pending
+        now = asyncio.get_running_loop().time()
+        outdated = _outdated(waiters)
+        found = is_empty = False
+        for waiter in waiters:
+            if waiter.given.done() or waiter.busy_until > now or waiter in outdated:
+                continue
+            if not waiter.is_known and (is_empty or not claiming.is_worth_it(waiter.wish, pending, backlog)):
+                continue
+            outcome = await self._serve(waiter)
+            if isinstance(outcome, int):
+                found = True
+                pending -= outcome
+            elif outcome == "nothing":
+                is_empty = True  # for everybody: only claims that are there already are to be had
+        return found
+
+    async def _find_old_claims(self, waiters: list[Waiter]) -> None:
         """Find out, by one LIST for all who are new here, whose claim is there from before a restart."""
-        new = [waiter for waiter in self._waiters if waiter.is_new]
+        new = [waiter for waiter in waiters if waiter.is_new]
         if not new:
             return
         known = await self._queue.known_claims(self._topic, {waiter.wish.claim_id for waiter in new})
         for waiter in new:
             waiter.is_new, waiter.is_known = False, waiter.wish.claim_id in known
 
-    async def _give(self, waiter: _Waiter) -> bool:
+    async def _serve(self, waiter: Waiter) -> int | Literal["nothing", "not now"]:
+        """Claim for one; return how many messages it was given. What befalls its claim concerns nobody else."""
+        waiter.was_known, waiter.busy_until = waiter.is_known, 0.0
         try:
-            claim = await claiming.claimed(self._queue, waiter.wish)
+            claim = await claiming.claimed(self._queue, waiter.wish, is_known=waiter.is_known)
+            waiter.is_known = False  # if it had ended, it is one like any other now
+            if not claim:
+                return "nothing"
+            return await self._hand(waiter, claim)
         except ClaimBusyError as busy:
             logger.info("Task %s waits: %s", waiter.wish.owner, busy)
             waiter.busy_until = asyncio.get_running_loop().time() + min(busy.retry_after, LONGEST_PAUSE) + FIRST_PAUSE
             waiter.is_known = True
-            return False
-        waiter.busy_until = 0.0
-        waiter.is_known = False  # if it had ended, it is one like any other now
-        if not claim:
-            return False
-        if waiter.given.done():  # it was cancelled meanwhile
-            await self._queue.nack(claim, requeue=True, reason="nobody waits for it any more")
-            return True
+        except LeaseLostError as error:
+            logger.warning(
+                "What was claimed for task %s was lost at once, so it waits on: %s", waiter.wish.owner, error
+            )
+            waiter.is_known = True
+        except (StoreError, TopicNotFoundError, QueueClosedError):
+            waiter.is_known = True  # it may have been claimed
+            raise
+        except PawnQueueError as error:
+            if not waiter.given.done():
+                waiter.given.set_exception(error)
+        return "not now"
+
+    async def _hand(self, waiter: Waiter, claim: Claim) -> int:
+        count = len(claim)
+        if waiter.given.done() and not waiter.was_known:  # it was cancelled meanwhile
+            await self._queue.nack(claim, requeue=True, reason=NOBODY_WAITS)
+            return count
         reference = await claiming.handed_over(self._queue, claim)
         if not waiter.given.done():
             waiter.given.set_result(reference)
-        return True
+        elif not waiter.was_known:
+            await self._give_back(waiter.wish)
+        return count
 
     def _ring(self, backlog: Backlog) -> None:
         for bell in self._bells:
@@ -187,10 +293,26 @@ class Poll:
         self._bells = []
 
 
+def _give(waiter: Waiter, what: dict[str, Any] | None) -> None:
+    if not waiter.given.done():
+        waiter.given.set_result(what)
+
+
+def _outdated(waiters: list[Waiter]) -> list[Waiter]:
+    """Return those whose task was cleared while its successor waits here: they are about to be ended."""
+    owners = [(waiter, Owner.parse(waiter.wish.owner)) for waiter in waiters]
+    newest: dict[str, int] = {}
+    for _, owner in owners:
+        if owner is not None:
+            newest[owner.claim_id] = max(owner.clear_number, newest.get(owner.claim_id, 0))
+    return [waiter for waiter, owner in owners if owner is not None and owner.clear_number < newest[owner.claim_id]]
+
+
 #: Those of each queue of this process, by topic.
 _POLLS: Final[WeakKeyDictionary[PawnQueue, dict[str, Poll]]] = WeakKeyDictionary()
 
 
 def poll_of(queue: PawnQueue, topic: str) -> Poll:
     """Return the one poll of a topic. Called in the loop of the queue."""
-    return _POLLS.setdefault(queue, {}).setdefault(topic, Poll(queue, topic))
+    known = _POLLS.get(queue, {}).get(topic)
+    return known if known is not None else Poll(queue, topic)

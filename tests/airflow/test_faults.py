@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from tests.airflow.journal import Journal
+from tools.kit.airflow import Airflow
 
 if TYPE_CHECKING:
-    from tools.kit.airflow import Airflow
     from tools.kit.servers import S3Server
 
 pytestmark = [pytest.mark.airflow, pytest.mark.servers, pytest.mark.timeout(600)]
+
+NAMESAKE = """
+from airflow.sdk import DAG, task
+
+with DAG({dag_id!r}, schedule=None):
+
+    @task
+    def nothing():
+        pass
+
+    nothing()
+"""
 
 JANITOR = """
 from datetime import timedelta
@@ -196,14 +212,60 @@ def test_a_run_is_marked_failed_while_it_works(scene: Scene, seaweedfs: S3Server
 
 
 @pytest.mark.full
-def test_the_store_is_away_for_a_minute(
-    scene: Scene, seaweedfs: S3Server, seaweedfs_away: Callable[[float], None]
-) -> None:
-    """Nobody fails: who waits goes on waiting, and who works has its claim still, or stops before others have it."""
+def test_the_store_is_away_for_a_minute(scene: Scene, seaweedfs: S3Server) -> None:
+    """Who waits goes on waiting; who works has its claim still, or is stopped before others have it."""
+    working = scene.started_work()
     waiting = scene.start()
     scene.airflow.wait_for_task(scene.dag_id, waiting, "batch.claim", "deferred")
-    seaweedfs_away(60)
+    with frozen(seaweedfs):
+        time.sleep(60)  # that is how long it is away
     scene.publish()
-    scene.journal.wait_for(bool, "the task has messages")
-    scene.end(waiting)
+    scene.journal.wait_for(
+        lambda notes: {message for note in notes for message in note.ids} == set(scene.ids),
+        "all messages were had",
+        180,
+    )
+    scene.end(working, waiting)
+    scene.swept(seaweedfs.client())
+
+
+@contextmanager
+def frozen(server: S3Server) -> Iterator[None]:
+    """Have a server answer nothing for the length of a block, and forget nothing."""
+    port = urlsplit(server.endpoint).port
+    commands = {int(each.name): _command(each) for each in Path("/proc").iterdir() if each.name.isdigit()}
+    pids = [
+        pid for pid, command in commands.items() if Path(command[0]).name == "weed" and f"-s3.port={port}" in command
+    ]
+    assert pids, "the server's process was not found"
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _command(process: Path) -> list[str]:
+    with suppress(OSError):
+        return (process / "cmdline").read_text().split("\0")
+    return [""]
+
+
+@pytest.mark.full
+def test_two_airflows_on_one_bucket(scene: Scene, seaweedfs: S3Server, connection: dict[str, Any]) -> None:
+    """The other one's janitor does not touch what this one's run has, though a run of that name has ended there."""
+    run_id = scene.started_work()
+    with Airflow(connections={"pawnqueue_default": connection}, parallelism=2) as other:
+        other.write_dags(f"{scene.dag_id}.py", NAMESAKE.format(dag_id=scene.dag_id))
+        other.api.unpause(scene.dag_id)
+        other.run(scene.dag_id, run_id=run_id)
+        other.write_dags("janitor_of_faults.py", JANITOR.format(schedule="None"))
+        other.api.unpause("janitor_of_faults")
+        janitor_run = other.run("janitor_of_faults")
+        report = other.api.xcom("janitor_of_faults", janitor_run, "sweep")[scene.topic]
+        assert (report["fenced_claims"], report["renewed_claims"], report["given_back"]) == (0, 0, 0)
+    scene.end(run_id)
+    assert {note.number for note in scene.journal.notes()} == {1}
     scene.swept(seaweedfs.client())

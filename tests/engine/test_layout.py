@@ -71,6 +71,7 @@ def test_folders_of_others_are_no_topics(folder: str) -> None:
 def test_a_topic_s_keys() -> None:
     """All of a topic is below its folder, each kind in the folder that pawn-queue looks into."""
     assert layout.topic_marker("orders") == "orders/.topic"
+    assert layout.swept("orders") == "orders/.swept"
     assert layout.messages("orders") == "orders/messages/"
     assert layout.packs("orders") == "orders/packs/"
     assert layout.leases("orders") == "orders/leases/"
@@ -82,7 +83,14 @@ def test_a_topic_s_keys() -> None:
 def test_topics_keep_out_of_each_other_s_folders(one: str, other: str) -> None:
     """No key of a topic is below another topic's folder, whatever their names."""
     if one != other:
-        for part in (layout.topic_marker, layout.messages, layout.leases, layout.claims, layout.dead_letters):
+        for part in (
+            layout.topic_marker,
+            layout.swept,
+            layout.messages,
+            layout.leases,
+            layout.claims,
+            layout.dead_letters,
+        ):
             assert not part(one).startswith(layout.topic_folder(other))
 
 

@@ -35,6 +35,7 @@ CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "claim": lambda queue, _: queue.claim(TOPIC, "c"),
     "attach": lambda queue, claim: queue.attach(claim.hand_over()),
     "messages": lambda queue, claim: queue.messages(claim.hand_over()),
+    "last_claim": lambda queue, claim: queue.last_claim(TOPIC, claim.claim_id),
     "known_claims": lambda queue, claim: queue.known_claims(TOPIC, [claim.claim_id]),
     "renew": lambda queue, claim: queue.renew(claim),
     "leave": lambda queue, claim: queue.leave(claim),
@@ -60,6 +61,7 @@ OF_A_TOPIC: dict[str, Callable[[PawnQueue, str], Awaitable[Any]]] = {
     "claim": lambda queue, topic: queue.claim(topic, "c"),
     "attach": lambda queue, topic: queue.attach({"topic": topic, "claim_id": "a", "generation": 0, "session": "s"}),
     "messages": lambda queue, topic: queue.messages({"topic": topic, "claim_id": "a", "generation": 0, "session": "s"}),
+    "last_claim": lambda queue, topic: queue.last_claim(topic, "a"),
     "known_claims": lambda queue, topic: queue.known_claims(topic, ["a"]),
     "backlog": lambda queue, topic: queue.backlog(topic),
     "dead_letters": lambda queue, topic: queue.dead_letters(topic),
@@ -74,7 +76,7 @@ OF_A_TOPIC: dict[str, Callable[[PawnQueue, str], Awaitable[Any]]] = {
 
 def test_every_method_is_tried_here() -> None:
     """What is below is about all of them."""
-    there = {name for name, value in vars(PawnQueue).items() if inspect.iscoroutinefunction(value)}
+    there = {name for name, _ in inspect.getmembers(PawnQueue, inspect.iscoroutinefunction)}
     assert {name for name in there if not name.startswith("_")} - {"aclose"} == set(CALLS)
 
 

@@ -478,6 +478,19 @@ async def test_a_clock_that_stood_still_is_noticed(time: ServerTime, server: Scr
     assert server.requests.count("PUT") == 2
 
 
+async def test_what_no_object_shows_is_known_by_the_next_sample(time: ServerTime, server: ScriptedServer) -> None:
+    """§2: objects older than the time that was lost say nothing of it, and no later than the next sample does."""
+    await time.now()
+    server.clock.now += FRESH / 2
+    server.offset += 60  # the machine stands still for a minute
+    time.seen(server.stamp(61))
+    assert server.time() - await time.now() == pytest.approx(60, abs=1)
+    assert (server.requests.count("PUT"), time.jumps) == (1, 0)
+    server.clock.now += FRESH / 2 + 1
+    assert_true(time, server, await time.now())
+    assert (server.requests.count("PUT"), time.jumps) == (2, 1)
+
+
 async def test_a_slow_sample_does_not_deny_that_the_clock_stood_still(time: ServerTime, server: ScriptedServer) -> None:
     """A sample too slow to tell is taken for what it says by itself: nothing is believed that the suspicion denies."""
     await time.now()

@@ -60,6 +60,16 @@ class SimClock:
         self._stopped += end - max(self._stands_until, self._loop.now)
         self._stands_until = end
 
+    @property
+    def lost(self) -> float:
+        """For how many seconds of the world's it has stood still by the time it runs again."""
+        return self._stopped
+
+    @property
+    def stood_until(self) -> float:
+        """When, in the world's time, it runs again, or did."""
+        return self._stands_until
+
     def uniform(self, low: float, high: float) -> float:
         """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
         return self._chance.uniform(low, high)

@@ -9,6 +9,7 @@ from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, Pa
 from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings
 from tests.sim.prepared import TOPIC
 from tests.sim.truth import Truth
+from tests.sim.unseen import Unseen
 from tests.support.claims import trusted_until, uuids_of
 from tools.kit.history import History, Holder
 
@@ -76,13 +77,15 @@ class Stage:
     """Units that a fault which stays concerns: they may wait, and be left over."""
 
     truth: Truth = field(init=False)
+    unseen: Unseen = field(init=False)
     _names: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin to watch the bucket."""
         self.truth = Truth(self.world, self.history)
         self.world.bucket.observers += [self.watch, self.truth.see]
-        self.world.listeners.append(self.truth.hear)
+        self.unseen = Unseen(self.world)
+        self.world.listeners += [self.truth.hear, self.unseen.hear]
 
     def create_topic(self, most: int | None) -> None:
         """Make the topic, and remember how often its messages may be delivered."""
@@ -95,19 +98,23 @@ class Stage:
         return self.world.loop.now + (deadline - process.clock.elapsed()) / process.clock.rate
 
     def believe(self, process: Process, claim: Claim) -> Holder:
-        """Write down that a process was given a claim's messages, and trusts that until its deadline."""
+        """Write down that a process was given a claim's messages, and trusts that until its deadline.
+
+        What it cannot know of its clock is taken off (:mod:`tests.sim.unseen`).
+        """
         holder = holder_of(process, claim)
         deadline = self.virtual(process, trusted_until(claim))
         now = self.world.loop.now
         if now >= deadline and process.running(deadline, now) < 0.01:
             return holder  # it slept over all of its time, between the claim's return and its first look at it
         for one, unit in units(claim).items():
-            self.history.hold(holder, unit, one, now, deadline)
+            self.history.hold(holder, unit, one, now, deadline - self.unseen.of(process))
         return holder
 
     def renewed(self, process: Process, claim: Claim) -> None:
         """Write down until when the claim is trusted now."""
-        self.history.extend(holder_of(process, claim), self.virtual(process, trusted_until(claim)))
+        deadline = self.virtual(process, trusted_until(claim)) - self.unseen.of(process)
+        self.history.extend(holder_of(process, claim), deadline)
 
     def stops(self, process: Process, claim: Claim) -> None:
         """Write down that the process works on the claim no more."""

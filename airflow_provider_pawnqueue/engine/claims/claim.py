@@ -179,6 +179,14 @@ class Claim(ABC):
         return self._record.was_handed_out
 
     @property
+    def ended_unsettled(self) -> bool:
+        """Whether others ended it before all of it was settled: its time was over, or its run was taken for ended."""
+        record = self._record
+        return any(decision.lost for decision in record.settled.values()) or (
+            record.state != "open" and bool(record.unsettled)
+        )
+
+    @property
     def decided(self) -> Mapping[str, str]:
         """What was decided of its messages, by id: acked, dead, released."""
         return {

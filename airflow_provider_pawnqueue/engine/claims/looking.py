@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import read_all
+from airflow_provider_pawnqueue.engine.claims.claim import ClaimReference
+from airflow_provider_pawnqueue.engine.claims.recorded import latest_generations
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.claims.claim import ClaimReference, Message
+    from airflow_provider_pawnqueue.engine.claims.claim import Message
     from airflow_provider_pawnqueue.engine.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class LastClaim:
+    """The newest claim under an id, as its record shows it."""
+
+    reference: ClaimReference
+    """By which it is attached to, once nobody else works for it."""
+
+    owner: str
+    is_open: bool
+    """Whether nobody has ended it, and something of it is not settled."""
+
+    reasons: frozenset[str]
+    """Why messages of it were given back or buried."""
+
+
+async def last_claim(context: Context, topic: str, claim_id: str) -> LastClaim | None:
+    """Show the newest generation of a claim, or None where none has a record: a LIST, and a GET."""
+    generation = (await latest_generations(context, topic, [claim_id])).get(claim_id)
+    if generation is None:
+        return None
+    standing = await records.read(context, topic, layout.claim_stem(claim_id, generation))
+    if standing is None:
+        return None
+    record = standing.record
+    return LastClaim(
+        # Without the session that stands there: it may be alive, and who names it says that it is not.
+        ClaimReference(topic, claim_id, generation, session=""),
+        owner=record.owner,
+        is_open=record.state == "open" and bool(record.unsettled),
+        reasons=frozenset(decision.reason for decision in record.settled.values() if decision.reason),
+    )
 
 
 async def messages(context: Context, reference: ClaimReference) -> list[Message]:

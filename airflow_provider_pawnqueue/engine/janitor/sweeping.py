@@ -12,6 +12,7 @@ from airflow_provider_pawnqueue.engine.janitor.care import Care
 from airflow_provider_pawnqueue.engine.janitor.claims import Claims
 from airflow_provider_pawnqueue.engine.janitor.leases import Leases
 from airflow_provider_pawnqueue.engine.janitor.report import AskByRecord, SweepReport
+from airflow_provider_pawnqueue.engine.records import SweptRecord
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -73,7 +74,16 @@ class _Sweep:
         await Claims(self._care, self._ask, here).sweep(claims)
         await Leases(self._care).sweep(leases, messages)
         await self._leftovers(dead)
+        if not self._report.dry_run:
+            key = layout.swept(self._topic)
+            await self._care.alone(key, self._note(key), otherwise=None)
         return self._report
+
+    async def _note(self, key: str) -> None:
+        """Note that the topic was swept. One that was deleted meanwhile is not to have an object again."""
+        context = self._care.context
+        if await context.registers.head(layout.topic_marker(self._topic)) is not None:
+            await context.store.overwrite(key, SweptRecord(topic=self._topic).encode())
 
     async def _leftovers(self, dead: list[ObjectInfo]) -> None:
         """Remove reasons whose dead letter is gone: requests of a burial that landed after a redrive."""

@@ -24,6 +24,11 @@ def report(**counts: Any) -> SweepReport:
     return SweepReport(TOPIC, **counts)
 
 
+def unnoted(world: World) -> dict[str, tuple[str, bytes]]:
+    """Everything that is stored but the note that the topic was swept."""
+    return {key: stored for key, stored in world.bucket.snapshot().items() if key != layout.swept(TOPIC)}
+
+
 async def abandoned(world: World, **settled: int) -> None:
     """Leave a claim whose process died after it had decided so many of its messages."""
     process = await world.process()

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.janitor import Verdict
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
-from tests.engine.janitor.swept import UUID, abandoned, ended, going, orphan, report
+from tests.engine.janitor.swept import UUID, abandoned, ended, going, orphan, report, unnoted
 from tests.engine.virtual import OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 from tests.support.settlements import late
 
@@ -34,14 +34,14 @@ async def test_the_janitor_speaks_for_owners(
         asked.append(record.owner)
         return verdict
 
-    before = world.bucket.snapshot()
+    before = unnoted(world)
     result = await bob.queue.sweep(TOPIC, ask=ask, dry_run=dry_run)
     assert asked == ["dag"]
     counts = {"going": {"renewed_claims": 1}, "ended": {"fenced_claims": 1}, None: {}}[verdict]
     assert result == report(dry_run=dry_run, **counts)
     record = world.bucket.record("run.0")
     if dry_run or verdict is None:
-        assert world.bucket.snapshot() == before
+        assert unnoted(world) == before
     elif verdict == "going":
         assert record.state == "open"
         assert record.until == pytest.approx(world.clock.server() + TTL, abs=1)
@@ -189,9 +189,9 @@ async def test_going_never_shortens_a_claim_and_keeps_to_its_greatest_age(
     now = world.clock.server()
     world.alter("run-0.0", until=now + 500)
     world.alter("run-1.0", created_at=now - 86_400 + 20)
-    before = world.bucket.snapshot()
+    before = unnoted(world)
     assert await bob.queue.sweep(TOPIC, ask=going) == report()
-    assert world.bucket.snapshot() == before
+    assert unnoted(world) == before
 
 
 async def test_a_claim_whose_run_has_ended_is_given_back_after_its_sessions_time(

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import QueueClosedError, TopicNotFoundError, layout
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
-from tests.engine.janitor.swept import UUID, a_bit_of_everything, abandoned, redrive_stopped, report
+from tests.engine.janitor.swept import UUID, a_bit_of_everything, abandoned, redrive_stopped, report, unnoted
 from tests.engine.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
 from tests.support.clock import EPOCH
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.claim import Claim
 
 
-async def test_a_topic_in_order_has_nothing_to_sweep(ann: Process) -> None:
+async def test_a_topic_in_order_has_nothing_to_sweep(world: World, ann: Process) -> None:
     """A sweep of what is pending, in flight, delayed and dead changes nothing and reports zeros."""
     await ann.queue.publish(TOPIC, numbered(4))
     claim = await ann.queue.claim(TOPIC, "c", max_messages=3)
     await ann.queue.nack(claim, claim.ids[0])
     await ann.queue.nack(claim, claim.ids[1], requeue=True, delay=100)
-    before = ann.client.bucket.snapshot()
+    before = unnoted(world)
     assert await ann.queue.sweep(TOPIC) == report()
-    assert ann.client.bucket.snapshot() == before
+    assert unnoted(world) == before
 
 
 async def test_a_sweep_finishes_what_a_dead_process_had_decided(world: World, ann: Process) -> None:
@@ -57,9 +57,9 @@ async def test_a_live_claim_is_left_alone(world: World, ann: Process, bob: Proce
     for _ in range(6):
         await world.later(TTL / 2)
         await ann.queue.renew(claim)
-        before = world.bucket.snapshot()
+        before = unnoted(world)
         assert await bob.queue.sweep(TOPIC) == report()
-        assert world.bucket.snapshot() == before
+        assert unnoted(world) == before
     assert (await ann.queue.ack(claim)).complete
 
 
@@ -261,9 +261,9 @@ async def test_a_second_pass_reports_zeros(world: World, ann: Process) -> None:
     """A sweep is idempotent: what was done is not done or counted again."""
     await a_bit_of_everything(world)
     await ann.queue.sweep(TOPIC)
-    before = world.bucket.snapshot()
+    before = unnoted(world)
     assert await ann.queue.sweep(TOPIC) == report(strangers=[f"{TOPIC}/messages/stranger"])
-    assert world.bucket.snapshot() == before
+    assert unnoted(world) == before
 
 
 @pytest.mark.parametrize("seed", range(5))

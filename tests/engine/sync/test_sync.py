@@ -79,8 +79,9 @@ def test_the_store_can_be_probed_again(queue: SyncPawnQueue) -> None:
 
 
 def public(kind: type) -> dict[str, Any]:
-    """The public methods and properties of a class."""
-    return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+    """The public methods and properties of a class, those that it inherits too."""
+    found = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()}
+    return {name: value for name, value in found.items() if not name.startswith("_")}
 
 
 #: What callers need beside: their way to end it, and to have several calls made in its loop, awaited or not.

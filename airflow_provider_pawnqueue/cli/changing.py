@@ -1,0 +1,184 @@
+"""Commands that change something."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_pawnqueue.cli.running import UsageError, command, fail, say, show
+from airflow_provider_pawnqueue.engine import PawnQueueError, PublishError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_pawnqueue.engine import DeadLetter, SweepReport
+    from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+
+_STDIN: Final = "-"
+_NOTHING: Final = "Nothing was published."
+#: So many dead letters are listed at once.
+_PAGE: Final = 500
+
+
+@command
+def publish(hook: PawnQueueHook, args: Namespace) -> None:
+    """Publish messages: all are read and found to be in order before the first of them is sent."""
+    headers = _headers(args.header or [])
+    payloads = _payloads(args.payload, args.file)
+    try:
+        ids = hook.publish(args.topic, payloads, producer=args.producer, headers=headers, create=args.create)
+    except PublishError as error:
+        states = dict.fromkeys(error.published, "published")
+        states |= dict.fromkeys(error.failed, "failed") | dict.fromkeys(error.unknown, "unknown")
+        show([{"id": each, "state": states[each]} for each in error.ids], args.output)
+        raise
+    show([{"id": each, "state": "published"} for each in ids], args.output)
+
+
+def _headers(given: Iterable[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for each in given:
+        name, is_one, value = each.partition("=")
+        if not is_one or not name:
+            raise UsageError(f"--header {each!r} is none: write it as name=value. {_NOTHING}")
+        headers[name] = value
+    return headers
+
+
+def _payloads(payload: str | None, file: str | None) -> list[dict[str, Any]]:
+    if (payload is None) == (file is None):
+        raise UsageError(f"Pass either a payload, - for the standard input, or --file. {_NOTHING}")
+    if payload is not None and payload != _STDIN:
+        return [_object(payload, "The payload")]
+    name, lines = _lines(file or _STDIN)
+    return [_object(line, f"Line {number} of {name}") for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _lines(file: str) -> tuple[str, Iterable[str]]:
+    if file == _STDIN:
+        return "the standard input", sys.stdin
+    try:
+        lines = Path(file).read_text(encoding="utf-8-sig").split("\n")
+    except OSError as problem:
+        raise UsageError(f"{file} cannot be read: {problem.strerror}. {_NOTHING}") from None
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"{file} is no UTF-8 text: {problem.reason}. {_NOTHING}") from None
+    return file, lines
+
+
+def _object(text: str, what: str) -> dict[str, Any]:
+    try:
+        read = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise UsageError(f"{what} is no JSON: {problem.msg}, at character {problem.pos + 1}. {_NOTHING}") from None
+    except (ValueError, RecursionError) as problem:
+        raise UsageError(f"{what} cannot be read as JSON: {problem}. {_NOTHING}") from None
+    if not isinstance(read, dict):
+        raise UsageError(f'{what} is no JSON object: write it as {{"name": value}}. {_NOTHING}')
+    return read
+
+
+@command
+def redrive(hook: PawnQueueHook, args: Namespace) -> None:
+    """Give dead letters back."""
+    if args.dry_run:
+        would = _chosen(hook, args.topic, args.ids, args.limit)
+        show([{"id": each.id, "result": "would be given back", "error": ""} for each in would], args.output)
+        return
+    done = hook.redrive(args.topic, args.ids, max_messages=args.limit)
+    rows = [{"id": each, "result": "given back", "error": ""} for each in done.moved]
+    rows += [{"id": each, "result": "skipped", "error": ""} for each in done.skipped]
+    rows += [{"id": each, "result": "failed", "error": str(error)} for each, error in done.failed.items()]
+    show(rows, args.output)
+    if done.failed:
+        fail(f"{len(done.failed)} dead letters were not given back, or that is not certain: redrive them again.")
+
+
+def _chosen(hook: PawnQueueHook, topic: str, ids: list[str] | None, most: int | None) -> list[DeadLetter]:
+    """Return what a redrive would choose: in the order of their ids, by those or by their messages'."""
+    letters = list(_letters(hook, topic, payloads=ids is not None))
+    if ids is not None:
+        wanted = set(ids)
+        letters = [each for each in letters if wanted & _names(each)]
+        unknown = wanted.difference(*map(_names, letters))
+        if unknown:
+            raise UsageError(f"Topic {topic!r} has no dead letter {min(unknown)}: nothing would be given back.")
+    return sorted(letters, key=lambda each: each.id)[:most]
+
+
+def _names(letter: DeadLetter) -> set[str]:
+    return {letter.id} | ({letter.message.id} if letter.message is not None else set())
+
+
+def _letters(hook: PawnQueueHook, topic: str, *, payloads: bool) -> Iterator[DeadLetter]:
+    after = None
+    while True:
+        page = hook.dead_letters(topic, max_messages=_PAGE, after=after, payloads=payloads)
+        yield from page
+        after = page.next
+        if after is None:
+            return
+
+
+@command
+def purge(hook: PawnQueueHook, args: Namespace) -> None:
+    """Remove messages or dead letters, after it was asked whether that is meant."""
+    kinds = {"messages": args.messages or not args.dead, "dead_letters": args.dead}
+    if args.dry_run or not args.yes:
+        would = hook.purge(args.topic, dry_run=True, **kinds)
+        counts = {"messages": would.messages, "dead_letters": would.dead_letters}
+        if args.dry_run:
+            show([{"topic": args.topic, "dry_run": True, **counts}], args.output)
+            return
+        _ask(hook, args.topic, {kind: counts[kind] for kind, meant in kinds.items() if meant})
+    removed = hook.purge(args.topic, **kinds)
+    row = {"topic": args.topic, "dry_run": False}
+    show([{**row, "messages": removed.messages, "dead_letters": removed.dead_letters}], args.output)
+
+
+def _ask(hook: PawnQueueHook, topic: str, counts: dict[str, int]) -> None:
+    what = " and ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
+    say(f"This removes {what} of topic {topic!r} in bucket {hook.settings.s3.bucket_name!r} for ever. Go on? (y/n)")
+    try:
+        answer = input()
+    except EOFError:
+        raise UsageError("Nobody answered, and nothing was removed: pass --yes where nobody can be asked.") from None
+    if answer.strip().lower() not in {"y", "yes"}:
+        raise UsageError("Nothing was removed.")
+
+
+@command
+def janitor(hook: PawnQueueHook, args: Namespace) -> None:
+    """Sweep topics. What fails in one topic does not concern the others."""
+    rows: list[dict[str, Any]] = []
+    failures: list[str] = []
+    for topic in args.topics or hook.list_topics():
+        try:
+            report = hook.sweep(topic, dry_run=args.dry_run)
+        except PawnQueueError as error:
+            failures.append(f"Topic {topic} was not swept: {error}")
+            continue
+        rows.append(_in_full(report) if args.output in {"json", "yaml"} else _in_words(report))
+        failures += [f"Topic {topic}: {failure}" for failure in report.failures]
+    show(rows, args.output)
+    if failures:
+        fail(*failures)
+
+
+def _in_full(report: SweepReport) -> dict[str, Any]:
+    lists = {"stuck": report.stuck, "strangers": report.strangers, "failures": report.failures}
+    return {"topic": report.topic, "dry_run": report.dry_run, **dict(report.counts()), **lists}
+
+
+def _in_words(report: SweepReport) -> dict[str, Any]:
+    done = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in report.counts() if count)
+    return {
+        "topic": report.topic,
+        "would do" if report.dry_run else "done": done or "nothing to do",
+        "stuck": len(report.stuck),
+        "strangers": len(report.strangers),
+        "failures": len(report.failures),
+    }

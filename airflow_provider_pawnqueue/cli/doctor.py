@@ -1,0 +1,164 @@
+"""The command that says what a store can do, and what is wrong."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from airflow_provider_pawnqueue import __version__
+from airflow_provider_pawnqueue.cli.running import command, fail, show
+from airflow_provider_pawnqueue.engine import PawnQueueError
+from airflow_provider_pawnqueue.engine.layout import BUCKET_RECORD
+from airflow_provider_pawnqueue.engine.leases import csprng_verify
+from airflow_provider_pawnqueue.engine.leases.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_pawnqueue.engine import Health, ProbeResult, SyncPawnQueue
+    from airflow_provider_pawnqueue.hooks.connection import Address
+    from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+
+_LIBRARIES: Final = ("apache-airflow", "apache-airflow-providers-amazon", "obstore", "boto3")
+_ENGINE: Final = "pawnqueue-engine"
+#: A clock that is further off than this confuses who reads two logs side by side.
+_FAR_OFF: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What was found, line by line, and what to do where something is wrong."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def add(self, check: str, result: Any, state: Literal["", "ok", "note", "wrong"] = "") -> None:  # noqa: ANN401 - as it was found
+        self.rows.append({"check": check, "state": state, "result": result})
+
+    def found_wrong(self, check: str, result: Any, sentence: str) -> None:  # noqa: ANN401 - as it was found
+        self.add(check, result, "wrong")
+        self.wrong.append(sentence)
+
+
+@command
+def doctor(hook: PawnQueueHook, args: Namespace) -> None:
+    """Look at everything, print it, and end with exit code 1 if something is wrong."""
+    findings = _Findings()
+    _versions(findings)
+    try:
+        address = hook.address
+    except PawnQueueError as error:
+        findings.found_wrong("connection", args.conn_id, str(error))
+        show(findings.rows, args.output)
+        fail(*findings.wrong)
+    findings.add("connection", args.conn_id, "ok")
+    _place(findings, address)
+    try:
+        queue = hook.queue
+        found, health = queue.probe(), queue.health()
+    except PawnQueueError as error:
+        findings.found_wrong("store", "cannot be used", str(error))
+    else:
+        findings.add("store", "can be read, written, listed and deleted from", "ok")
+        _strategy(findings, queue, found)
+        _probe(findings, found)
+        _time(findings, health)
+    show(findings.rows, args.output)
+    if findings.wrong:
+        fail(*findings.wrong)
+
+
+def _versions(findings: _Findings) -> None:
+    findings.add("airflow-provider-pawnqueue", __version__)
+    engine = _version(_ENGINE)
+    if engine is not None and engine != __version__:
+        findings.found_wrong(
+            _ENGINE,
+            engine,
+            f"{_ENGINE} {engine} is installed beside the provider {__version__}, and each has overwritten files of the "
+            "other: uninstall both, then install airflow-provider-pawnqueue alone, which contains the engine.",
+        )
+    findings.add("python", platform.python_version())
+    for name in _LIBRARIES:
+        findings.add(name, _version(name))
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _place(findings: _Findings, address: Address) -> None:
+    s3 = address.settings.s3
+    findings.add("endpoint", _without_user(s3.endpoint_url) or f"AWS, {s3.region_name}")
+    findings.add("bucket", s3.bucket_name)
+    findings.add("key prefix", s3.key_prefix)
+    if address.aws_conn_id:
+        identity = f"that of AWS connection {address.aws_conn_id}"
+    elif s3.aws_access_key_id:
+        identity = "the keys of the connection"
+    else:
+        identity = "what boto3 finds: profile, role, instance"
+    findings.add("identity", identity)
+    findings.add("client", s3.client)
+
+
+def _without_user(url: str | None) -> str | None:
+    if url is None or "@" not in url:
+        return url
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _strategy(findings: _Findings, queue: SyncPawnQueue, found: ProbeResult) -> None:
+    agreed = next(each for each in STRATEGIES if each.name == queue.strategy)
+    findings.add("strategy", agreed.name, "ok")
+    refusal = agreed.refusal(found)
+    if refusal:
+        findings.rows[-1]["state"] = "wrong"
+        findings.add("strategy, why", "the bucket's processes agreed on it")
+        findings.wrong.append(
+            f"The bucket's processes agreed on {agreed.name}, and the store does not carry it ({refusal}), so that two "
+            "consumers may have one message: stop every process that uses the bucket, delete the object "
+            f"{BUCKET_RECORD} below its key prefix, and start them again."
+        )
+    elif agreed.name == found.strategy:
+        findings.add("strategy, why", found.reason, "ok")
+    else:
+        named = queue.settings.concurrency.strategy == agreed.name
+        why = "the connection names it" if named else "the bucket's processes agreed on it"
+        findings.add("strategy, why", f"{why}; the probe would choose {found.strategy} today", "note")
+    pauses = queue.settings.concurrency.csprng_verify
+    took = found.look_to_answer
+    if agreed.advice is None or took is None:
+        return
+    advice = agreed.advice(took, queue.settings)
+    if took * csprng_verify.ROOM > csprng_verify.shortest_verification(pauses):
+        findings.found_wrong("pauses", "too short for this store", f"{agreed.name}: {advice}")
+    else:
+        findings.add("pauses", advice, "ok")
+
+
+def _probe(findings: _Findings, found: ProbeResult) -> None:
+    """Show it field by field, as the race was answered."""
+    for name, value in asdict(found).items():
+        shown, state = value, ""
+        if name in {"creates", "updates"}:
+            shown, state = (value, "note") if value else ("held in sequence and in a race", "ok")
+        findings.add(f"probe: {name}", shown, "note" if state == "note" else "ok" if state else "")
+
+
+def _time(findings: _Findings, health: Health) -> None:
+    findings.add("round trip", f"{health.round_trip_seconds * 1000:.1f} ms")
+    offset, error = health.clock_offset_seconds, health.clock_error_seconds
+    way = "ahead of" if offset > 0 else "behind"
+    said = f"{abs(offset):.2f} s {way} the store's clock (give or take {error:.2f} s)"
+    if abs(offset) > _FAR_OFF + error:
+        findings.add("clock", f"{said}: the queue goes by the store's alone; set this machine's by NTP", "note")
+    else:
+        findings.add("clock", said, "ok")

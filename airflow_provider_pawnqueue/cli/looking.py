@@ -1,0 +1,83 @@
+"""Commands that look, and change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_pawnqueue.cli.running import command, fail, say, show
+from airflow_provider_pawnqueue.engine import PawnQueueError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_pawnqueue.engine import DeadLetter, Message
+    from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+
+
+@command
+def topics(hook: PawnQueueHook, args: Namespace) -> None:
+    """List the topics."""
+    found = [hook.topic(name) for name in hook.list_topics()]
+    show(
+        [{"topic": each.name, **each.settings.model_dump(), "created_at": each.created_at} for each in found],
+        args.output,
+    )
+
+
+@command
+def stats(hook: PawnQueueHook, args: Namespace) -> None:
+    """Count messages. What fails in one topic does not concern the others."""
+    rows: list[dict[str, Any]] = []
+    failures: list[str] = []
+    if args.topic is not None:
+        rows.append(_counted(hook, args.topic))
+    else:
+        for topic in hook.list_topics():
+            try:
+                rows.append(_counted(hook, topic))
+            except PawnQueueError as error:
+                failures.append(f"Topic {topic}: {error}")
+    show(rows, args.output)
+    if failures:
+        fail(*failures)
+
+
+def _counted(hook: PawnQueueHook, topic: str) -> dict[str, Any]:
+    counts = asdict(hook.stats(topic))
+    age = counts["oldest_age_seconds"]
+    return {"topic": topic, **counts, "oldest_age_seconds": None if age is None else round(age, 1)}
+
+
+@command
+def peek(hook: PawnQueueHook, args: Namespace) -> None:
+    """Show messages, or dead letters."""
+    if not args.dead:
+        show([_message(each) for each in hook.peek(args.topic, args.limit)], args.output)
+        return
+    page = hook.dead_letters(args.topic, max_messages=args.limit)
+    show([_letter(each) for each in page], args.output)
+    if page.next is not None:
+        say(f"These are {len(page)} of {page.total} dead letters: --limit shows more.")
+
+
+def _message(message: Message) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "created_at": message.created_at,
+        "producer_id": message.producer_id,
+        "headers": dict(message.headers),
+        "payload": message.payload,
+    }
+
+
+def _letter(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "buried_at": letter.buried_at,
+        "reason": letter.reason,
+        "error": letter.error or letter.fault,
+        "deliveries": letter.deliveries,
+        "consumer": letter.consumer,
+        "payload": None if letter.message is None else letter.message.payload,
+    }

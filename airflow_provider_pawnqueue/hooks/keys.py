@@ -1,0 +1,16 @@
+"""Under which keys of XCom tasks tell whoever settles what became of their messages."""
+
+from typing import Final
+
+#: A task's exception.
+ERROR_KEY: Final = "pawnqueue_error"
+#: What a task says itself.
+REPORT_KEY: Final = "pawnqueue_report"
+#: So long is what is told of an error, at most.
+LONGEST_ERROR: Final = 2000
+
+
+def told(why: object) -> str:
+    """Write an error as a reason has it."""
+    text = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
+    return text[:LONGEST_ERROR]

@@ -1,0 +1,188 @@
+"""Commands that change something, on a store in memory."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def buried(queue: SyncPawnQueue) -> list[str]:
+    """The ids of three dead letters of the topic ``orders``."""
+    queue.publish("orders", [{"n": 1}, {"n": 2}, {"n": 3}], create=True)
+    queue.nack(queue.claim("orders", "test"), reason="refused")
+    return sorted(letter.id for letter in queue.dead_letters("orders"))
+
+
+def test_publish_sends_one_message(run: Run, queue: SyncPawnQueue) -> None:
+    """The payload, the headers and the producer arrive, and the id is printed."""
+    words = ["--header", "trace=a=b", "--header", "kind=x", "--producer", "shop", "--create", "--output", "json"]
+    done = run("publish", "orders", '{"n": 1}', *words)
+
+    [message] = queue.peek("orders")
+    assert done.rows == [{"id": message.id, "state": "published"}]
+    assert (message.payload, message.headers) == ({"n": 1}, {"trace": "a=b", "kind": "x"})
+    assert message.producer_id == queue.list_producers()[0].id
+
+
+def test_publish_reads_lines(run: Run, queue: SyncPawnQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line of the standard input, or of a file, is a message; empty lines are none."""
+    queue.create_topic("orders")
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"n": 1}\n\n{"n": 2}\n'))
+    (tmp_path / "lines").write_text('{"n": 3}\n{"n": "\u2028"}')
+
+    assert run("publish", "orders", "-").code == 0
+    assert run("publish", "orders", "--file", str(tmp_path / "lines")).code == 0
+
+    # Two processes are two publishers: in which order their messages are is nobody's promise.
+    assert {message.payload["n"] for message in queue.peek("orders")} == {1, 2, 3, "\u2028"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"n": 1}\n\n{"n": \n', "Line 3 of the standard input is no JSON"),
+        ('{"n": 1}\n[1]\n', "Line 2 of the standard input is no JSON object"),
+    ],
+)
+def test_bad_lines_are_named_and_nothing_is_published(
+    run: Run, queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    """The line is counted as an editor counts it, and the good ones before it are not sent either."""
+    queue.create_topic("orders")
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+    done = run("publish", "orders", "-")
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(told)
+    assert done.err.endswith("Nothing was published.\n") or "Nothing was published" in done.err
+    assert queue.stats("orders").pending == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["publish", "orders"],
+        ["publish", "orders", "{}", "--file", "x"],
+        ["publish", "orders", "--file", "not-there"],
+        ["publish", "orders", "{"],
+        ["publish", "orders", "{}", "--header", "x"],
+        ["publish", "nowhere", "{}"],
+    ],
+)
+def test_what_cannot_be_published_is_told_in_a_sentence(run: Run, queue: SyncPawnQueue, words: list[str]) -> None:
+    """One line on stderr, exit code 1, and no message anywhere."""
+    queue.create_topic("orders")
+
+    done = run(*words)
+
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert queue.stats("orders").pending == 0
+
+
+def test_redrive_gives_letters_back(run: Run, queue: SyncPawnQueue, buried: list[str]) -> None:
+    """First those that are named, then as many as the limit allows; what each of them met is a row."""
+    named = run("redrive", "orders", "--id", buried[1], "--output", "json")
+    some = run("redrive", "orders", "--limit", "1", "--output", "json")
+
+    assert named.rows == [{"id": buried[1], "result": "given back", "error": ""}]
+    assert some.rows == [{"id": buried[0], "result": "given back", "error": ""}]
+    assert (queue.stats("orders").pending, queue.stats("orders").dead) == (2, 1)
+
+
+def test_a_dry_redrive_tells_what_a_real_one_does(run: Run, queue: SyncPawnQueue, buried: list[str]) -> None:
+    """It chooses the same letters, and moves none."""
+    would = run("redrive", "orders", "--limit", "2", "--dry-run", "--output", "json").rows
+    named = run("redrive", "orders", "--id", buried[2], "--dry-run", "--output", "json").rows
+    assert queue.stats("orders").dead == 3
+    does = run("redrive", "orders", "--limit", "2", "--output", "json").rows
+
+    assert [row["id"] for row in would] == [row["id"] for row in does] == buried[:2]
+    assert [row["id"] for row in named] == [buried[2]]
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_letter_that_is_not_there_is_told(run: Run, queue: SyncPawnQueue, buried: list[str], more: list[str]) -> None:
+    """Nothing is given back then, also of those that are there."""
+    done = run("redrive", "orders", "--id", buried[0], "--id", "none", *more)
+
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert queue.stats("orders").dead == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [([], (0, 3)), (["--messages"], (0, 3)), (["--dead"], (1, 0)), (["--dead", "--messages"], (0, 0))],
+)
+def test_purge_removes_what_is_named(
+    run: Run, queue: SyncPawnQueue, buried: list[str], words: list[str], left: tuple[int, int]
+) -> None:
+    """Messages, unless it says dead letters; a dry run counts them, and removes nothing."""
+    queue.publish("orders", [{"n": 4}])
+    [would] = run("purge", "orders", *words, "--dry-run", "--output", "json").rows
+    assert (queue.stats("orders").pending, queue.stats("orders").dead) == (1, 3)
+
+    [done] = run("purge", "orders", *words, "--yes", "--output", "json").rows
+
+    assert (queue.stats("orders").pending, queue.stats("orders").dead) == left
+    assert (would["messages"], would["dead_letters"]) == (done["messages"], done["dead_letters"])
+    assert (done["messages"], done["dead_letters"]) == (1 - left[0], 3 - left[1])
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
+def test_purge_asks_first(
+    run: Run, queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    """Only who says yes loses anything; the question counts what would go."""
+    queue.publish("orders", [{"n": 1}], create=True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+
+    done = run("purge", "orders")
+
+    assert done.code == left  # nothing was removed: not done
+    assert done.err.startswith("This removes 1 messages of topic 'orders' in bucket 'queues-")
+    assert queue.stats("orders").pending == left
+
+
+def test_janitor_sweeps_all_topics_or_some(run: Run, queue: SyncPawnQueue) -> None:
+    """Each has a row; the claim of a DAG run that is not over is left alone."""
+    queue.publish("orders", [{"n": 1}], create=True)
+    queue.create_topic("bills")
+    claim = queue.claim("orders", "test", claim_id="run", owner="airflow/here/dag/run/task/-1/0/0", ttl=60)
+
+    every = run("janitor", "--output", "json").rows
+    one = run("janitor", "orders", "--dry-run")
+
+    assert [row["topic"] for row in every] == ["bills", "orders"]
+    assert all(row["fenced_claims"] == row["renewed_claims"] == 0 for row in every)
+    assert "nothing to do" in one.out
+    queue.ack(claim)
+
+
+def test_janitor_goes_on_after_a_topic_that_fails(run: Run, queue: SyncPawnQueue) -> None:
+    """The others are swept, and the exit code is 1."""
+    queue.create_topic("orders")
+
+    done = run("janitor", "nowhere", "orders", "--output", "json")
+
+    assert done.code == 1
+    assert [row["topic"] for row in done.rows] == ["orders"]
+    assert done.err.startswith("Topic nowhere was not swept")
+
+
+def test_the_help_says_what_the_janitor_leaves_alone(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who sweeps by hand knows that no DAG run is asked about."""
+    from airflow.cli.cli_parser import get_parser  # noqa: PLC0415 - a second of imports
+
+    with pytest.raises(SystemExit):
+        get_parser().parse_args(["pawnqueue", "janitor", "--help"])
+
+    assert "claims of DAG runs are left alone" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,117 @@
+"""The doctor, on stores in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import MemoryStore
+from airflow_provider_pawnqueue.engine.store.port import Expect
+from airflow_provider_pawnqueue.hooks.clients import CLIENTS
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from tools.kit.stores import HookedStore, Request
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from tests.cli.conftest import Done, Run
+    from tools.kit.stores import Answer, CarryOut
+
+
+def states(done: Done) -> dict[str, tuple[str, object]]:
+    """Return what was found, by what was checked."""
+    return {row["check"]: (row["state"], row["result"]) for row in done.rows}
+
+
+def without_conditions(store: MemoryStore) -> HookedStore:
+    """Return the store as one that overwrites whatever stands there."""
+
+    async def ignore(request: Request, carry_out: CarryOut) -> Answer:
+        if request.call == "put" and request.expect is not Expect.ANYTHING:
+            return await store.put(request.key, request.body)
+        return await carry_out()
+
+    return HookedStore(store, hook=ignore)
+
+
+def test_a_good_store_is_found_good(run: Run) -> None:
+    """Every field of the probe, the agreed strategy, the clocks and the versions are shown; the exit code is 0."""
+    done = run("doctor", "--output", "json")
+
+    found = states(done)
+    assert (done.code, done.err) == (0, "")
+    assert found["strategy"] == ("ok", "conditional_write")
+    assert found["probe: creates"] == found["probe: updates"] == ("ok", "held in sequence and in a race")
+    fields = ("unquoted_if_match", "strategy", "reason", "look_to_answer")
+    assert {f"probe: {name}" for name in fields} <= set(found)
+    assert {"round trip", "clock", "client", "identity", "airflow-provider-pawnqueue", "apache-airflow"} <= set(found)
+    assert "wrong" not in {state for state, _ in found.values()}
+
+
+def test_a_store_that_has_lost_its_conditions_is_wrong(run: Run, queue: SyncPawnQueue, store: MemoryStore) -> None:
+    """What all agreed on does not hold any more: the exit code is 1, and the sentence says what to do."""
+    CLIENTS.put(PawnQueueHook().address, without_conditions(store))
+
+    done = run("doctor", "--output", "json")
+
+    assert done.code == 1
+    assert states(done)["strategy"] == ("wrong", "conditional_write")
+    assert "stop every process that uses the bucket" in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("room", "state"), [(0.0, "ok"), (1e9, "wrong")])
+def test_pauses_that_are_too_short_are_wrong(
+    run: Run, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, room: float, state: str
+) -> None:
+    """A store without conditions is a good one, unless its writes take too long for the pauses of csprng_verify."""
+    monkeypatch.setattr("airflow_provider_pawnqueue.engine.leases.csprng_verify.ROOM", room)
+    CLIENTS.put(PawnQueueHook().address, without_conditions(store))
+
+    done = run("doctor", "--output", "json")
+
+    found = states(done)
+    assert (found["strategy"], found["pauses"][0]) == (("ok", "csprng_verify"), state)
+    assert done.code == (state == "wrong")
+    assert found["probe: creates"][0] == "note"
+    assert ("jitter_min_ms" in done.err) == (state == "wrong")
+
+
+@pytest.mark.slow
+def test_a_store_that_cannot_be_reached_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known without it is shown, and its error is told in a sentence."""
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_AWAY",
+        '{"conn_type": "pawnqueue", "login": "key", "password": "secret-of-away", "host": "http://127.0.0.1:9",'
+        ' "extra": {"bucket_name": "queues"}}',
+    )
+
+    done = run("doctor", "--conn-id", "away", "--output", "json")
+
+    assert done.code == 1
+    assert states(done)["store"] == ("wrong", "cannot be used")
+    assert states(done)["endpoint"] == ("", "http://127.0.0.1:9")
+    assert "127.0.0.1:9" in done.err
+    assert "secret-of-away" not in done.out + done.err
+
+
+def test_a_wrong_connection_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The versions are shown all the same."""
+    monkeypatch.setenv("AIRFLOW_CONN_BAD", '{"conn_type": "pawnqueue", "extra": {"buckt_name": "queues"}}')
+
+    done = run("doctor", "--conn-id", "bad", "--output", "json")
+
+    assert done.code == 1
+    assert states(done)["connection"] == ("wrong", "bad")
+    assert "did you mean 'bucket_name'?" in done.err
+
+
+def test_an_engine_of_another_version_beside_it_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the two have overwritten each other."""
+    monkeypatch.setattr("airflow_provider_pawnqueue.cli.doctor._version", lambda _: "0.0.1")
+
+    done = run("doctor", "--output", "json")
+
+    assert done.code == 1
+    assert states(done)["pawnqueue-engine"] == ("wrong", "0.0.1")
+    assert "uninstall both" in done.err

@@ -1,0 +1,126 @@
+"""Commands that look, on a store in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from tests.cli.conftest import Run
+
+
+def test_topics_are_listed_with_their_settings(run: Run, queue: SyncPawnQueue) -> None:
+    """Each topic is a row, with what is set for it and since when it is there."""
+    queue.create_topic("orders", max_deliveries=3)
+    queue.create_topic("bills")
+
+    done = run("topics", "--output", "json")
+
+    assert done.code == 0
+    assert [(row["topic"], row["max_deliveries"]) for row in done.rows] == [("bills", 10), ("orders", 3)]
+    assert all(row["created_at"] for row in done.rows)
+
+
+@pytest.mark.parametrize("output", ["table", "plain", "yaml", "json"])
+def test_every_format_shows_what_is_there(run: Run, queue: SyncPawnQueue, output: str) -> None:
+    """A topic's name and its numbers are in each of the formats, and nothing else is said."""
+    queue.publish("orders", [{"n": 1}, {"n": 2}], create=True)
+
+    done = run("stats", "--output", output)
+
+    assert (done.code, done.err) == (0, "")
+    assert "orders" in done.out
+    assert "2" in done.out
+    if output == "yaml":
+        assert yaml.safe_load(done.out)[0]["pending"] == 2
+
+
+def test_stats_counts_one_topic_or_all(run: Run, queue: SyncPawnQueue) -> None:
+    """Pending, in flight, delayed and dead are told apart, as numbers."""
+    queue.publish("orders", [{"n": n} for n in range(5)], create=True)
+    queue.create_topic("bills")
+    claim = queue.claim("orders", "test", max_messages=3)
+    queue.nack(claim, claim.ids[0], reason="no")
+    queue.nack(claim, claim.ids[1], requeue=True, delay=60)
+
+    [row] = run("stats", "orders", "--output", "json").rows
+    every = run("stats", "--output", "json").rows
+
+    assert (row["pending"], row["in_flight"], row["delayed"], row["dead"]) == (2, 1, 1, 1)
+    assert row["oldest_age_seconds"] >= 0
+    assert [(each["topic"], each["oldest_age_seconds"] is None) for each in every] == [
+        ("bills", True),
+        ("orders", False),
+    ]
+
+
+def test_peek_shows_the_head_and_takes_nothing(run: Run, queue: SyncPawnQueue) -> None:
+    """As many messages as asked for come in order, with payloads as they are, and remain for everyone."""
+    queue.publish("orders", [{"n": 1, "tags": ["a"]}, {"n": 2}, {"n": 3}], headers={"trace": "x"}, create=True)
+
+    rows = run("peek", "orders", "--limit", "2", "--output", "json").rows
+
+    assert [row["payload"] for row in rows] == [{"n": 1, "tags": ["a"]}, {"n": 2}]
+    assert rows[0]["headers"] == {"trace": "x"}
+    assert queue.stats("orders").pending == 3
+
+
+def test_peek_shows_dead_letters_and_why(run: Run, queue: SyncPawnQueue) -> None:
+    """A dead letter comes with its reason, its error, its deliveries and its payload, and the rest is counted."""
+    queue.publish("orders", [{"n": 1}, {"n": 2}], create=True)
+    queue.nack(queue.claim("orders", "test"), reason="refused", error="no such order")
+
+    done = run("peek", "orders", "--dead", "--limit", "1", "--output", "json")
+
+    [row] = done.rows
+    assert (row["reason"], row["error"], row["deliveries"]) == ("refused", "no such order", 1)
+    assert row["payload"] in ({"n": 1}, {"n": 2})
+    assert done.err == "These are 1 of 2 dead letters: --limit shows more.\n"
+
+
+def test_what_others_wrote_cannot_steer_the_terminal(run: Run, queue: SyncPawnQueue) -> None:
+    """Markup and control characters of a message are shown as they are, not followed."""
+    queue.publish("orders", [{"n": 1}], create=True)
+    queue.nack(queue.claim("orders", "test"), reason="[bold]", error="[/red] \x1b[2J")
+
+    done = run("peek", "orders", "--dead")
+
+    assert done.code == 0
+    assert "[bold]" in done.out
+    assert "[/red] \\x1b[2J" in done.out
+    assert "\x1b" not in done.out
+
+
+@pytest.mark.parametrize("words", [["stats", "ordrs"], ["peek", "ordrs"], ["purge", "ordrs", "--yes"]])
+def test_an_unknown_topic_is_told_in_a_sentence(run: Run, queue: SyncPawnQueue, words: list[str]) -> None:
+    """It goes to stderr, names the topic that may have been meant, and the exit code is 1."""
+    queue.create_topic("orders")
+
+    done = run(*words)
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("Topic 'ordrs' does not exist")
+    assert "'orders'" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_an_unknown_connection_is_told_in_a_sentence(run: Run) -> None:
+    """It says how to add one."""
+    done = run("topics", "--conn-id", "nobody")
+
+    assert (done.code, done.out) == (1, "")
+    assert "AIRFLOW_CONN_NOBODY" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_wrong_connection_is_told_in_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in it is named."""
+    monkeypatch.setenv("AIRFLOW_CONN_WRONG", '{"conn_type": "pawnqueue", "extra": {"buckt_name": "queues"}}')
+
+    done = run("topics", "--conn-id", "wrong")
+
+    assert done.code == 1
+    assert "did you mean 'bucket_name'?" in done.err

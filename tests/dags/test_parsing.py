@@ -1,0 +1,52 @@
+"""What DAG files import is light: no client of the store, and no Spark, is loaded for parsing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULES = [
+    "dags",
+    "decorators",
+    "hooks.pawnqueue",
+    "lineage",
+    "links",
+    "operators.pawnqueue",
+    "plugin",
+    "queues.pawnqueue",
+    "sensors.pawnqueue",
+    "triggers.pawnqueue",
+]
+_PROGRAM = """
+import sys, time
+from airflow.sdk import DAG, BaseOperator, BaseSensorOperator, XComArg, task
+import airflow.providers.common.compat.sdk, airflow.triggers.base
+from airflow.providers.common.compat.sdk import BaseHook, BaseOperatorLink, PokeReturnValue, TaskGroup, conf
+began = time.perf_counter()
+import airflow_provider_pawnqueue.{module}
+took = time.perf_counter() - began
+heavy = {{"obstore", "boto3", "botocore", "pyspark", "aiobotocore"}} & set(sys.modules)
+print(f"took {{took:.3f}}", "loaded", *sorted(heavy))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", MODULES)
+def test_parsing_is_light(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither obstore nor boto3 nor Spark is in the process then; how long it took is shown."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM.format(module=module)],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    last = done.stdout.strip().splitlines()[-1]
+    with capsys.disabled():
+        print(f" {module}: {last}", end="")  # noqa: T201
+    assert last.split("loaded")[1].strip() == ""

@@ -1,0 +1,150 @@
+"""What *Test connection* answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import MemoryStore, SyncPawnQueue
+from airflow_provider_pawnqueue.engine.health import Health
+from airflow_provider_pawnqueue.hooks import report
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from tests.support.faults import Behaviour, FaultServer
+from tools.kit.ports import free_port
+
+SECRET = "s3cr3t-of-the-bucket"
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    """A store that knows one key."""
+    with FaultServer(Behaviour(credentials={"key": None}), buckets=("queues",)) as server:
+        yield server
+
+
+def asked(connection: Callable[..., str], host: str, login: str = "key", bucket: str = "queues") -> tuple[bool, str]:
+    """What the button answers."""
+    extra = {"bucket_name": bucket, "aws_session_token": "t0k3n-t0k3n"}
+    return PawnQueueHook(connection(extra=extra, host=host, login=login, password=SECRET)).test_connection()
+
+
+def test_a_queue_that_can_be_used(connection: Callable[..., str], server: FaultServer) -> None:
+    """Where it is, which strategy and why, what its store promises, how far off the clock is, what requests take."""
+    good, said = asked(connection, server.endpoint)
+    assert good, said
+    assert f"Reached {server.endpoint}, bucket 'queues'" in said
+    assert " ms." in said
+    assert "The lease strategy of this queue is conditional_write: " in said
+    assert "What is written is read at once, and listed at once." in said
+    assert "agree within a second" in said
+    assert SECRET not in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("login", "bucket", "says"), [("stranger", "queues", "key"), ("key", "nowhere", "nowhere"), ("key", "no", "bucket")]
+)
+def test_what_is_wrong_is_told_in_a_sentence(
+    connection: Callable[..., str], server: FaultServer, login: str, bucket: str, says: str
+) -> None:
+    """Without a trace and without a secret."""
+    good, said = asked(connection, server.endpoint, login, bucket)
+    assert not good
+    assert says in said
+    assert "Traceback" not in said
+    assert "\n" not in said
+    assert SECRET not in said
+    assert "t0k3n" not in said
+
+
+def test_a_store_that_reads_what_was(connection: Callable[..., str]) -> None:
+    """It cannot carry a queue, and that is said."""
+    with FaultServer(Behaviour(read_after_write=False), buckets=("queues",)) as server:
+        good, said = asked(connection, server.endpoint)
+    assert not good
+    assert "\n" not in said
+
+
+def test_nobody_there_is_told_soon(connection: Callable[..., str]) -> None:
+    """Somebody waits for it before a form."""
+    began = time.monotonic()
+    good, said = asked(connection, f"http://127.0.0.1:{free_port()}")
+    assert not good
+    assert "127.0.0.1" in said
+    assert time.monotonic() - began < 15
+
+
+def test_no_connection_and_a_wrong_one(connection: Callable[..., str]) -> None:
+    """Each says what to do."""
+    good, said = PawnQueueHook("nowhere").test_connection()
+    assert not good
+    assert said == (
+        "There is no connection 'nowhere': make one of type 'pawnqueue' (Admin, Connections), or set the environment "
+        "variable AIRFLOW_CONN_NOWHERE."
+    )
+    good, said = PawnQueueHook(connection(extra={"bucket": "queues"})).test_connection()
+    assert not good
+    assert "bucket_name" in said
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({}, "The settings do not hold: 'Bucket' is missing."),
+        ({"bucket_name": "queues", "max_messages_per_poll": -3}, "'Batch size' must be a whole number"),
+        ({"bucket_name": "queues", "verify_tls": 3}, "s3.verify_tls must be"),
+        ({"bucket_name": "queues", "visibility_timout": 3}, "This connection has 'visibility_timout' in its extra"),
+    ],
+)
+def test_it_speaks_of_the_form(connection: Callable[..., str], extra: dict[str, object], says: str) -> None:
+    """By its labels where it has a field; and the id of the connection is one that Airflow has drawn for the moment."""
+    name = connection("mo4TNf0I", extra=extra)
+    good, said = PawnQueueHook(name).test_connection()
+    assert not good
+    assert says in said
+    assert name not in said
+
+
+def test_an_endpoint_without_a_scheme(connection: Callable[..., str], server: FaultServer) -> None:
+    """Is taken for https, and what to look at is in the form."""
+    good, said = asked(connection, server.endpoint.removeprefix("http://"))
+    assert not good
+    assert "check whether 'Endpoint' begins with http:// or https://" in said
+
+
+def test_what_airflow_itself_fails_with_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is."""
+
+    def fail(_: str) -> None:
+        raise RuntimeError("the API server\nis away")
+
+    hook = PawnQueueHook("any")
+    monkeypatch.setattr(hook, "get_connection", fail)
+    assert hook.test_connection() == (False, "RuntimeError: the API server is away")
+
+
+@pytest.mark.parametrize(
+    ("offset", "says"),
+    [
+        (0.2, "clock and the store's agree within a second."),
+        (-0.3, "clock and the store's agree within a second."),
+        (12.4, "clock is 12 s ahead of the store's, which the queue goes by alone."),
+        (-70, "clock is 70 s behind the store's, which the queue goes by alone."),
+    ],
+)
+def test_a_clock_that_is_far_off_is_no_trouble(offset: float, says: str) -> None:
+    """But told."""
+    assert report._clock(Health(0.01, offset, 0.001)).endswith(says)
+
+
+def test_what_the_store_would_choose_today_is_told() -> None:
+    """Where all processes have agreed on something else."""
+    with SyncPawnQueue.open(store=MemoryStore(), s3={"bucket_name": "queues", "key_prefix": "team"}) as queue:
+        found = queue.probe()
+        other = replace(found, strategy="other")
+        said = " ".join(report._sentences(queue, other, queue.health()))
+    assert "bucket 'queues' below team/" in said
+    assert "The probe would choose other today" in said

@@ -1,0 +1,423 @@
+"""A claim is one process's at a time: it is kept while that works, left when it ends, and stopped where it is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import (
+    ClaimBusyError,
+    InvalidArgumentError,
+    LeaseLostError,
+    MemoryStore,
+    SyncPawnQueue,
+    layout,
+)
+from airflow_provider_pawnqueue.hooks import references, sessions
+from airflow_provider_pawnqueue.hooks.clients import Clients
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from tests.hooks.opening import MARK, done, program
+from tests.support.faults import FaultServer
+
+
+@pytest.fixture
+def claim(hook: PawnQueueHook) -> dict[str, Any]:
+    """A claim of three messages, as the sensor returns it."""
+    hook.publish("orders", [{"n": n} for n in range(3)])
+    made = hook.claim("orders", "c", claim_id="mine", ttl=300, session_ttl=30)
+    return references.to_xcom(hook.leave(made), hook.settings, count=3, size=10)
+
+
+@pytest.fixture
+def other(store: MemoryStore) -> Iterator[SyncPawnQueue]:
+    """Another process's queue."""
+    with SyncPawnQueue.open(store=store) as queue:
+        yield queue
+
+
+@pytest.fixture(autouse=True)
+def signal_as_before() -> Iterator[None]:
+    """The handler of the signal by which tasks are stopped is as it was."""
+    before = signal.getsignal(sessions._SIGNAL)
+    yield
+    signal.signal(sessions._SIGNAL, before)
+    sessions._orders.clear()
+
+
+def end(store: MemoryStore, held: Any) -> None:  # noqa: ANN401 - the engine's claim
+    """Let somebody end the claim."""
+    record = held._record.model_copy(update={"state": "expired"})
+    store._write(layout.claim("orders", record.stem), record.encode())
+
+
+def test_a_task_has_its_messages_alone(
+    hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, in_a_task: None, here: Clients
+) -> None:
+    """Until it ends; then the next one has them at once."""
+    assert [message.payload["n"] for message in hook.messages(claim)] == [0, 1, 2]
+    with pytest.raises(ClaimBusyError):
+        other.attach(references.from_xcom(claim, hook.settings, "attach"))
+    here.close()  # as the end of the process does
+    assert len(other.attach(references.from_xcom(claim, hook.settings, "attach"))) == 3
+
+
+def test_the_end_of_a_process_does_not_stop_its_task(
+    hook: PawnQueueHook, claim: dict[str, Any], in_a_task: None, here: Clients, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its sessions end with its queue, and take that for no loss."""
+    hook.messages(claim)
+    here.close()
+    time.sleep(0.2)
+    assert "is stopped" not in caplog.text
+
+
+def test_another_one_waits(
+    hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Says so once, and goes on as soon as the first one has ended."""
+    caplog.set_level("INFO")
+    reference = references.from_xcom(claim, hook.settings, "attach")
+    held = other.attach(reference, session_ttl=30)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(hook.ack, claim)
+        time.sleep(1.5)
+        assert not waiting.done()
+        other.leave(held)
+        assert len(waiting.result(10).acked) == 3
+    assert caplog.text.count("waiting until it has ended") == 1
+
+
+def test_it_does_not_wait_for_ever(hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue) -> None:
+    """Who works on it, and until when, is told in the end."""
+    reference = references.from_xcom(claim, hook.settings, "attach")
+    other.attach(reference, session_ttl=30)
+    began = time.monotonic()
+    with pytest.raises(ClaimBusyError):
+        sessions.attached(hook.queue, reference, patience=0.6)
+    assert 0.5 < time.monotonic() - began < 5
+
+
+def test_shared_only_looks(hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, in_a_task: None) -> None:
+    """Nobody is kept from it, and nobody waits."""
+    assert len(hook.messages(claim, shared=True)) == 3
+    held = other.attach(references.from_xcom(claim, hook.settings, "attach"))
+    assert len(hook.messages(claim, shared=True)) == 3
+    assert held.lost is None
+    other.renew(held)
+
+
+def test_outside_of_a_task_it_only_looks(hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue) -> None:
+    """There is no end at which it would be left."""
+    assert len(hook.messages(claim)) == 3
+    assert len(other.attach(references.from_xcom(claim, hook.settings, "attach"))) == 3
+
+
+async def test_in_the_same_process_nobody_waits(hook: PawnQueueHook, claim: dict[str, Any], in_a_task: None) -> None:
+    """What a task settles by the reference, sync or awaited, goes by the session that it has; the rest stays."""
+    began = time.monotonic()
+    first, second, third = hook.messages(claim)
+    assert hook.ack(claim, first).acked == [first.id]
+    assert hook.messages(claim) == [second, third]
+    assert (await hook.aack(claim, second)).acked == [second.id]
+    hook.renew(claim)
+    assert hook.nack(claim, third, reason="no").buried == [third.id]
+    assert hook.messages(claim) == []
+    assert time.monotonic() - began < 3
+
+
+async def test_all_may_be_settled_at_once(hook: PawnQueueHook, claim: dict[str, Any], in_a_task: None) -> None:
+    """By the reference too."""
+    first, *rest = hook.messages(claim)
+    settled = hook.settle(claim, {first.id: "no"}, requeue=False)
+    assert settled.buried == [first.id]
+    assert settled.acked == [message.id for message in rest]
+
+
+async def test_twins_attach_and_leave(hook: PawnQueueHook, claim: dict[str, Any]) -> None:
+    """Whoever comes after one need not wait."""
+    assert len(await hook.amessages(claim)) == 3
+    ids = [message.id for message in await hook.amessages(claim)]
+    assert (await hook.aack(claim, ids[0])).acked == ids[:1]
+    assert (await hook.anack(claim, ids[1], requeue=True)).released == ids[1:2]
+    await hook.arenew(claim)
+    held = await hook.aattach(claim)
+    async with hook.akeep_alive(held, interval=0.1) as kept:
+        assert not kept.lost.is_set()
+    assert (await hook.asettle(held, {})).acked == ids[2:]
+
+
+def test_a_short_ttl_is_short_for_twins_too(here: Clients, connection: Callable[..., str], store: MemoryStore) -> None:
+    """A session never lasts longer than its claim."""
+    hook = PawnQueueHook(connection(extra={"bucket_name": "queues", "visibility_timeout": 10}))
+    here.put(hook.address, store)
+    hook.create_topic("orders")
+    hook.publish("orders", [{"n": 1}])
+    reference = hook.leave(hook.claim("orders", "c", claim_id="short"))
+    assert sessions.session_ttl(hook.queue, None) == 10
+    assert len(hook.ack(reference).acked) == 1
+
+
+class TestInline:
+    """Messages that came along with the reference."""
+
+    def carried(self, hook: PawnQueueHook) -> dict[str, Any]:
+        """A claim with its messages, as JSON."""
+        held = hook.claim("orders", "c", claim_id="inline", ttl=300)
+        messages = list(held)
+        told = references.to_xcom(hook.leave(held), hook.settings, count=len(messages), size=1, messages=messages)
+        carried: dict[str, Any] = json.loads(json.dumps(told))
+        return carried
+
+    def test_they_need_not_be_read_again(self, hook: PawnQueueHook, in_a_task: None) -> None:
+        """And what was settled since is left out."""
+        ids = hook.publish("orders", [{"n": n} for n in range(3)])
+        claim = self.carried(hook)
+        assert [message.id for message in hook.messages(claim)] == ids
+        hook.ack(claim, ids[0])
+        assert [message.id for message in hook.messages(claim)] == ids[1:]
+
+    def test_redriven_ones_are_among_them(self, hook: PawnQueueHook, in_a_task: None) -> None:
+        """Although they are kept under other names than their ids."""
+        hook.publish("orders", [{"n": 0}, {"n": 1}])
+        hook.nack(hook.claim("orders", "c"))
+        assert hook.redrive("orders")
+        claim = self.carried(hook)
+        found = hook.messages(claim)
+        assert sorted(message.payload["n"] for message in found) == [0, 1]
+        assert hook.ack(claim, [message.id for message in found[:1]]).acked == [found[0].id]
+        assert [message.id for message in hook.messages(claim)] == [found[1].id]
+
+
+class TestWorkingOn:
+    """A claim for the length of a block."""
+
+    def test_it_is_left_at_the_end(self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue) -> None:
+        """Also by an error; a block within a block goes on with it."""
+        for _ in range(2):
+            with hook.working_on(claim) as held, hook.working_on(claim, payloads=False) as again:
+                assert held is again
+        with pytest.raises(ZeroDivisionError), hook.working_on(claim):
+            raise ZeroDivisionError
+        assert len(other.attach(references.from_xcom(claim, hook.settings, "attach"))) == 3
+
+    def test_threads_share_it(self, hook: PawnQueueHook, claim: dict[str, Any]) -> None:
+        """None waits for the other, and the last one leaves."""
+        ids = [message.id for message in hook.messages(claim)]
+        with ThreadPoolExecutor(3) as pool:
+            acked = [settled.acked for settled in pool.map(lambda each: hook.ack(claim, each), ids)]
+        assert acked == [[each] for each in ids]
+
+    def test_who_ends_first_leaves_it_to_the_others(self, hook: PawnQueueHook, claim: dict[str, Any]) -> None:
+        """A thread that settles does not take it from one that works on."""
+        with hook.working_on(claim) as held:
+            with ThreadPoolExecutor(1) as pool:
+                assert len(pool.submit(hook.ack, claim, held.ids[0]).result().acked) == 1
+            hook.renew(held)
+            assert held.seconds_left > 0
+
+    def test_what_messages_began_goes_on_after_a_block(
+        self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, in_a_task: None
+    ) -> None:
+        """Until the process ends."""
+        with hook.working_on(claim):
+            hook.messages(claim)
+        with pytest.raises(ClaimBusyError):
+            other.attach(references.from_xcom(claim, hook.settings, "attach"))
+
+    def test_one_that_has_ended_is_empty(self, hook: PawnQueueHook, claim: dict[str, Any], in_a_task: None) -> None:
+        """A task that comes again after all was settled has nothing to do."""
+        hook.ack(claim)
+        assert hook.messages(claim) == []
+        with hook.working_on(claim) as held:
+            assert not held
+            assert set(held.decided.values()) == {"acked"}
+
+    def test_one_that_was_taken_over_is_lost(
+        self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, store: MemoryStore, in_a_task: None
+    ) -> None:
+        """Which is an error for who works on it, and for who settles it: neither is to take it for done."""
+        held = other.attach(references.from_xcom(claim, hook.settings, "attach"))
+        other.leave(held)
+        end(store, held)
+        with pytest.raises(LeaseLostError, match="has ended unsettled"), hook.working_on(claim):
+            pass
+        with pytest.raises(LeaseLostError, match="has ended unsettled"):
+            hook.messages(claim)
+
+    def test_one_of_another_queue_is_refused(self, hook: PawnQueueHook, claim: dict[str, Any]) -> None:
+        """Before any request."""
+        with pytest.raises(InvalidArgumentError, match="pawnqueue_conn_id"), hook.working_on({**claim, "queue": "x/"}):
+            pass
+
+
+class TestStopping:
+    """Work whose claim is lost is stopped."""
+
+    @pytest.fixture(autouse=True)
+    def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Renewals come often."""
+        monkeypatch.setattr(sessions, "INTERVAL", 0.1)
+
+    def test_it_is_stopped_in_its_sleep(
+        self, hook: PawnQueueHook, claim: dict[str, Any], store: MemoryStore, in_a_task: None
+    ) -> None:
+        """By an error in the main thread, wherever that is."""
+        hook.messages(claim)
+        began = time.monotonic()
+        with hook.working_on(claim) as held:
+            end(store, held)
+            with pytest.raises(LeaseLostError, match="others may have its messages"):
+                time.sleep(30)
+        assert time.monotonic() - began < 10
+
+    def test_who_has_a_use_for_the_signal_keeps_it(
+        self, hook: PawnQueueHook, claim: dict[str, Any], store: MemoryStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Then it is told in the log alone."""
+        heard: list[int] = []
+        signal.signal(sessions._SIGNAL, lambda number, _: heard.append(number))
+        with hook.working_on(claim) as held:
+            end(store, held)
+            give_up = time.monotonic() + 10
+            while "is stopped" not in caplog.text and time.monotonic() < give_up:
+                time.sleep(0.02)
+        assert "is stopped, as its claim is lost" in caplog.text
+        assert heard == []
+
+    def test_work_that_has_ended_is_not_stopped(self) -> None:
+        """An order that comes too late is for nobody, and neither is a signal without one."""
+        sessions.let_stop()
+        ended = threading.Event()
+        ended.set()
+        assert not sessions.stop_the_task("too late", ended).is_set()
+        os.kill(os.getpid(), sessions._SIGNAL)
+        time.sleep(0.05)
+
+    def test_a_thread_cannot_have_it(self) -> None:
+        """Only the main thread can be stopped."""
+        before = signal.getsignal(sessions._SIGNAL)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(sessions.let_stop).result()
+        assert signal.getsignal(sessions._SIGNAL) is before
+
+
+WORK = """
+import os, sys, time, signal, logging
+from airflow_provider_pawnqueue.hooks import pawnqueue, sessions
+from airflow_provider_pawnqueue.engine import LeaseLostError
+pawnqueue.in_a_task = lambda: True
+sessions.SESSION_TTL, sessions.INTERVAL, sessions.WATCH = 6.0, 1.0, 0.1
+hook = pawnqueue.PawnQueueHook("q")
+claim = {"topic": "orders", "claim_id": "mine", "generation": int(sys.argv[1]), "session": sys.argv[2]}
+
+def say(*what):
+    sys.stdout.write("=> " + " ".join(map(str, what)) + "\\n"); sys.stdout.flush()
+
+def work():
+    say(os.getpid(), len(hook.messages(claim)))
+"""
+ENDS = f"{WORK}\nwork(); sys.stdin.readline()"
+ORPHANED = f"""{WORK}
+if os.fork() == 0:
+    work()
+    try:
+        time.sleep(60)
+    except LeaseLostError as error:
+        say("stopped:", error)
+        time.sleep(float(sys.argv[3]))
+        sys.exit(0)
+    os._exit(1)
+time.sleep(60)
+"""
+
+
+class Scene:
+    """A claim in a store behind HTTP, and processes that work on it."""
+
+    def __init__(self, server: FaultServer, hook: PawnQueueHook) -> None:
+        self.server = server
+        self.hook = hook
+        hook.create_topic("orders")
+        hook.publish("orders", [{"n": n} for n in range(3)])
+        self.claim = hook.leave(hook.claim("orders", "c", claim_id="mine", ttl=300))
+
+    def start(self, text: str, *arguments: str) -> Any:  # noqa: ANN401 - a process
+        """Start a program."""
+        claim = str(self.claim.generation), self.claim.session
+        return program(text, self.server.endpoint, *claim, *arguments, client="boto3")
+
+    def told(self, process: Any) -> str:  # noqa: ANN401 - a process
+        """What it says next."""
+        for line in process.stdout:
+            if line.startswith(MARK):
+                return str(line.removeprefix(MARK).strip())
+        raise AssertionError(process.stderr.read())
+
+
+@pytest.fixture
+def scene(here: Clients, connection: Callable[..., str]) -> Iterator[Scene]:
+    """It."""
+    with FaultServer(buckets=("queues",)) as server:
+        login = {"login": "AKTEST", "password": "SKTEST0123456789"}
+        yield Scene(server, PawnQueueHook(connection(extra={"bucket_name": "queues"}, host=server.endpoint, **login)))
+
+
+@pytest.mark.slow
+def test_the_next_process_goes_on_when_the_first_has_ended(scene: Scene) -> None:
+    """At once, where that ended in good order."""
+    first = scene.start(ENDS)
+    assert scene.told(first).endswith(" 3")
+    second = scene.start(ENDS)
+    time.sleep(3)
+    began = time.monotonic()
+    done_out = threading.Thread(target=lambda: done(first), daemon=True)
+    first.stdin.write("\n")
+    first.stdin.flush()
+    done_out.start()
+    assert scene.told(second).endswith(" 3")
+    assert time.monotonic() - began < 5.5
+    second.stdin.write("\n")
+    done(second)
+    done_out.join(10)
+
+
+@pytest.mark.slow
+def test_the_next_process_waits_for_the_time_of_one_that_was_killed(scene: Scene) -> None:
+    """No longer, and no shorter: it might be alive."""
+    first = scene.start(ENDS)
+    scene.told(first)
+    second = scene.start(ENDS)
+    time.sleep(2)
+    first.kill()
+    began = time.monotonic()
+    assert scene.told(second).endswith(" 3")
+    assert 2 < time.monotonic() - began < 13
+    second.stdin.write("\n")
+    done(second)
+    first.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lives_on", ["0", "5"])
+def test_a_task_without_a_supervisor_is_stopped(scene: Scene, lives_on: str) -> None:
+    """In its sleep, and its claim is left to the next try, which need not wait: neither for its time nor its end."""
+    supervisor = scene.start(ORPHANED, lives_on)
+    assert scene.told(supervisor).endswith(" 3")
+    with pytest.raises(ClaimBusyError):
+        scene.hook.attach(scene.claim)
+    supervisor.kill()
+    began = time.monotonic()
+    assert "stopped: The claim that this task worked on is lost (the supervisor" in scene.told(supervisor)
+    assert time.monotonic() - began < 5
+    held = scene.hook.attach(scene.claim, wait=3)
+    assert len(held) == 3
+    assert time.monotonic() - began < 4.5
+    supervisor.communicate()

@@ -1,0 +1,206 @@
+"""The janitor asks Airflow about the owners of claims, and sweeps each topic, whatever befalls the others."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.base import TimeRestriction
+
+from airflow_provider_pawnqueue.dags import janitor_dag
+from airflow_provider_pawnqueue.engine import OpenClaim
+from airflow_provider_pawnqueue.hooks.identity import Owner
+from airflow_provider_pawnqueue.operators.janitor import PawnQueueJanitorOperator, Runs
+from tests.support.airflow import TOPIC, FakeTask, context_of
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+
+NOT_FOUND = RuntimeError("API_SERVER_ERROR: 404 NOT_FOUND")
+
+
+class Api(FakeTask):
+    """The task instance of the janitor, and what Airflow answers it."""
+
+    def __init__(self, state: Any = "running", *, paused: Any = False, states: dict[str, str] | None = None) -> None:
+        super().__init__("sweep", states=states)
+        self.state, self.paused = state, paused
+        self.asked = 0
+
+    def get_dagrun_state(self, dag_id: str, run_id: str) -> Any:
+        """See Airflow's."""
+        self.asked += 1
+        assert (dag_id, run_id) == ("dag", "run")
+        if isinstance(self.state, Exception):
+            raise self.state
+        return self.state
+
+    def get_dag(self, dag_id: str) -> Any:
+        """See Airflow's."""
+        assert dag_id == "dag"
+        if isinstance(self.paused, Exception):
+            raise self.paused
+        return SimpleNamespace(is_paused=self.paused)
+
+
+def open_claim(owner: str = str(Owner("here", "dag", "run", "claim")), *, age: timedelta = timedelta()) -> OpenClaim:
+    """A claim that nobody has ended."""
+    now = datetime.now(UTC)
+    return OpenClaim(TOPIC, "id", 0, owner, "c", now - age, now, 1)
+
+
+@pytest.fixture(autouse=True)
+def _connected(queue: SyncPawnQueue) -> None:
+    """Airflow calls itself here."""
+
+
+@pytest.mark.parametrize(
+    ("api", "answer"),
+    [
+        (Api("running"), "going"),
+        (Api("queued"), "going"),
+        (Api(SimpleNamespace(value="running")), "going"),
+        (Api("success"), "ended"),
+        (Api("failed"), "ended"),
+        (Api(NOT_FOUND), None),
+        (Api("running", paused=True, states={"work": "running"}), "going"),
+        (Api("running", paused=True, states={"claim": "success", "work": "scheduled"}), None),
+        (Api("running", paused=True), None),
+        (Api("running", paused=NOT_FOUND), None),
+        (Api("running", paused=NOT_FOUND, states={"work": "running"}), "going"),
+        (Api("running", paused=AttributeError("get_dag")), "going"),
+    ],
+)
+def test_what_is_said_of_a_run(api: Api, answer: str | None) -> None:
+    """It goes on, has ended, or nobody here can tell."""
+    assert Runs(api, timedelta(days=1)).ask(open_claim()) == answer
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        open_claim("script-7"),
+        open_claim(str(Owner("elsewhere", "dag", "run", "claim"))),
+        open_claim(age=timedelta(days=2)),
+    ],
+    ids=["a program's", "of another Airflow", "too old"],
+)
+def test_who_is_not_asked_about(claim: OpenClaim) -> None:
+    """What is not ours, or has been spoken for too long, is left to its own time; Airflow hears nothing of it."""
+    api = Api()
+    assert Runs(api, timedelta(days=1)).ask(claim) is None
+    assert api.asked == 0
+
+
+def test_a_run_is_asked_about_once() -> None:
+    """However many claims it has; an error is asked again, and concerns its own claim."""
+    api = Api()
+    runs = Runs(api, timedelta(days=1))
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(runs.ask, [open_claim()] * 20)) == {"going"}
+    assert api.asked == 1
+    broken = Runs(Api(RuntimeError("500")), timedelta(days=1))
+    with pytest.raises(RuntimeError):
+        broken.ask(open_claim())
+
+
+def sweep(api: Any = None, **more: Any) -> dict[str, Any]:
+    """Execute the operator."""
+    return PawnQueueJanitorOperator(task_id="sweep", **more).execute(context_of(Api() if api is None else api))
+
+
+def claimed(queue: SyncPawnQueue, run: str = "run") -> Any:
+    """Claim on behalf of a run, and leave it."""
+    owner = Owner("here", "dag", run, "claim")
+    queue.publish(TOPIC, [{"n": 1}])
+    claim = queue.claim(TOPIC, "c", claim_id=owner.claim_id, owner=str(owner), ttl=60)
+    queue.leave(claim)
+    return claim
+
+
+def test_a_run_that_goes_on_keeps_its_claim(queue: SyncPawnQueue) -> None:
+    """It is renewed, as soon as that makes it longer."""
+    claimed(queue)
+    give_up = time.monotonic() + 10
+    while not sweep()[TOPIC]["renewed_claims"]:
+        assert time.monotonic() < give_up
+    assert queue.stats(TOPIC).in_flight == 1
+
+
+def test_a_run_that_ended_gives_back(queue: SyncPawnQueue) -> None:
+    """At once, where nobody worked on it any more; a dry run only says so."""
+    claimed(queue)
+    assert sweep(Api("failed"), dry_run=True)[TOPIC]["fenced_claims"] == 1
+    assert queue.stats(TOPIC).in_flight == 1
+    report = sweep(Api("failed"))[TOPIC]
+    assert (report["fenced_claims"], report["given_back"]) == (1, 1)
+    assert queue.stats(TOPIC).pending == 1
+
+
+def test_an_error_concerns_its_own_claim(queue: SyncPawnQueue) -> None:
+    """What Airflow does not answer is a failure in the report; the claim is left alone."""
+    claimed(queue)
+    report = sweep(Api(RuntimeError("500 from the API")))[TOPIC]
+    assert report["failures"] == 1
+    assert queue.stats(TOPIC).in_flight == 1
+
+
+def test_twice_at_once(queue: SyncPawnQueue) -> None:
+    """Nothing is done twice."""
+    claimed(queue)
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(lambda _: sweep(Api("success"))[TOPIC], range(2)))
+    assert sum(report["given_back"] for report in reports) == 1
+    assert queue.stats(TOPIC).pending == 1
+
+
+def test_what_is_strange_is_counted_once(queue: SyncPawnQueue) -> None:
+    """Also where a second look follows the first one."""
+    claimed(queue)
+    store = queue._queue._context.store
+    queue.run(lambda _: store.put(f"{TOPIC}/messages/notes.txt", b""))
+    assert sweep(Api("success"))[TOPIC]["strangers"] == 1
+
+
+def test_one_bad_topic_stops_no_other(queue: SyncPawnQueue) -> None:
+    """The others are swept, and the task fails by the bad one's sentence."""
+    claimed(queue)
+    with pytest.raises(AirflowException, match=r"1 of 2 topics were not swept.*nowhere"):
+        sweep(Api("failed"), topics=["nowhere", TOPIC])
+    assert queue.stats(TOPIC).pending == 1
+    with pytest.raises(AirflowException, match="1 of 1 topics were not swept"):
+        sweep(topics="nowhere")
+
+
+def test_which_topics(queue: SyncPawnQueue) -> None:
+    """All, or those that are named, also by a template's text."""
+    queue.create_topic("other")
+    assert set(sweep()) == {TOPIC, "other"}
+    assert set(sweep(topics="other")) == {"other"}
+    assert set(sweep(topics="['other']")) == {"other"}
+    with pytest.raises(AirflowFailException, match="topics"):
+        sweep(topics=[7])
+
+
+def test_the_ready_made_dag() -> None:
+    """It has one task, runs on a schedule without a start date, and never twice at once."""
+    dag = janitor_dag("swept", topics=["a"], tags=["mine"])
+    assert dag.task_ids == ["sweep"]
+    assert (dag.catchup, dag.max_active_runs, dag.tags) == (False, 1, {"mine"})
+    assert dag.get_task("sweep").topics == ["a"]
+
+
+def test_the_ready_made_dag_runs() -> None:
+    """Its first run is due at once, though nobody has said when it starts."""
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(janitor_dag("swept")))
+    found = dag.timetable.next_dagrun_info(
+        last_automated_data_interval=None, restriction=TimeRestriction(earliest=None, latest=None, catchup=False)
+    )
+    assert found is not None
+    assert found.run_after <= datetime.now(UTC) + timedelta(minutes=1)

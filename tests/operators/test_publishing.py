@@ -1,0 +1,132 @@
+"""Publishing, creating topics, and giving dead letters back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_pawnqueue.engine import PublishError, StoreError
+from airflow_provider_pawnqueue.operators.base import failure_of
+from airflow_provider_pawnqueue.operators.pawnqueue import (
+    PawnQueueCreateTopicOperator,
+    PawnQueuePublishOperator,
+    PawnQueueRedriveOperator,
+)
+from tests.support.airflow import TOPIC, FakeTask, context_of
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+
+NOBODY = context_of(FakeTask("shop"))
+ONE, TWO = {"n": 1}, {"n": 2}
+
+
+def publish(payloads: Any, **more: Any) -> list[str]:
+    """Execute the operator."""
+    return PawnQueuePublishOperator(**{"task_id": "shop", "topic": TOPIC, "payloads": payloads, **more}).execute(NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("payloads", "published"),
+    [
+        (ONE, [ONE]),
+        ([ONE, TWO], [ONE, TWO]),
+        ((each for each in (ONE, TWO)), [ONE, TWO]),
+        (json.dumps([ONE, TWO]), [ONE, TWO]),
+        (str(ONE), [ONE]),
+        ([], []),
+    ],
+    ids=["dict", "list", "generator", "json", "text of a dict", "nothing"],
+)
+def test_what_may_be_published(queue: SyncPawnQueue, payloads: Any, published: list[Any]) -> None:
+    """A dict, several of any kind, also as a template leaves them; the ids come back in order."""
+    ids = publish(payloads)
+    found = queue.peek(TOPIC)
+    assert [message.payload for message in found] == published
+    assert [message.id for message in found] == ids
+
+
+@pytest.mark.parametrize(
+    ("payloads", "sentence"),
+    [
+        (None, "payloads is None"),
+        (5, "payloads is a int"),
+        ("just text", "payloads is a str"),
+        ([1], "JSON object"),
+        ([ONE, None], "JSON object"),
+        ([{"a": {1, 2}}], "JSON"),
+    ],
+    ids=repr,
+)
+def test_what_may_not(queue: SyncPawnQueue, payloads: Any, sentence: str) -> None:
+    """Fails for good, and nothing of it is published."""
+    with pytest.raises(AirflowFailException, match=sentence):
+        publish(payloads)
+    assert queue.peek(TOPIC) == []
+
+
+def test_who_publishes(queue: SyncPawnQueue) -> None:
+    """The task, by its name, unless another one is given; headers go along."""
+    publish(ONE, headers={"trace": "7"})
+    publish(TWO, producer="till")
+    assert {one.name for one in queue.list_producers()} == {"dag.shop", "till"}
+    assert queue.peek(TOPIC)[0].headers == {"trace": "7"}
+
+
+def test_an_unknown_topic(queue: SyncPawnQueue) -> None:
+    """Fails for good, unless it is to be created."""
+    with pytest.raises(AirflowFailException, match="nowhere"):
+        publish(ONE, topic="nowhere")
+    publish(ONE, topic="nowhere", create=True)
+    assert len(queue.peek("nowhere")) == 1
+
+
+def test_a_publication_is_tried_again_only_as_a_whole() -> None:
+    """What was published in part would be published again."""
+    away = StoreError("away", transient=True)
+    again = failure_of(PublishError("so", ids=["a"], failed={"a": away}))
+    assert type(again) is AirflowException
+    for error in (
+        PublishError("so", ids=["a", "b"], failed={"a": away}),
+        PublishError("so", ids=["a"], unknown={"a": away}),
+        PublishError("so", ids=["a"], failed={"a": StoreError("denied")}),
+    ):
+        assert isinstance(failure_of(error), AirflowFailException)
+
+
+def test_create_topic(queue: SyncPawnQueue) -> None:
+    """Once, and again without harm; a number may be a template's text."""
+    for _ in range(2):
+        assert PawnQueueCreateTopicOperator(task_id="t", topic="new", max_deliveries="3").execute(NOBODY) == "new"
+    assert queue.topic("new").settings.max_deliveries == 3
+    for wrong, sentence in (
+        ({"topic": "a b"}, "a b"),
+        ({"topic": "x", "max_deliveries": "few"}, "max_deliveries='few'"),
+    ):
+        with pytest.raises(AirflowFailException, match=sentence):
+            PawnQueueCreateTopicOperator(task_id="t", **wrong).execute(NOBODY)
+
+
+def redrive(**more: Any) -> dict[str, int]:
+    """Execute the operator."""
+    return PawnQueueRedriveOperator(task_id="redrive", topic=TOPIC, **more).execute(NOBODY)
+
+
+def test_redrive(queue: SyncPawnQueue) -> None:
+    """Some, by ids or by number, none for an empty list, and all; a dry run counts."""
+    ids = queue.publish(TOPIC, [{"n": number} for number in range(6)])
+    queue.nack(queue.claim(TOPIC, "c", max_messages=6))
+    assert redrive(dry_run=True)["moved"] == 6
+    assert redrive(dry_run=True, max_messages="2")["moved"] == 2
+    assert redrive(ids=[]) == {"moved": 0, "skipped": 0, "failed": 0}
+    assert queue.stats(TOPIC).dead == 6
+    assert redrive(ids=ids[:1])["moved"] == 1
+    assert redrive(ids=str(ids[1:3]))["moved"] == 2
+    assert redrive(max_messages=1)["moved"] == 1
+    assert redrive()["moved"] == 2
+    assert queue.stats(TOPIC).dead == 0
+    with pytest.raises(AirflowFailException, match="nobody"):
+        redrive(ids=["nobody"])

@@ -1,0 +1,492 @@
+"""What becomes of messages, by what became of the tasks that were given them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk import DAG, task, task_group
+
+from airflow_provider_pawnqueue.engine import InvalidArgumentError, MemoryStore, StoreError, SyncPawnQueue
+from airflow_provider_pawnqueue.hooks import patience
+from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.operators.pawnqueue import (
+    PawnQueueAckOperator,
+    PawnQueueMessagesOperator,
+    PawnQueueNackOperator,
+    PawnQueueSettleOperator,
+)
+from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from tests.support.airflow import TOPIC, FakeTask, connected, context_of
+from tools.kit.stores import HookedStore
+
+if TYPE_CHECKING:
+    from tools.kit.stores import Answer, CarryOut, Request
+
+NOBODY = context_of(FakeTask("any"))
+
+
+def claim_of(queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_id: str = "claim") -> dict[str, Any]:
+    """Publish and claim so many, as the sensor does; with the messages."""
+    queue.publish(topic, [{"n": number, "id": f"order-{number}"} for number in range(count)])
+    sensor = PawnQueueSensor(task_id=task_id, topic=topic, deferrable=False, poke_interval=0.05, timeout=5)
+    claim: dict[str, Any] = sensor.execute(context_of(FakeTask(task_id)))
+    return claim
+
+
+def ids_of(claim: dict[str, Any]) -> list[str]:
+    """The ids of its messages."""
+    return [message["id"] for message in claim["messages"]]
+
+
+def left(queue: SyncPawnQueue, topic: str = TOPIC) -> tuple[int, int, int]:
+    """How many there are to be had, in flight, and dead."""
+    stats = queue.stats(topic)
+    return stats.pending, stats.in_flight, stats.dead
+
+
+def reasons(queue: SyncPawnQueue) -> dict[int, str]:
+    """Why dead letters are dead, by the number in them."""
+    return {
+        letter.message.payload["n"]: letter.reason for letter in queue.dead_letters(TOPIC).letters if letter.message
+    }
+
+
+class Play:
+    """A DAG of a sensor, work, and a settlement, and what became of its tasks."""
+
+    def __init__(self, **more: Any) -> None:
+        with DAG("dag", schedule=None) as self.dag:
+            self.sensor = PawnQueueSensor(task_id="claim", topic=TOPIC)
+            self.work(self.sensor.output)
+            self.settle = PawnQueueSettleOperator(task_id="settle", claim=self.sensor.output, **more)
+            for one in list(self.dag.tasks):
+                if one.task_id not in ("claim", "settle") and not one.downstream_task_ids:
+                    one >> self.settle
+        self.ti = FakeTask("settle", states={"claim": "success", "settle": "running"})
+
+    def work(self, claim: Any) -> None:
+        """What is between the claim and its settlement."""
+
+        @task
+        def work(claim: Any) -> None: ...
+
+        @task
+        def after() -> None: ...
+
+        work(claim) >> after()
+
+    def ended(self, claim: Any, **states: str | None) -> dict[str, int]:
+        """Let the tasks have ended so, and settle."""
+        self.ti.states |= states
+        self.settle.claim = claim
+        return self.settle.execute(context_of(self.ti))
+
+
+class Mapped(Play):
+    """The same, with work that is mapped over something."""
+
+    over: Any = None
+
+    def work(self, claim: Any) -> None:
+        """What is between the claim and its settlement."""
+        reading = PawnQueueMessagesOperator(task_id="messages", claim=claim)
+
+        @task
+        def work(message: Any) -> None: ...
+
+        work.expand(message=reading.output)
+
+
+def test_all_went_well(queue: SyncPawnQueue) -> None:
+    """Everything is acked, by a reference alone."""
+    claim = claim_of(queue)
+    assert Play().ended(claim, work="success", after="success") == {"acked": 3, "buried": 0, "released": 0}
+    assert left(queue) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ({"work": "failed", "after": "upstream_failed"}, r"work \(failed\), after \(upstream_failed\)"),
+        ({"work": "success", "after": "failed"}, r"after \(failed\)"),
+        ({"work": "success", "after": None}, r"after \(not run\)"),
+    ],
+    ids=repr,
+)
+def test_a_task_failed(queue: SyncPawnQueue, states: dict[str, Any], told: str) -> None:
+    """Everything is given back, and the settlement fails after that, so that the run does."""
+    claim = claim_of(queue)
+    with pytest.raises(AirflowFailException, match=told):
+        Play().ended(claim, **states)
+    assert left(queue) == (3, 0, 0)
+
+
+def test_skipped_is_done(queue: SyncPawnQueue) -> None:
+    """A task that was skipped had nothing to do."""
+    claim = claim_of(queue)
+    assert Play().ended(claim, work="skipped", after="skipped")["acked"] == 3
+
+
+def test_buried_with_the_exception(queue: SyncPawnQueue) -> None:
+    """The dead letter tells why."""
+    claim, play = claim_of(queue, 2), Play(on_failure="bury")
+    play.ti.xcom_push(ERROR_KEY, "ValueError: no address", task_id="work")
+    with pytest.raises(AirflowFailException, match="2 buried"):
+        play.ended(claim, work="failed", after="upstream_failed")
+    assert reasons(queue) == dict.fromkeys(range(2), "work failed: ValueError: no address")
+
+
+def test_killed_without_a_word(queue: SyncPawnQueue) -> None:
+    """A task that was killed leaves no exception, which is said."""
+    claim = claim_of(queue, 1)
+    with pytest.raises(AirflowFailException):
+        Play(on_failure="bury").ended(claim, work="failed", after="upstream_failed")
+    assert "killed perhaps" in reasons(queue)[0]
+
+
+def test_a_reason_and_a_delay_of_the_users(queue: SyncPawnQueue) -> None:
+    """They are taken as they are, also as a template leaves them."""
+    claim = claim_of(queue, 1)
+    with pytest.raises(AirflowFailException):
+        Play(delay="60", reason="because").ended(claim, work="failed", after="upstream_failed")
+    assert queue.stats(TOPIC).delayed == 1
+
+
+def mapped(claim: dict[str, Any], over: Any, play: Play | None = None, **states: str) -> Play:
+    """A mapped task that was given these, and what became of its indexes."""
+    play = Mapped(on_failure="bury") if play is None else play
+    play.ti.xcom_push("return_value", over, task_id="messages")
+    play.ti.states |= {"messages": "success"} | states
+    return play
+
+
+def test_each_index_speaks_for_its_message(queue: SyncPawnQueue) -> None:
+    """The ones that failed are buried with their own exceptions, the others acked."""
+    claim = claim_of(queue, 4)
+    play = mapped(claim, claim["messages"], work_0="success", work_1="failed", work_2="success", work_3="failed")
+    play.ti.xcom_push(ERROR_KEY, "ValueError: one", task_id="work", map_index=1)
+    play.ti.xcom_push(ERROR_KEY, "ValueError: three", task_id="work", map_index=3)
+    with pytest.raises(AirflowFailException, match=r"2 acked, 2 buried.*work\[1\] \(failed\), work\[3\] \(failed\)"):
+        play.ended(claim)
+    assert reasons(queue) == {1: "work[1] failed: ValueError: one", 3: "work[3] failed: ValueError: three"}
+    assert left(queue) == (0, 0, 2)
+
+
+def test_each_index_speaks_for_its_batch(queue: SyncPawnQueue) -> None:
+    """So many messages each."""
+    claim = claim_of(queue, 5)
+    over = [claim["messages"][:2], claim["messages"][2:4], claim["messages"][4:]]
+    with pytest.raises(AirflowFailException):
+        mapped(claim, over, work_0="success", work_1="failed", work_2="success").ended(claim)
+    assert sorted(reasons(queue)) == [2, 3]
+
+
+def test_mapped_over_ids(queue: SyncPawnQueue) -> None:
+    """The ids of messages will do."""
+    claim = claim_of(queue, 3)
+    with pytest.raises(AirflowFailException):
+        mapped(claim, ids_of(claim), work_0="success", work_1="success", work_2="failed").ended(claim)
+    assert sorted(reasons(queue)) == [2]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda message: message["payload"],  # has an "id", which is no message's
+        lambda message: message["payload"]["id"],
+        lambda message: message["payload"]["n"],
+        lambda message: [message, message["payload"]],
+        lambda message: [] if message else None,
+    ],
+)
+def test_mapped_over_something_else(queue: SyncPawnQueue, of: Any) -> None:
+    """Nobody can tell for which messages an index speaks: none of them is done."""
+    claim = claim_of(queue, 3)
+    over = [of(message) for message in claim["messages"]]
+    with pytest.raises(AirflowFailException):
+        mapped(claim, over, work_0="success", work_1="failed", work_2="success").ended(claim)
+    assert left(queue) == (0, 0, 3)
+
+
+def test_mapped_over_nothing(queue: SyncPawnQueue) -> None:
+    """A task without an index was skipped; one whose input failed was not run, and none is done."""
+    claim = claim_of(queue, 2)
+    assert mapped(claim, [], work="skipped").ended(claim)["acked"] == 2
+    claim = claim_of(queue, 2)
+    with pytest.raises(AirflowFailException):
+        mapped(claim, [], Mapped(), work="upstream_failed", messages="failed").ended(claim)
+    assert left(queue) == (2, 0, 0)
+
+
+def test_settled_before_by_its_task(queue: SyncPawnQueue) -> None:
+    """What a mapped task has acked itself before it failed concerns no other message."""
+    claim = claim_of(queue, 3)
+    PawnQueueHook().ack(claim, [ids_of(claim)[1]])
+    with pytest.raises(AirflowFailException):
+        mapped(claim, claim["messages"], work_0="success", work_1="failed", work_2="success").ended(claim)
+    assert left(queue) == (0, 0, 0)
+
+
+def test_a_mapped_group(queue: SyncPawnQueue) -> None:
+    """A task in a mapped group speaks for what its group was given."""
+
+    class Grouped(Play):
+        def work(self, claim: Any) -> None:
+            reading = PawnQueueMessagesOperator(task_id="messages", claim=claim)
+
+            @task
+            def step(message: Any) -> None: ...
+
+            @task_group
+            def each(message: Any) -> None:
+                step(message)
+
+            each.expand(message=reading.output)
+
+    claim = claim_of(queue, 3)
+    play = Grouped(on_failure="bury")
+    play.ti.xcom_push("return_value", claim["messages"], task_id="messages")
+    states = {"messages": "success", "each.step_0": "success", "each.step_1": "failed", "each.step_2": "success"}
+    with pytest.raises(AirflowFailException):
+        play.ended(claim, **states)
+    assert sorted(reasons(queue)) == [1]
+
+
+def test_a_task_named_like_an_index(queue: SyncPawnQueue) -> None:
+    """A single task "work_7" is no index of a mapped "work"."""
+
+    class Named(Mapped):
+        def work(self, claim: Any) -> None:
+            super().work(claim)
+
+            @task(task_id="work_7")
+            def other(claim: Any) -> None: ...
+
+            other(claim)
+
+    claim = claim_of(queue, 2)
+    play = mapped(claim, claim["messages"], Named(), work_0="success", work_1="success", work_7="success")
+    assert play.ended(claim)["acked"] == 2
+
+
+def test_reported_by_its_task(queue: SyncPawnQueue) -> None:
+    """A task that knows better says which are done and which are not, whether it succeeds or fails."""
+    claim = claim_of(queue, 3)
+    first, second, _ = ids_of(claim)
+    play = Play(on_failure="bury")
+    play.ti.xcom_push(REPORT_KEY, {"failed": {second: "no stock"}, "done": []}, task_id="work")
+    assert play.ended(claim, work="success", after="success") == {"acked": 2, "buried": 1, "released": 0}
+    assert reasons(queue) == {1: "work: no stock"}
+
+    claim = claim_of(queue, 3)
+    first, second, _ = ids_of(claim)
+    play = Play()
+    play.ti.xcom_push(REPORT_KEY, {"failed": {second: "no stock"}, "done": [first]}, task_id="work")
+    with pytest.raises(AirflowFailException, match="1 acked, 0 buried, 2 given back"):
+        play.ended(claim, work="failed", after="upstream_failed")
+
+
+def test_a_report_of_something_else(queue: SyncPawnQueue) -> None:
+    """What is no message of the claim may be any of them: none is done."""
+    claim = claim_of(queue, 2)
+    play = Play(on_failure="bury")
+    play.ti.xcom_push(REPORT_KEY, {"failed": {"order-1": "no stock"}}, task_id="work")
+    play.ended(claim, work="success", after="success")
+    assert "order-1" in reasons(queue)[0]
+    assert left(queue) == (0, 0, 2)
+
+
+def test_how_a_task_reports(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``PawnQueueHook.report`` in its code, as often as it likes; what was said last of a message counts."""
+    ti = FakeTask("work", map_index=2)
+    monkeypatch.setattr("airflow.providers.common.compat.sdk.get_current_context", lambda: context_of(ti))
+    PawnQueueHook.report(failed={"a": "too early", "b": ValueError("no")}, done=["c"])
+    PawnQueueHook.report(done=["a"])
+    PawnQueueHook.report(failed={"c": "after all"})
+    assert ti.xcoms["work", REPORT_KEY, 2] == {"failed": {"b": "ValueError: no", "c": "after all"}, "done": ["a"]}
+    for wrong in ({"failed": ["a"]}, {"done": "a"}, {"failed": {1: "x"}}):
+        with pytest.raises(InvalidArgumentError, match="report takes"):
+            PawnQueueHook.report(**wrong)  # type: ignore[arg-type]
+
+
+def test_nobody_reports_outside_of_a_task() -> None:
+    """It says that no task runs here."""
+    with pytest.raises(InvalidArgumentError, match="no task runs here"):
+        PawnQueueHook.report(done=["a"])
+
+
+def test_several_claims(queue: SyncPawnQueue) -> None:
+    """Each is settled; a failed message concerns its own claim."""
+    queue.create_topic("other")
+    claims = [claim_of(queue, 2), claim_of(queue, 2, topic="other")]
+    over = [message for claim in claims for message in claim["messages"]]
+    play = mapped(claims[0], over, Mapped(), work_0="success", work_1="success", work_2="failed", work_3="success")
+    with pytest.raises(AirflowFailException, match="3 acked, 0 buried, 1 given back"):
+        play.ended(claims)
+    assert (left(queue), left(queue, "other")) == ((0, 0, 0), (1, 0, 0))
+
+
+def test_mapped_over_claims(queue: SyncPawnQueue) -> None:
+    """An index that was given a claim speaks for that one."""
+    queue.create_topic("other")
+    claims = [claim_of(queue, 2), claim_of(queue, 2, topic="other")]
+    play = mapped(claims[0], claims, Mapped(), work_0="success", work_1="failed")
+    with pytest.raises(AirflowFailException):
+        play.ended(claims)
+    assert (left(queue), left(queue, "other")) == ((0, 0, 0), (2, 0, 0))
+
+
+def test_one_of_several_is_lost(queue: SyncPawnQueue) -> None:
+    """The others are settled, and the task fails by its sentence."""
+    queue.create_topic("other")
+    claims = [claim_of(queue, 2), claim_of(queue, 2, topic="other")]
+    queue.sweep(TOPIC, ask=lambda _: "ended")
+    with pytest.raises(AirflowFailException, match=f"of topic '{TOPIC}' has ended unsettled"):
+        Play().ended(claims, work="success", after="success")
+    assert left(queue, "other") == (0, 0, 0)
+
+
+@pytest.mark.parametrize("nothing", [None, [], "", "None", [None]], ids=repr)
+def test_no_claim(queue: SyncPawnQueue, nothing: Any) -> None:
+    """The sensor was skipped, so this is too."""
+    with pytest.raises(AirflowSkipException):
+        Play().ended(nothing, work="skipped", after="skipped")
+    with pytest.raises(AirflowSkipException):
+        PawnQueueAckOperator(task_id="ack", claim=nothing).execute(NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("claim", "sentence"),
+    [
+        ("garbage", "claim='garbage' is no claim: pass what the sensor returned"),
+        (17, "is no claim"),
+        ({"topic": TOPIC}, "no claim reference"),
+        (
+            {"topic": TOPIC, "claim_id": "x", "generation": 0, "session": "s", "queue": "elsewhere/"},
+            "pawnqueue_conn_id",
+        ),
+        ({"topic": TOPIC, "claim_id": "x", "generation": 0, "session": "s"}, "no record any more"),
+        ({"topic": "nowhere", "claim_id": "x", "generation": 0, "session": "s"}, "nowhere"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("operator", [PawnQueueAckOperator, PawnQueueNackOperator, PawnQueueMessagesOperator])
+def test_bad_claims(queue: SyncPawnQueue, operator: Any, claim: Any, sentence: str) -> None:
+    """Fail the task for good, with what to do."""
+    with pytest.raises(AirflowFailException, match=sentence):
+        operator(task_id="one", claim=claim).execute(NOBODY)
+
+
+def test_an_expired_claim(queue: SyncPawnQueue) -> None:
+    """Others have its messages: nothing is settled, and that is no success."""
+    claim = claim_of(queue, 2)
+    queue.sweep(TOPIC, ask=lambda _: "ended")
+    for operator in (PawnQueueAckOperator, PawnQueueNackOperator):
+        with pytest.raises(AirflowFailException, match="has ended unsettled"):
+            operator(task_id="one", claim=claim).execute(NOBODY)
+    with pytest.raises(AirflowFailException, match="has ended unsettled"):
+        Play().ended(claim, work="success", after="success")
+    queue.sweep(TOPIC)
+    assert left(queue)[2] == 0
+
+
+def test_settled_twice(queue: SyncPawnQueue) -> None:
+    """The second time changes nothing, and is no error: a try of this task may have died after it had settled."""
+    claim = claim_of(queue, 2)
+    assert Play().ended(claim, work="success", after="success")["acked"] == 2
+    assert Play().ended(claim, work="success", after="success")["acked"] == 0
+    assert PawnQueueAckOperator(task_id="ack", claim=claim).execute(NOBODY)["acked"] == 0
+
+
+def test_a_wrong_argument(queue: SyncPawnQueue) -> None:
+    """Is told before anything is settled."""
+    claim = claim_of(queue, 1)
+    for wrong, sentence in (({"on_failure": "explode"}, "on_failure='explode'"), ({"delay": "soon"}, "delay='soon'")):
+        with pytest.raises(AirflowFailException, match=sentence):
+            Play(**wrong).ended(claim, work="success", after="success")
+    assert left(queue) == (0, 1, 0)
+
+
+def test_ack(queue: SyncPawnQueue) -> None:
+    """All, or those that are named, by list or by a template's text; one that is not there is told."""
+    claim = claim_of(queue, 4)
+    first, second, third, _ = ids_of(claim)
+    for ids, count in ((first, 1), ([second], 1), (f"['{third}']", 1), ([], 0)):
+        assert PawnQueueAckOperator(task_id="ack", claim=claim, ids=ids).execute(NOBODY)["acked"] == count
+    with pytest.raises(AirflowFailException, match="nobody-knows-it"):
+        PawnQueueAckOperator(task_id="ack", claim=claim, ids=["nobody-knows-it"]).execute(NOBODY)
+    assert PawnQueueAckOperator(task_id="ack", claim=str(claim)).execute(NOBODY)["acked"] == 1
+    assert left(queue) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("requeue", [True, "True", "true"])
+def test_nack_gives_back(queue: SyncPawnQueue, requeue: Any) -> None:
+    """With a delay, if that is wanted."""
+    claim = claim_of(queue, 2)
+    first, second = ids_of(claim)
+    nack = PawnQueueNackOperator(task_id="nack", claim=claim, ids=[first], requeue=requeue)
+    assert nack.execute(NOBODY) == {"acked": 0, "buried": 0, "released": 1}
+    nack = PawnQueueNackOperator(task_id="nack", claim=claim, ids=[second], requeue=requeue, delay="90")
+    nack.execute(NOBODY)
+    stats = queue.stats(TOPIC)
+    assert (stats.pending, stats.delayed) == (1, 1)
+
+
+@pytest.mark.parametrize("requeue", [False, "False"])
+def test_nack_buries(queue: SyncPawnQueue, requeue: Any) -> None:
+    """With its reason."""
+    claim = claim_of(queue, 1)
+    nack = PawnQueueNackOperator(task_id="nack", claim=claim, requeue=requeue, reason="no such order")
+    assert nack.execute(NOBODY)["buried"] == 1
+    assert reasons(queue) == {0: "no such order"}
+
+
+def test_messages(queue: SyncPawnQueue) -> None:
+    """A dict each, or in lists of so many; only those that are not settled."""
+    claim = claim_of(queue, 5)
+    found = PawnQueueMessagesOperator(task_id="messages", claim=claim).execute(NOBODY)
+    assert found == claim["messages"]
+    batches = PawnQueueMessagesOperator(task_id="messages", claim=claim, batch="2").execute(NOBODY)
+    assert [len(batch) for batch in batches] == [2, 2, 1]
+    PawnQueueAckOperator(task_id="ack", claim=claim, ids=ids_of(claim)[:3]).execute(NOBODY)
+    assert len(PawnQueueMessagesOperator(task_id="messages", claim=claim).execute(NOBODY)) == 2
+    with pytest.raises(AirflowFailException, match="batch=0"):
+        PawnQueueMessagesOperator(task_id="messages", claim=claim, batch=0).execute(NOBODY)
+
+
+class Silent(HookedStore):
+    """A store that does not answer writes of claim records."""
+
+    is_silent = False
+
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """See the port."""
+        if self.is_silent and "/claims/" in request.key:
+            raise StoreError("nobody there", transient=True)
+        return await super().answer(request, carry_out)
+
+
+def test_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another try may go better, so the task fails such that there is one, once it has waited for long enough."""
+    monkeypatch.setattr(patience, "OF_A_TASK", 0.0)
+    store = Silent(MemoryStore())
+    connecting = connected(monkeypatch, store=store, retry={"budget_seconds": 0.1})
+    claim = claim_of(next(connecting), 1)
+    store.is_silent = True
+    with pytest.raises(AirflowException) as raised:
+        Play().ended(claim, work="success", after="success")
+    assert type(raised.value) is AirflowException
+    store.is_silent = False
+    assert Play().ended(claim, work="success", after="success")["acked"] == 1
+    assert next(connecting, None) is None
+
+
+def test_its_templates() -> None:
+    """What may be said by a template."""
+    assert PawnQueueSettleOperator.template_fields == ("claim", "on_failure", "delay", "reason", "pawnqueue_conn_id")
+    assert PawnQueueAckOperator.template_fields == ("claim", "ids", "pawnqueue_conn_id")
+    assert PawnQueueNackOperator.template_fields == ("claim", "ids", "requeue", "delay", "reason", "pawnqueue_conn_id")
+    assert PawnQueueMessagesOperator.template_fields == ("claim", "batch", "pawnqueue_conn_id")

@@ -1,0 +1,281 @@
+"""The sensor: what it defers with, what it returns, and how it fails."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
+from airflow.sdk import DAG
+
+from airflow_provider_pawnqueue.engine import MemoryStore, StoreError, SyncPawnQueue
+from airflow_provider_pawnqueue.hooks import references
+from airflow_provider_pawnqueue.hooks.identity import Owner
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
+from tests.support.airflow import TOPIC, FakeTask, connected, context_of
+from tests.support.airflow_names import AirflowRescheduleException
+from tests.triggers.test_pawnqueue import event_of
+from tools.kit.stores import HookedStore
+
+if TYPE_CHECKING:
+    from tools.kit.stores import Answer, CarryOut, Request
+
+
+def sensor(topic: Any = TOPIC, **more: Any) -> PawnQueueSensor:
+    """One that waits in the triggerer."""
+    return PawnQueueSensor(**{"task_id": "claim", "topic": topic, "deferrable": True, **more})
+
+
+def polling(topic: Any = TOPIC, **more: Any) -> PawnQueueSensor:
+    """One that polls by itself, and gives up at once."""
+    return sensor(topic, **{"deferrable": False, "poke_interval": 0.05, "timeout": 0.3, **more})
+
+
+def deferred(one: PawnQueueSensor, context: Any = None) -> TaskDeferred:
+    """Execute it, which defers it."""
+    with pytest.raises(TaskDeferred) as raised:
+        one.execute(context_of(FakeTask("claim")) if context is None else context)
+    return raised.value
+
+
+def plain(claim: dict[str, Any]) -> dict[str, Any]:
+    """What the engine wants of a reference."""
+    return {name: claim[name] for name in ("topic", "claim_id", "generation", "session")}
+
+
+def test_what_it_defers_with(queue: SyncPawnQueue) -> None:
+    """The owner is the task, its run, its index, and how often that was cleared; the consumer has the task's name."""
+    context = context_of(FakeTask("claim", map_index=3), clear_number=2)
+    told = deferred(sensor(max_messages="7", min_messages=2, max_wait=60, ttl="90", timeout=1000), context)
+    assert isinstance(told.trigger, PawnQueueClaimTrigger)
+    _, kwargs = told.trigger.serialize()
+    assert kwargs == {
+        "topics": [TOPIC],
+        "owner": str(Owner("here", "dag", "run", "claim", 3, 2)),
+        "consumer": "dag.claim",
+        "pawnqueue_conn_id": "pawnqueue_default",
+        "max_messages": 7,
+        "min_messages": 2,
+        "max_wait": 60.0,
+        "ttl": 90.0,
+    }
+    assert (told.method_name, told.timeout) == ("execute_complete", timedelta(seconds=1000))
+
+
+async def test_it_returns_a_reference(queue: SyncPawnQueue) -> None:
+    """With its messages, as they are small; whoever works on it next need not wait."""
+    queue.publish(TOPIC, [{"n": number} for number in range(3)])
+    one, context = sensor(), context_of(FakeTask("claim"))
+    event = await event_of(deferred(one, context).trigger)
+    claim = one.execute_complete(context, json.loads(json.dumps(event)))
+    assert [message["payload"]["n"] for message in claim["messages"]] == [0, 1, 2]
+    assert (claim["topic"], claim["count"]) == (TOPIC, 3)
+    assert json.loads(json.dumps(claim)) == claim
+    assert len(queue.attach(plain(claim))) == 3
+
+
+async def test_large_messages_stay_in_the_bucket(queue: SyncPawnQueue) -> None:
+    """Of more than 16 KiB together, the reference alone goes through XCom."""
+    queue.publish(TOPIC, [{"text": "x" * 9000} for _ in range(2)])
+    one, context = sensor(), context_of(FakeTask("claim"))
+    claim = one.execute_complete(context, await event_of(deferred(one, context).trigger))
+    assert "messages" not in claim
+    assert claim["bytes"] > references.LARGEST_INLINE
+    assert len(json.dumps(claim)) < 600
+
+
+async def test_it_renews(queue: SyncPawnQueue) -> None:
+    """Hours may pass between the event and its task: what is left of the time is of no matter then."""
+    queue.publish(TOPIC, [{"n": 1}])
+    one, context = sensor(ttl=60), context_of(FakeTask("claim"))
+    event = await event_of(deferred(one, context).trigger)
+    before = queue.attach(plain(event["claims"][0]))
+    reference = queue.leave(before)
+    claim = one.execute_complete(context, {"claims": [event["claims"][0] | reference.to_dict()]})
+    assert queue.attach(plain(claim)).deadline > before.deadline
+
+
+async def test_lost_meanwhile_it_waits_again(queue: SyncPawnQueue) -> None:
+    """For what is left of its timeout, and claims another batch then."""
+    queue.publish(TOPIC, [{"n": number} for number in range(2)])
+    ti = FakeTask("claim")
+    one, context = sensor(timeout=600, max_messages=1), context_of(ti)
+    event = await event_of(deferred(one, context).trigger)
+    queue.ack(queue.attach(plain(event["claims"][0])))
+    ti.start_date = datetime.now(UTC) - timedelta(seconds=500)
+    with pytest.raises(TaskDeferred) as raised:
+        one.execute_complete(context, event)
+    assert raised.value.timeout is not None
+    assert 95 < raised.value.timeout.total_seconds() <= 100
+    claim = one.execute_complete(context, await event_of(raised.value.trigger))
+    assert [message["payload"]["n"] for message in claim["messages"]] == [1]
+
+
+async def test_a_list_of_topics_returns_a_list(queue: SyncPawnQueue) -> None:
+    """Of those that have something."""
+    queue.create_topic("other")
+    queue.publish(TOPIC, [{"n": 1}])
+    one, context = sensor([TOPIC, "other"]), context_of(FakeTask("claim"))
+    claims = one.execute_complete(context, await event_of(deferred(one, context).trigger))
+    assert [claim["topic"] for claim in claims] == [TOPIC]
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        ({"error": "no such topic", "transient": False}, AirflowFailException),
+        ({"error": "the store is away", "transient": True}, AirflowException),
+    ],
+)
+def test_errors_of_the_trigger(queue: SyncPawnQueue, event: dict[str, Any], error: type[Exception]) -> None:
+    """By their sentence; tried again only where that may help."""
+    with pytest.raises(error, match=event["error"]) as raised:
+        sensor().execute_complete(context_of(FakeTask("claim")), event)
+    assert type(raised.value) is error
+
+
+def test_soft_fail(queue: SyncPawnQueue) -> None:
+    """A sensor that may fail softly is skipped, deferred or not."""
+    context = context_of(FakeTask("claim"))
+    event = {"error": "no such topic", "transient": False}
+    with pytest.raises(AirflowSkipException):
+        sensor(soft_fail=True).resume_execution("execute_complete", {"event": event}, context)
+    with pytest.raises(AirflowSkipException):
+        polling(soft_fail=True).execute(context)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"max_messages": 0}, "max_messages=0"),
+        ({"max_messages": "many"}, "max_messages='many'"),
+        ({"min_messages": 5, "max_messages": 2}, "min_messages=5 is more than max_messages=2"),
+        ({"topic": ""}, "topic=''"),
+        ({"topic": []}, r"topic=\[\]"),
+        ({"ttl": "soon"}, "ttl='soon'"),
+        ({"ttl": 0}, "ttl=0"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_bad_arguments(queue: SyncPawnQueue, arguments: dict[str, Any], sentence: str, *, deferrable: bool) -> None:
+    """Each fails the task at once and for good, with what to pass instead."""
+    with pytest.raises(AirflowFailException, match=sentence):
+        sensor(**{"deferrable": deferrable, **arguments}).execute(context_of(FakeTask("claim")))
+
+
+def test_its_templates() -> None:
+    """What may be said by a template."""
+    assert {"topic", "consumer", "max_messages", "min_messages", "ttl", "pawnqueue_conn_id"} == set(
+        PawnQueueSensor.template_fields
+    )
+    with DAG("dag", schedule=None):
+        one = sensor("{{ params.topic }}", max_messages="{{ 2 * 3 }}")
+    one.render_template_fields({"params": {"topic": "rendered"}})  # type: ignore[arg-type]
+    assert (one.topic, one.max_messages) == ("rendered", "6")
+
+
+# --- by itself ---
+
+
+def test_it_polls(queue: SyncPawnQueue) -> None:
+    """Until there is something, and returns what the deferred one returns."""
+    queue.publish(TOPIC, [{"n": 1}])
+    claim = polling().execute(context_of(FakeTask("claim")))
+    assert claim["messages"][0]["payload"] == {"n": 1}
+    assert len(queue.attach(plain(claim))) == 1
+
+
+def test_it_polls_in_vain(queue: SyncPawnQueue) -> None:
+    """It times out, and has claimed nothing."""
+    with pytest.raises(AirflowSensorTimeout):
+        polling(timeout=0.2).execute(context_of(FakeTask("claim")))
+
+
+def test_every_poke_and_try_has_the_same_claim(queue: SyncPawnQueue) -> None:
+    """Also the one that follows a poke whose process died after it had claimed."""
+    queue.publish(TOPIC, [{"n": number} for number in range(9)])
+    context = context_of(FakeTask("claim"))
+    claims = [polling(max_messages=2).execute(context) for _ in range(3)]
+    assert {claim["claim_id"] for claim in claims} == {claims[0]["claim_id"]}
+    assert [claim["generation"] for claim in claims] == [0, 0, 0]
+    assert queue.stats(TOPIC).in_flight == 2
+
+
+def test_it_polls_for_min_messages(queue: SyncPawnQueue) -> None:
+    """Nothing is claimed while there are fewer."""
+    queue.publish(TOPIC, [{"n": 1}])
+    with pytest.raises(AirflowSensorTimeout):
+        polling(min_messages=2).execute(context_of(FakeTask("claim")))
+    assert queue.stats(TOPIC).pending == 1
+    queue.publish(TOPIC, [{"n": 2}])
+    assert polling(min_messages=2).execute(context_of(FakeTask("claim")))["count"] == 2
+
+
+def test_it_reschedules(queue: SyncPawnQueue) -> None:
+    """Between pokes it holds no worker, and no claim."""
+    ti = FakeTask("claim")
+    ti.start_date = datetime.now(UTC)
+    ti.get_first_reschedule_date = lambda *_: None  # type: ignore[attr-defined]
+    with pytest.raises(AirflowRescheduleException):
+        polling(mode="reschedule", timeout=60).execute(context_of(ti))
+    assert queue.stats(TOPIC).in_flight == 0
+
+
+def test_a_killed_poll_gives_back(queue: SyncPawnQueue) -> None:
+    """What it had claimed is there for others."""
+    queue.publish(TOPIC, [{"n": 1}])
+    one = polling()
+    one.execute(context_of(FakeTask("claim")))
+    one.on_kill()
+    assert queue.stats(TOPIC).pending == 1
+
+
+async def test_killed_when_it_goes_on(queue: SyncPawnQueue) -> None:
+    """A deferred sensor that is ended after its trigger has fired gives back what was claimed."""
+    queue.publish(TOPIC, [{"n": 1}])
+    one, context = sensor(), context_of(FakeTask("claim"))
+    one.execute_complete(context, await event_of(deferred(one, context).trigger))
+    one.on_kill()
+    assert queue.stats(TOPIC).pending == 1
+
+
+def test_an_unknown_topic_fails_at_once(queue: SyncPawnQueue) -> None:
+    """Without waiting for its timeout, and without another try."""
+    with pytest.raises(AirflowFailException, match="nowhere"):
+        polling("nowhere", timeout=600).execute(context_of(FakeTask("claim")))
+
+
+class Away(HookedStore):
+    """A store that does not answer for some requests."""
+
+    left = 0
+
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """See the port."""
+        if self.left > 0:
+            self.left -= 1
+            raise StoreError("nobody there", transient=True)
+        return await super().answer(request, carry_out)
+
+
+def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next poke goes on."""
+    store = Away(MemoryStore())
+    connecting = connected(monkeypatch, store=store, retry={"budget_seconds": 0.1})
+    next(connecting).publish(TOPIC, [{"n": 1}])
+    PawnQueueHook().stats(TOPIC)
+    store.left = 3
+    assert polling(timeout=20).execute(context_of(FakeTask("claim")))["count"] == 1
+    assert store.left == 0
+    assert next(connecting, None) is None

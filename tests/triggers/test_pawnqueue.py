@@ -1,0 +1,218 @@
+"""The triggers: what they store, when they fire, and what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
+
+from airflow_provider_pawnqueue.engine import MemoryStore, StoreError, TopicNotFoundError
+from airflow_provider_pawnqueue.hooks.clients import CLIENTS
+from airflow_provider_pawnqueue.hooks.identity import Owner
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger, failure
+from tests.support.airflow import TOPIC, connected
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+
+OWNER = str(Owner("here", "dag", "run", "claim"))
+
+
+def trigger(*topics: str, **more: Any) -> PawnQueueClaimTrigger:
+    """One for a task."""
+    return PawnQueueClaimTrigger(**{"topics": topics or (TOPIC,), "owner": OWNER, "consumer": "dag.claim", **more})
+
+
+async def event_of(one: Any) -> Any:
+    """Wait for its first event."""
+    running = one.run()
+    try:
+        return (await asyncio.wait_for(anext(running), 20)).payload
+    finally:
+        await running.aclose()
+
+
+def test_it_is_stored_as_json_and_made_again() -> None:
+    """The same text each time; unknown arguments of a newer release are no error."""
+    first = trigger("a", "b", max_messages=5, min_messages=2, max_wait=9.5, ttl=60.0, pawnqueue_conn_id="other")
+    path, kwargs = first.serialize()
+    assert path == "airflow_provider_pawnqueue.triggers.pawnqueue.PawnQueueClaimTrigger"
+    stored = json.loads(json.dumps(kwargs))
+    again = PawnQueueClaimTrigger(**stored, invented_later=1)
+    assert again.serialize() == (path, stored) == first.serialize()
+
+
+def test_the_bell_is_stored_as_json_and_made_again() -> None:
+    """Airflow tells triggers apart by that text, so it never changes by itself."""
+    first = PawnQueueEventTrigger(topic=TOPIC, ring_every=5, min_messages=3)
+    path, kwargs = first.serialize()
+    stored = json.loads(json.dumps(kwargs))
+    again = PawnQueueEventTrigger(**stored, invented_later=1)
+    assert again.serialize() == first.serialize() == (path, stored)
+    assert PawnQueueEventTrigger.hash(path, stored) == PawnQueueEventTrigger.hash(*first.serialize())
+
+
+def test_no_secret_is_stored(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is named, and what is in it stays there."""
+    monkeypatch.setenv("AIRFLOW_CONN_PAWNQUEUE_DEFAULT", "pawnqueue://key:sesame@host/bucket-pawnqueue-default")
+    assert "sesame" not in repr(trigger().serialize()) + repr(PawnQueueEventTrigger(topic=TOPIC).serialize())
+
+
+async def test_it_fires_with_a_reference(queue: SyncPawnQueue) -> None:
+    """Small, without messages, and JSON; whoever brings it has the claim at once."""
+    queue.publish(TOPIC, [{"n": number} for number in range(3)])
+    [claim] = (await event_of(trigger()))["claims"]
+    assert claim["count"] == 3
+    assert claim["topic"] == TOPIC
+    assert "messages" not in claim
+    assert json.loads(json.dumps(claim)) == claim
+    assert len(queue.attach({key: claim[key] for key in ("topic", "claim_id", "generation", "session")})) == 3
+
+
+async def test_a_restart_fires_with_the_same_claim(queue: SyncPawnQueue) -> None:
+    """Its event was lost with its triggerer, and the claim was not."""
+    queue.publish(TOPIC, [{"n": number} for number in range(30)])
+    [first] = (await event_of(trigger(max_messages=4)))["claims"]
+    [again] = (await event_of(trigger(max_messages=4)))["claims"]
+    assert {**again, "session": ""} == {**first, "session": ""}
+    assert queue.stats(TOPIC).in_flight == 4
+
+
+async def test_it_waits(queue: SyncPawnQueue) -> None:
+    """Until something is published."""
+    waiting = asyncio.create_task(event_of(trigger()))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    await asyncio.to_thread(queue.publish, TOPIC, [{"n": 1}])
+    assert (await waiting)["claims"][0]["count"] == 1
+
+
+async def test_it_fires_with_all_topics_that_have_something(queue: SyncPawnQueue) -> None:
+    """Not with the first one alone; those that have nothing are left out, and nothing was claimed there."""
+    for topic in ("a", "b", "c"):
+        queue.create_topic(topic)
+    for topic in ("a", "c"):
+        queue.publish(topic, [{"of": topic}])
+    claims = (await event_of(trigger("a", "b", "c")))["claims"]
+    assert [claim["topic"] for claim in claims] == ["a", "c"]
+    message = queue.attach({key: claims[1][key] for key in ("topic", "claim_id", "generation", "session")})[0]
+    assert (message.payload, message.deliveries) == ({"of": "c"}, 1)
+
+
+async def test_one_topic_is_enough(queue: SyncPawnQueue) -> None:
+    """It fires as soon as one of them has something, and waits for none of the others."""
+    queue.create_topic("quiet")
+    waiting = asyncio.create_task(event_of(trigger("quiet", TOPIC)))
+    await asyncio.sleep(0.6)
+    await asyncio.to_thread(queue.publish, TOPIC, [{"n": 1}])
+    assert [claim["topic"] for claim in (await asyncio.wait_for(waiting, 4))["claims"]] == [TOPIC]
+
+
+async def cancelled(running: asyncio.Task[Any]) -> None:
+    """Cancel it, as Airflow does, and wait for its end."""
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_cancelled_while_it_waits(queue: SyncPawnQueue) -> None:
+    """Nothing is claimed for it afterwards."""
+    waiting = asyncio.create_task(event_of(trigger()))
+    await asyncio.sleep(0.7)
+    await cancelled(waiting)
+    await asyncio.to_thread(queue.publish, TOPIC, [{"n": 1}])
+    await asyncio.sleep(1)
+    assert queue.stats(TOPIC).pending == 1
+
+
+async def test_a_user_ends_the_task(queue: SyncPawnQueue) -> None:
+    """What was claimed is there for others at once; ``cleanup``, which every restart calls, gives nothing back."""
+    queue.publish(TOPIC, [{"n": number} for number in range(3)])
+    one = trigger()
+    await event_of(one)
+    await one.cleanup()
+    assert queue.stats(TOPIC).in_flight == 3
+    await one.on_kill()
+    assert queue.stats(TOPIC).pending == 3
+    await one.on_kill()
+    assert queue.stats(TOPIC).pending == 3
+
+
+async def test_the_user_ended_another_task(queue: SyncPawnQueue) -> None:
+    """The old trigger of a task that was cleared gives back nothing of its successor's."""
+    queue.publish(TOPIC, [{"n": 1}])
+    await event_of(trigger(owner=str(Owner("here", "dag", "run", "claim", clear_number=1))))
+    await trigger().on_kill()
+    assert queue.stats(TOPIC).in_flight == 1
+
+
+async def test_an_unknown_topic_is_an_event(queue: SyncPawnQueue) -> None:
+    """With the sentence, and that another try would meet the same."""
+    event = await event_of(trigger("nowhere"))
+    assert "nowhere" in event["error"]
+    assert event["transient"] is False
+
+
+async def test_a_bad_connection_is_an_event(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in it is said; and one that is not there at all is named."""
+    monkeypatch.setenv("AIRFLOW_CONN_BROKEN", json.dumps({"conn_type": "pawnqueue", "extra": {"bukket": "x"}}))
+    event = await event_of(trigger(pawnqueue_conn_id="broken"))
+    assert "'bukket'" in event["error"]
+    assert event["transient"] is False
+    event = await event_of(trigger(pawnqueue_conn_id="absent"))
+    assert "absent" in event["error"]
+
+
+def test_which_errors_are_transient() -> None:
+    """Those of a store that may answer a little later."""
+    assert failure(StoreError("so", transient=True)) == {"error": "so", "transient": True}
+    assert failure(StoreError("so"))["transient"] is False
+    assert failure(TopicNotFoundError("so"))["transient"] is False
+
+
+async def test_it_rings_again_while_there_is_a_backlog(queue: SyncPawnQueue) -> None:
+    """Every so many seconds, and claims nothing; when the backlog is gone it is silent."""
+    queue.publish(TOPIC, [{"n": number} for number in range(3)])
+    ringing = PawnQueueEventTrigger(topic=TOPIC, ring_every=0.3).run()
+    for _ in range(3):
+        payload: Any = (await asyncio.wait_for(anext(ringing), 5)).payload
+        assert payload["topic"] == TOPIC
+        assert payload["backlog"] == 3
+    assert queue.stats(TOPIC).pending == 3
+    queue.ack(queue.claim(TOPIC, "c"))
+    silent = asyncio.ensure_future(anext(ringing))
+    await asyncio.sleep(1.2)
+    assert not silent.done()
+    await cancelled(silent)
+    await ringing.aclose()
+
+
+async def test_the_bell_raises(queue: SyncPawnQueue) -> None:
+    """An error is no event: that would start a run."""
+    with pytest.raises(TopicNotFoundError, match="nowhere"):
+        await event_of(PawnQueueEventTrigger(topic="nowhere"))
+
+
+async def test_common_messaging_finds_it(queue: SyncPawnQueue) -> None:
+    """``MessageQueueTrigger(scheme="pawnqueue", ...)`` is the bell."""
+    queue.publish(TOPIC, [{"n": 1}])
+    one = MessageQueueTrigger(scheme="pawnqueue", topic=TOPIC, ring_every=9.0)
+    assert one.serialize() == PawnQueueEventTrigger(topic=TOPIC, ring_every=9.0).serialize()
+    assert (await event_of(one))["backlog"] == 1
+
+
+async def test_a_closed_queue_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trigger that runs again after its process has closed its queues goes on."""
+    store = MemoryStore()
+    connecting = connected(monkeypatch, store=store)
+    queue = next(connecting)
+    queue.publish(TOPIC, [{"n": 1}])
+    first = await event_of(trigger())
+    await asyncio.to_thread(CLIENTS.close)
+    CLIENTS.put(PawnQueueHook().address, store)
+    assert (await event_of(trigger()))["claims"][0]["claim_id"] == first["claims"][0]["claim_id"]
+    assert next(connecting, None) is None
