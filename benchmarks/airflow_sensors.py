@@ -44,7 +44,7 @@ sensors()
 
 WATCH = """
 from airflow.sdk import BaseOperator, dag
-from benchmarks.loop_lag import LoopLag
+from benchmarks.lag_trigger import LoopLag
 
 class Watch(BaseOperator):
     def execute(self, context):

@@ -1,16 +1,13 @@
-"""How late an event loop wakes who has slept in it: in a triggerer, by a trigger of its own, and in an idle process."""
+"""How late an event loop wakes who has slept in it: in a triggerer (``lag_trigger.py``), and in an idle process."""
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
 import time
-from collections.abc import AsyncIterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,23 +15,6 @@ if TYPE_CHECKING:
 EVERY = 0.05
 #: So many are noted at once: writing is not to be what is measured.
 NOTED = 20
-
-
-class LoopLag(BaseTrigger):
-    """Notes how late it wakes, beside whatever else its triggerer runs, until its file is renamed."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Say how it is made again."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {"path": self.path}
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Note."""
-        await watch(self.path)
-        yield TriggerEvent(None)
 
 
 async def watch(path: str) -> None:
