@@ -47,18 +47,18 @@ def _relay(upstream: str, one_way: float, told: Connection) -> None:
 async def _serve(upstream: str, one_way: float, told: Connection) -> None:
     loop = asyncio.get_running_loop()
     place = urlsplit(upstream)
-    far = await loop.create_server(lambda: _Near(str(place.hostname), place.port or 80, one_way), HOST, 0, backlog=2048)
+    far = await loop.create_server(lambda: Near(str(place.hostname), place.port or 80, one_way), HOST, 0, backlog=2048)
     told.send(f"http://{HOST}:{far.sockets[0].getsockname()[1]}")
     await far.serve_forever()
 
 
-class _End(asyncio.Protocol):
+class End(asyncio.Protocol):
     """One end of a connection: what comes in here leaves at the other end, later."""
 
     def __init__(self, one_way: float) -> None:
         self._one_way = one_way
         self._loop = asyncio.get_running_loop()
-        self.other: _End | None = None
+        self.other: End | None = None
         self.transport: asyncio.Transport | None = None
         self.early: list[bytes] = []
 
@@ -90,7 +90,7 @@ class _End(asyncio.Protocol):
             self.other.transport.close()
 
 
-class _Near(_End):
+class Near(End):
     """The end of the client; with it the other one begins."""
 
     def __init__(self, host: str, port: int, one_way: float) -> None:
@@ -100,6 +100,6 @@ class _Near(_End):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
         super().connection_made(transport)
-        self.other = far = _End(self._one_way)
+        self.other = far = End(self._one_way)
         far.other = self
         self._connecting = self._loop.create_task(self._loop.create_connection(lambda: far, *self._place))

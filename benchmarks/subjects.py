@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks import claim_ack, client_cpu, csprng, idle_look
+from benchmarks import airflow_latency, airflow_sensors, claim_ack, client_cpu, csprng, idle_look
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,4 +21,6 @@ SUBJECTS: Mapping[str, Subject] = {
     "claim-ack": Subject("Claim and ack, against the same requests without a queue, and together", claim_ack.run),
     "idle-look": Subject("A look that finds nothing, by what is in flight", idle_look.run),
     "csprng": Subject("A claim without conditional writes, by the size of its batch", csprng.run),
+    "airflow-latency": Subject("From publish to the task after the claim, on an idle Airflow", airflow_latency.run),
+    "airflow-sensors": Subject("200 deferred sensors on one triggerer", airflow_sensors.run),
 }

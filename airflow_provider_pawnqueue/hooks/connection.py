@@ -13,12 +13,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_pawnqueue.engine import ConfigError, Settings
+from airflow_provider_pawnqueue.hooks import names
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
-CONN_TYPE: Final = "pawnqueue"
-DEFAULT_CONN_ID: Final = "pawnqueue_default"
+CONN_TYPE: Final = names.CONN_TYPE
+DEFAULT_CONN_ID: Final = names.DEFAULT_CONN_ID
 
 #: What a claim made in Airflow has without renewal, unless the connection or the task says otherwise: a janitor that
 #: runs every minute may fail twice, and a task may wait for its slot as long.

@@ -1,29 +1,21 @@
-"""Triggers: one that claims for a sensor, and one that rings for an asset watcher and claims nothing."""
+"""Triggers: one that claims for a sensor, and one that rings for an asset watcher and claims nothing.
+
+Airflow imports this in the event loop that all triggers share, so it imports little; see :func:`_load`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_pawnqueue.engine import PawnQueueError, QueueClosedError, StoreError
-from airflow_provider_pawnqueue.hooks import claiming
-from airflow_provider_pawnqueue.hooks.claiming import Wish
-from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
-from airflow_provider_pawnqueue.hooks.patience import awaited_patiently
-from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-from airflow_provider_pawnqueue.triggers.polling import poll_of
+from airflow_provider_pawnqueue.hooks.names import DEFAULT_CONN_ID
 
-if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Backlog, PawnQueue
-    from airflow_provider_pawnqueue.triggers.polling import Waiter
-
-#: For so long who ends a task waits for what is under way on its behalf; Airflow grants 30 seconds.
-PATIENCE: Final = 10.0
+_WAITING: Final = f"{__package__}.waiting"
 
 
 class PawnQueueClaimTrigger(BaseTrigger):
@@ -75,70 +67,17 @@ class PawnQueueClaimTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once: with the claims, or with what only a person can mend."""
-        hook = PawnQueueHook(self.pawnqueue_conn_id)
-        try:
-            await awaited_patiently(hook.client, "Opening the queue")
-            claims = await hook.awaited(self._claims)
-        except (PawnQueueError, AirflowNotFoundException) as error:
-            yield TriggerEvent(failure(error))
-        else:
-            yield TriggerEvent({"claims": claims})
+        await _load()
+        from airflow_provider_pawnqueue.triggers import waiting  # noqa: PLC0415 - loaded by now
+
+        yield TriggerEvent(await waiting.event_of(self))
 
     async def on_kill(self) -> None:
         """Give back what was claimed, as a user has ended the task. Not at a restart of the triggerer: that goes on."""
-        await PawnQueueHook(self.pawnqueue_conn_id).awaited(self._release)
+        await _load()
+        from airflow_provider_pawnqueue.triggers import waiting  # noqa: PLC0415 - loaded by now
 
-    def wish(self, topic: str) -> Wish:
-        """Say what is waited for in one of the topics."""
-        return Wish(topic, self.owner, self.consumer, self.max_messages, self.min_messages, self.max_wait, self.ttl)
-
-    async def _claims(self, queue: PawnQueue) -> list[dict[str, Any]]:
-        """Wait for the first topic that has something, and take what others have by then."""
-        joined = []
-        for topic in self.topics:
-            poll = poll_of(queue, topic)
-            joined.append((poll, poll.join(self.wish(topic))))
-        futures = [waiter.given for _, waiter in joined]
-        try:
-            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-            for poll, waiter in joined:
-                poll.last_call(waiter)
-            await asyncio.wait(futures)
-            return self._taken([waiter for _, waiter in joined])
-        finally:
-            for poll, waiter in joined:
-                poll.leave(waiter)
-
-    def _taken(self, waiters: Sequence[Waiter]) -> list[dict[str, Any]]:
-        claims: list[dict[str, Any]] = []
-        errors: list[PawnQueueError] = []
-        for waiter in waiters:
-            try:
-                claim = waiter.take()
-            except PawnQueueError as error:
-                errors.append(error)
-                self.log.warning("Nothing was claimed in topic %s: %s", waiter.wish.topic, error)
-            else:
-                claims += [] if claim is None else [claim]
-        if errors and not claims:
-            raise errors[0]
-        return claims
-
-    async def _release(self, queue: PawnQueue) -> None:
-        for topic in self.topics:
-            try:
-                count = await claiming.released(queue, self.wish(topic), "its task was ended by a user", wait=PATIENCE)
-            except PawnQueueError as error:
-                self.log.warning("What was claimed in topic %s is had again when its time is over: %s", topic, error)
-            else:
-                self.log.info("Gave back %d messages of topic %s, as a user has ended the task.", count, topic)
-
-
-def failure(error: Exception) -> dict[str, Any]:
-    """Write an error as an event has it: its sentence, and whether another try may go better."""
-    # A queue is closed where its process ends: the task's next try waits in another one.
-    is_transient = isinstance(error, QueueClosedError) or (isinstance(error, StoreError) and error.transient)
-    return {"error": str(error), "transient": is_transient}
+        await waiting.release(self)
 
 
 class PawnQueueEventTrigger(BaseEventTrigger):
@@ -179,9 +118,11 @@ class PawnQueueEventTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Ring for as long as somebody watches. What only a person can mend is raised: an event would start a run."""
-        hook = PawnQueueHook(self.pawnqueue_conn_id)
+        await _load()
+        from airflow_provider_pawnqueue.triggers import waiting  # noqa: PLC0415 - loaded by now
+
         while True:
-            backlog = await hook.awaited(self._heard)
+            backlog = await waiting.backlog_of(self)
             yield TriggerEvent(
                 {
                     "topic": self.topic,
@@ -191,9 +132,7 @@ class PawnQueueEventTrigger(BaseEventTrigger):
             )
             await asyncio.sleep(self.ring_every)
 
-    async def _heard(self, queue: PawnQueue) -> Backlog:
-        async with poll_of(queue, self.topic).bell(self.min_messages) as heard:
-            rung = await heard.get()
-            if isinstance(rung, PawnQueueError):
-                raise rung
-            return rung
+
+async def _load() -> None:
+    """Import the queue in a thread: a tenth of a second or more, for which all triggers would stand still."""
+    await asyncio.to_thread(importlib.import_module, _WAITING)

@@ -50,3 +50,18 @@ def test_parsing_is_light(module: str, tmp_path: Path, capsys: pytest.CaptureFix
     with capsys.disabled():
         print(f" {module}: {last}", end="")  # noqa: T201
     assert last.split("loaded")[1].strip() == ""
+
+
+@pytest.mark.slow
+def test_a_trigger_is_imported_at_once(tmp_path: Path) -> None:
+    """Airflow imports it in the event loop of all its triggers: the queue is imported later, in a thread."""
+    program = "import sys, airflow_provider_pawnqueue.triggers.pawnqueue as _; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "airflow_provider_pawnqueue.engine" not in done.stdout.split()
+    assert "airflow_provider_pawnqueue.triggers.pawnqueue" in done.stdout.split()

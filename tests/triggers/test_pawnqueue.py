@@ -13,7 +13,8 @@ from airflow_provider_pawnqueue.engine import MemoryStore, StoreError, TopicNotF
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger, failure
+from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger
+from airflow_provider_pawnqueue.triggers.waiting import failure
 from tests.support.airflow import TOPIC, connected
 
 if TYPE_CHECKING:

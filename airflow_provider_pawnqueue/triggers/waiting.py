@@ -1,0 +1,123 @@
+"""What the triggers do: imported in a thread when the first of them runs, as it takes a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+from airflow_provider_pawnqueue.engine import PawnQueueError, QueueClosedError, StoreError
+from airflow_provider_pawnqueue.hooks import claiming
+from airflow_provider_pawnqueue.hooks.claiming import Wish
+from airflow_provider_pawnqueue.hooks.patience import awaited_patiently
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.triggers.polling import poll_of
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import Backlog, PawnQueue
+    from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger
+    from airflow_provider_pawnqueue.triggers.polling import Waiter
+
+#: For so long who ends a task waits for what is under way on its behalf; Airflow grants 30 seconds.
+PATIENCE: Final = 10.0
+
+
+# --- claiming, for a sensor ---
+
+
+async def event_of(trigger: PawnQueueClaimTrigger) -> dict[str, Any]:
+    """Wait for claims, and return what the trigger fires with: these, or what only a person can mend."""
+    hook = PawnQueueHook(trigger.pawnqueue_conn_id)
+    try:
+        await awaited_patiently(hook.client, "Opening the queue")
+        claims = await hook.awaited(partial(_claims, trigger))
+    except (PawnQueueError, AirflowNotFoundException) as error:
+        return failure(error)
+    return {"claims": claims}
+
+
+async def release(trigger: PawnQueueClaimTrigger) -> None:
+    """Give back what the trigger has claimed."""
+    await PawnQueueHook(trigger.pawnqueue_conn_id).awaited(partial(_release, trigger))
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """Write an error as an event has it: its sentence, and whether another try may go better."""
+    # A queue is closed where its process ends: the task's next try waits in another one.
+    is_transient = isinstance(error, QueueClosedError) or (isinstance(error, StoreError) and error.transient)
+    return {"error": str(error), "transient": is_transient}
+
+
+def _wish(trigger: PawnQueueClaimTrigger, topic: str) -> Wish:
+    return Wish(
+        topic,
+        trigger.owner,
+        trigger.consumer,
+        trigger.max_messages,
+        trigger.min_messages,
+        trigger.max_wait,
+        trigger.ttl,
+    )
+
+
+async def _claims(trigger: PawnQueueClaimTrigger, queue: PawnQueue) -> list[dict[str, Any]]:
+    """Wait for the first topic that has something, and take what others have by then."""
+    joined = []
+    for topic in trigger.topics:
+        poll = poll_of(queue, topic)
+        joined.append((poll, poll.join(_wish(trigger, topic))))
+    futures = [waiter.given for _, waiter in joined]
+    try:
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        for poll, waiter in joined:
+            poll.last_call(waiter)
+        await asyncio.wait(futures)
+        return _taken(trigger, [waiter for _, waiter in joined])
+    finally:
+        for poll, waiter in joined:
+            poll.leave(waiter)
+
+
+def _taken(trigger: PawnQueueClaimTrigger, waiters: Sequence[Waiter]) -> list[dict[str, Any]]:
+    claims: list[dict[str, Any]] = []
+    errors: list[PawnQueueError] = []
+    for waiter in waiters:
+        try:
+            claim = waiter.take()
+        except PawnQueueError as error:
+            errors.append(error)
+            trigger.log.warning("Nothing was claimed in topic %s: %s", waiter.wish.topic, error)
+        else:
+            claims += [] if claim is None else [claim]
+    if errors and not claims:
+        raise errors[0]
+    return claims
+
+
+async def _release(trigger: PawnQueueClaimTrigger, queue: PawnQueue) -> None:
+    for topic in trigger.topics:
+        try:
+            count = await claiming.released(queue, _wish(trigger, topic), "its task was ended by a user", wait=PATIENCE)
+        except PawnQueueError as error:
+            trigger.log.warning("What was claimed in topic %s is had again when its time is over: %s", topic, error)
+        else:
+            trigger.log.info("Gave back %d messages of topic %s, as a user has ended the task.", count, topic)
+
+
+# --- listening, for a watcher ---
+
+
+async def backlog_of(trigger: PawnQueueEventTrigger) -> Backlog:
+    """Wait until there is a backlog, and return it."""
+    return await PawnQueueHook(trigger.pawnqueue_conn_id).awaited(partial(_heard, trigger))
+
+
+async def _heard(trigger: PawnQueueEventTrigger, queue: PawnQueue) -> Backlog:
+    async with poll_of(queue, trigger.topic).bell(trigger.min_messages) as heard:
+        rung = await heard.get()
+        if isinstance(rung, PawnQueueError):
+            raise rung
+        return rung
