@@ -128,15 +128,11 @@ async def handed_over(queue: PawnQueue, claim: Claim) -> dict[str, Any]:
 
 
 async def released(queue: PawnQueue, wish: Wish, reason: str) -> int:
-    """Give back what a task has claimed, as it is not to have it any more; return how many messages that were."""
-    if not await queue.known_claims(wish.topic, [wish.claim_id]):
-        return 0
-    owner = Owner.parse(wish.owner)
-    try:
-        claim = await _claim(queue, wish)
-    except ClaimBusyError as busy:
-        other = Owner.parse(busy.owner)
-        if owner is None or other is None or not other.is_later_round_of(owner):
-            raise
-        claim = await _claim(queue, replace(wish, owner=busy.owner))
-    return len((await queue.nack(claim, requeue=True, reason=reason)).released) if claim else 0
+    """Give back what a task has claimed, as it is not to have it any more; return how many messages that were.
+
+    :raises ClaimBusyError: somebody works for its claim.
+    """
+    owner, owners = Owner.parse(wish.owner), {wish.owner}
+    if owner is not None:  # it may have lost claims, and claimed anew
+        owners.update(str(replace(owner, round=owner.round + lost)) for lost in range(MOST_ROUNDS))
+    return len(await queue.release(wish.topic, wish.claim_id, owners, reason=reason))

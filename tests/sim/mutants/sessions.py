@@ -100,6 +100,14 @@ def session_waits_for_the_claim() -> Patches:
     return [(ById, "_resume", resume)]
 
 
+@mutant(
+    "§4 Who releases by the id leaves alone what somebody may be working on",
+    test="tests/engine/claims/test_releasing.py::test_who_works_for_it_keeps_it",
+)
+def releases_what_is_worked_on() -> Patches:
+    return [(ById, "_may_be_alive", lambda *_: False)]
+
+
 @mutant("§4 A holder trusts the earlier of both times", 8, 10, 11, arena="long")
 def holder_trusts_the_claim() -> Patches:
     def trusted_until(self: HeldClaim, *, in_doubt: bool = True) -> float:
