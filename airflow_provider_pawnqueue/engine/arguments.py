@@ -144,6 +144,12 @@ def checked_claim_ids(claim_ids: object) -> set[str]:
     return {layout.checked_claim_id(claim_id) for claim_id in some}
 
 
+def checked_owners(owner: object) -> set[str]:
+    """Return on whose behalf a claim may have been made: one, or several."""
+    some = [owner] if isinstance(owner, str) or not isinstance(owner, Iterable) else owner
+    return {layout.checked_holder(one, "owner") for one in some}
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Say whether it is a number that can be reckoned with."""
     if not isinstance(value, int | float) or isinstance(value, bool):

@@ -17,6 +17,7 @@ from airflow_provider_pawnqueue.engine.arguments import (
     checked_flag,
     checked_flags,
     checked_ids,
+    checked_owners,
     checked_reasons,
     chosen_ids,
 )
@@ -394,6 +395,24 @@ class PawnQueue(TopicDesk):
         decisions = dict.fromkeys(claim.ids, Decision(how="acked"))
         decisions |= {message: nack.decided(now) for message, nack in nacks.items()}
         return await self._claims.settle(held, decisions, "settle")
+
+    async def release(self, topic: str, claim_id: str, owner: str | Iterable[str], *, reason: str = NACK) -> list[str]:
+        """Give back all that the claim of this id has, without a session of it: for who is not to have it any more.
+
+        It is ``claim(...)`` by the id and ``nack(claim, requeue=True)`` without a new claim where the last one has
+        ended, and without reading messages.
+
+        :param owner: on whose behalf it was made; or several, of whom it is one's.
+        :param reason: why, for whoever looks at the dead letter when a message has been given back once too often.
+        :returns: the ids of the messages, by which they are kept: none, if its newest generation has ended, is another
+            owner's, or is not there. If another process is releasing it at this moment, one of the two is told of them.
+        :raises ClaimBusyError: somebody works for it: who, until when, and when to try again.
+        """
+        self._life.check_open()
+        layout.checked_topic(topic)
+        named, owners = layout.checked_claim_id(claim_id), checked_owners(owner)
+        nack = Nack.checked(topic, requeue=True, delay=0.0, reason=reason, error="")
+        return await self._claims.release(await self._topic(topic, "release"), named, owners, nack.decided(0.0))
 
     # --- dead letters ---
 

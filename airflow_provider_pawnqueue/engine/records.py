@@ -178,7 +178,7 @@ class Decision(BaseModel):
     error: str = ""
     unseen: bool = False  # decided by the claim itself: its consumer was never given the message
     returned: bool = False  # given back by closing the queue: its owner has not finished with it
-    lost: bool = False  # released by the janitor after the claim had ended: whoever had it then came too late
+    lost: bool = False  # released by who never had it, in spite of who did: whoever had it then comes too late
     id: str = ""  # of the message, where it is not the uuid in its key: a redriven one's
 
 

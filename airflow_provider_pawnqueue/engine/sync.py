@@ -395,6 +395,11 @@ class SyncPawnQueue:
         """Settle all that a claim has, in one request."""
         return self._run(lambda queue: queue.settle(claim, failed, requeue=requeue, delay=delay))
 
+    def release(self, topic: str, claim_id: str, owner: str | Iterable[str], *, reason: str = NACK) -> list[str]:
+        """Give back all that the claim of this id has."""
+        drawn = self._drawn(owner)
+        return self._run(lambda queue: queue.release(topic, claim_id, drawn, reason=reason))
+
     def dead_letters(
         self,
         topic: str,

@@ -5,11 +5,12 @@ Written once, for the trigger and for a sensor that polls by itself. It runs in 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, InvalidArgumentError, LeaseLostError
+from airflow_provider_pawnqueue.engine import ClaimBusyError, InvalidArgumentError
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.sessions import SESSION_TTL
@@ -25,6 +26,8 @@ MOST_ROUNDS: Final = 1000
 CLEARED: Final = "its task was cleared"
 #: When a task that was cleared looks again, if it was not ended until then.
 _OUTDATED_WAITS: Final = 30.0
+#: So often whoever gives back what another one works on looks whether that has ended.
+_PAUSE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,18 +162,19 @@ async def released(queue: PawnQueue, wish: Wish, reason: str, *, wait: float = 0
     last = await queue.last_claim(wish.topic, wish.claim_id)
     if last is None or not last.is_open or not _is_of(wish.owner, last.owner):
         return 0
-    ttl = wish.ttl if wish.ttl is not None else queue.settings.polling.visibility_timeout_seconds
-    try:
-        claim = await queue.attach(
-            last.reference, ttl=ttl, session_ttl=min(SESSION_TTL, ttl), wait=wait, payloads=False
-        )
-        if not claim:
-            return 0
-        logger.info("Claim %s of topic %s is given back: %s.", claim.stem, wish.topic, reason)
-        return len((await queue.nack(claim, requeue=True, reason=reason)).released)
-    except LeaseLostError as error:
-        logger.info("Of claim %s of topic %s, others have some messages by now: %s", wish.claim_id, wish.topic, error)
-        return len(error.settlement.released) if error.settlement is not None else 0
+    give_up = asyncio.get_running_loop().time() + wait
+    while True:
+        try:
+            ids = await queue.release(wish.topic, wish.claim_id, last.owner, reason=reason)
+        except ClaimBusyError as busy:
+            left = give_up - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise
+            await asyncio.sleep(min(busy.retry_after, _PAUSE, left))
+        else:
+            if ids:
+                logger.info("Claim %s of topic %s is given back: %s.", wish.claim_id, wish.topic, reason)
+            return len(ids)
 
 
 def _is_of(mine: str, other: str) -> bool:

@@ -311,6 +311,7 @@ class PawnQueueHook(BaseHook):
     claim, aclaim = _sync(SyncPawnQueue.claim), _async(PawnQueue.claim)
     leave, aleave = _sync(SyncPawnQueue.leave), _async(PawnQueue.leave)
     known_claims, aknown_claims = _sync(SyncPawnQueue.known_claims), _async(PawnQueue.known_claims)
+    release, arelease = _sync(SyncPawnQueue.release), _async(PawnQueue.release)
     last_claim, alast_claim = _sync(SyncPawnQueue.last_claim), _async(PawnQueue.last_claim)
     dead_letters, adead_letters = _sync(SyncPawnQueue.dead_letters), _async(PawnQueue.dead_letters)
     redrive, aredrive = _sync(SyncPawnQueue.redrive), _async(PawnQueue.redrive)

@@ -63,14 +63,17 @@ async def test_a_topic_that_it_created_is_one_of_ours(ours: PawnQueue, topic: st
 
 
 async def test_a_topic_that_we_created_is_one_of_its(ours: PawnQueue, peer: Peer) -> None:
-    """It lists the topic, publishes to it, and creates it again without touching its settings."""
+    """It lists the topic, swept or not, publishes to it, and creates it again without touching its settings."""
     name = a_name("events")
     await patiently(lambda: ours.create_topic(name, max_deliveries=3))
+    await patiently(lambda: ours.sweep(name))
 
-    assert name in await peer.topics()
+    assert [one for one in await peer.topics() if one.startswith(name)] == [name]
     await peer.create_topic(name)
     assert len(await peer.publish(name, [{}])) == 1
-    assert (await ours.topic(name)).settings.max_deliveries == 3
+    found = await ours.topic(name)
+    assert found.settings.max_deliveries == 3
+    assert found.swept_at is not None
 
 
 async def test_its_topic_with_a_slash_is_reached_by_our_key_prefix(ours: PawnQueue, peer: Peer, bucket: Bucket) -> None:

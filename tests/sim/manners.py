@@ -243,7 +243,7 @@ async def heir(stage: Stage, process: Process, queue: PawnQueue, chance: random.
 async def leaver(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Work a while on what somebody has left, or claim it first, and leave it to who comes next, by reference or id.
 
-    All of them claim on behalf of one owner, and a claim goes from hand to hand until somebody settles it.
+    All of them claim on behalf of one owner, and a claim goes from hand to hand until somebody settles or releases it.
     """
     for _ in range(10):
         await process.clock.sleep(chance.uniform(0, 5))
@@ -252,6 +252,8 @@ async def leaver(stage: Stage, process: Process, queue: PawnQueue, chance: rando
         try:
             if stage.references and chance.random() < 0.4:
                 claim = await queue.attach(stage.references[-1], ttl=ttl)
+            elif chance.random() < 0.2:
+                await queue.release(TOPIC, f"left-{int(stage.world.loop.now // LEFT)}", "leavers", reason="no more")
             else:
                 by_id = {"claim_id": f"left-{int(stage.world.loop.now // LEFT)}", "owner": "leavers"}
                 claim = await claimed(stage, process, queue, max_messages=3, ttl=ttl, **by_id)

@@ -9,6 +9,12 @@ open, ours, and all of it is decided  finish it; what was handed out has ended, 
 open, of another owner                busy; once its time is over it is fenced, and its next generation begins
 over, ours, and was handed out        it has ended: no messages, and what was decided
 over, otherwise                       its next generation begins
+
+Who releases it begins nothing, and does not wait:
+
+open, ours, and something is left     all of that is given back if the last session's time is over; else it is busy
+open, ours, and all of it is decided  carry that out, unless its session may be about to; nothing is given back
+anything else                         nothing is given back
 """
 
 from __future__ import annotations
@@ -45,6 +51,8 @@ from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Mem
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from airflow_provider_pawnqueue.engine.claims.candidates import Finder
     from airflow_provider_pawnqueue.engine.claims.contention import Contention
     from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
@@ -88,6 +96,36 @@ class ById:
             claim = await self._resume(request, standing, vacated=vacated)
             if claim is not None:
                 return claim
+        raise not_had(request, "its record keeps changing")
+
+    async def release(self, request: ClaimRequest, owners: Collection[str], decision: Decision) -> HeldClaim | None:
+        """Decide that all is given back of which nothing is decided; return it as a claim that has just that.
+
+        None: it has ended, is none of these owners', or is not there. What was decided before is to be carried out too.
+
+        :raises ClaimBusyError: somebody else works for it.
+        """
+        context, topic = self._context, request.topic.name
+        for _ in range(LOOKS):
+            found = await latest_generations(context, topic, [request.claim_id])
+            if not found:
+                return None
+            request = replace(request, generation=found[request.claim_id])
+            standing = await records.read(context, topic, request.stem)
+            if standing is None:
+                continue
+            record = standing.record
+            if record.state != "open" or record.owner not in owners:
+                return None
+            now = await context.now()
+            if self._may_be_alive(record, now):
+                if not record.unsettled:
+                    return None  # who has decided all of it is about to carry it out
+                raise busy_error(context, request, record, record.session_end, now, operation="release")
+            given_up = await self._give_up(request, standing, decision) if record.unsettled else standing
+            if given_up is not None:
+                left = Bodies(unread=record.unsettled)
+                return as_claim(context, request, given_up, left, versions={}, deadline=0.0)
         raise not_had(request, "its record keeps changing")
 
     # --- what is found under the id ---
@@ -287,6 +325,26 @@ class ById:
             raise renewing.lost_error(claim, "it is older than claims.max_claim_age_seconds")
         return await without_bad_ones(context, claim, bodies)
 
+    def _may_be_alive(self, record: ClaimRecord, now: float) -> bool:
+        """Say whether the session in the record may be at work. ⚑ §4: who knows only the claim's id waits for it."""
+        return record.session != "" and not self._context.is_over(record.session_end, now)
+
+    async def _give_up(self, request: ClaimRequest, standing: FoundRecord, decision: Decision) -> FoundRecord | None:
+        """Decide what becomes of all that is left of a claim, as a session that has nothing else to do with it.
+
+        ⚑ §4, Sessions: the last session's time is over, so it believes in nothing any more. This is one compare-and-set
+        and renews nothing: whoever renews, settles, fences or resumes the claim is refused if it came first, and it is
+        refused if one of them did.
+        """
+        record = standing.record
+        given_back = decision.model_copy(update={"lost": True})  # to whoever had it
+        settled = {**record.settled, **dict.fromkeys(record.unsettled, given_back)}
+        changed = record.model_copy(update={"settled": settled, "session": request.session, "session_until": 0.0})
+        outcome = await records.change(self._context, request.topic.name, changed, standing.version)
+        if isinstance(outcome, Unknown):
+            raise outcome.fault
+        return FoundRecord(changed, outcome.version) if isinstance(outcome, Done) else None
+
     async def _finish(self, request: ClaimRequest, standing: FoundRecord) -> HeldClaim | None:
         """Carry out what a claim has decided of all that it had, and show it as it ended.
 
@@ -323,18 +381,26 @@ def _who(record: ClaimRecord) -> str:
     return who if record.owner == record.consumer else f"{who} on behalf of {record.owner!r}"
 
 
-def busy_error(
-    context: Context, request: ClaimRequest, record: ClaimRecord, until: float, now: float
+def busy_error(  # noqa: PLR0913, PLR0917 - who wants what, and who has it
+    context: Context,
+    request: ClaimRequest,
+    record: ClaimRecord,
+    until: float,
+    now: float,
+    operation: str = "claim",
 ) -> ClaimBusyError:
     """Say who has the claim, and until when."""
     left = max(0.0, until + context.margin - now)
+    advice = "claim again then, pass wait=, or claim under another claim_id"
+    if operation == "release":
+        advice = "release it then, or have it settled where it is worked on"
     return ClaimBusyError(
         f"Claim {request.claim_id} of topic {request.topic.name!r} is worked for by {_who(record)}, for {left:.0f} "
-        "more seconds unless that is renewed: claim again then, pass wait=, or claim under another claim_id.",
+        f"more seconds unless that is renewed: {advice}.",
         claim_id=request.claim_id,
         owner=record.owner,
         until=datetime.fromtimestamp(until + context.margin, UTC),
         retry_after=left,
         topic=request.topic.name,
-        operation="claim",
+        operation=operation,
     )

@@ -76,6 +76,40 @@ class Claims:
         )
         return await self._in_hand(self._room(topic.name).by_id.attach(request, reference.session))
 
+    async def release(
+        self, topic: TopicRecord, claim_id: str, owners: Collection[str], decision: Decision
+    ) -> list[str]:
+        """Give back what the claim of this id has, if it is one of these owners', and return which messages those were.
+
+        Whoever is cancelled waits for the end of it, for a while: nobody else may come for what it has decided.
+        """
+        request = ClaimRequest(
+            topic=topic,
+            claim_id=claim_id,
+            generation=0,
+            owner="",
+            consumer="",
+            session=self._context.clock.uuid(),
+            most=0,
+            ttl=0.0,
+            session_ttl=0.0,
+            payloads=False,
+        )
+        return await uncut(self._release(request, owners, decision), self._context.clock, PARTING)
+
+    async def _release(self, request: ClaimRequest, owners: Collection[str], decision: Decision) -> list[str]:
+        topic = request.topic.name
+        claim = await self._room(topic).by_id.release(request, owners, decision)
+        if claim is None:
+            return []
+        ids = list(claim.ids)
+        self._given_out.append(claim)  # cut off here, it is finished by closing the queue
+        await settling.carry_out_decided(self._context, claim)
+        if ids:
+            self.look_anew(topic)
+            answered(self._context, claim, Settlement(released=ids), "release")
+        return ids
+
     async def settle(self, claim: HeldClaim, decisions: Mapping[str, Decision], operation: str) -> Settlement:
         """Settle messages by their ids, all at once, and tell what became of each.
 

@@ -37,7 +37,7 @@ def given_back_early() -> Patches:
     return [(sweeping_claims.Claims, "_end", end)]
 
 
-@mutant("§4 What has ended is given back by compare-and-set: somebody may have taken it over", 417, 38, 68)
+@mutant("§4 What has ended is given back by compare-and-set: somebody may have taken it over", 418, 499)
 def given_back_whatever_happened() -> Patches:
     original = sweeping_claims.Claims._carry_out
 

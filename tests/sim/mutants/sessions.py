@@ -100,6 +100,11 @@ def session_waits_for_the_claim() -> Patches:
     return [(ById, "_resume", resume)]
 
 
+@mutant("§4 Who releases by the id leaves alone what somebody may be working on", 174, 195, 358, arena="crowd")
+def releases_what_is_worked_on() -> Patches:
+    return [(ById, "_may_be_alive", lambda *_: False)]
+
+
 @mutant("§4 A holder trusts the earlier of both times", 8, 10, 11, arena="long")
 def holder_trusts_the_claim() -> Patches:
     def trusted_until(self: HeldClaim, *, in_doubt: bool = True) -> float:
@@ -134,7 +139,7 @@ def fenced_waits_for_the_claim() -> Patches:
 # --- leave ---
 
 
-@mutant("§4 Leaving is a compare-and-set: who was taken over in the meantime changes nothing", 1319, arena="crowd")
+@mutant("§4 Leaving is a compare-and-set: who was taken over in the meantime changes nothing", 2519, arena="crowd")
 def leaves_whatever_happened() -> Patches:
     async def write(context: Context, claim: HeldClaim) -> Any:
         vacated = claim.record.model_copy(update={"session_until": 0.0})

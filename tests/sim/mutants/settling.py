@@ -67,7 +67,7 @@ def lease_before_message() -> Patches:
     return [(effects, "_remove", remove)]
 
 
-@mutant("§4 The record is closed only when all effects are confirmed", 1038, 1124)
+@mutant("§4 The record is closed only when all effects are confirmed", 1328, 1578)
 def closed_too_early() -> Patches:
     original = effects.carry_out
 
