@@ -4,6 +4,8 @@ from typing import Final
 
 #: A task's exception.
 ERROR_KEY: Final = "pawnqueue_error"
+#: That a task has skipped itself.
+SKIPPED_KEY: Final = "pawnqueue_skipped"
 #: What a task says itself.
 REPORT_KEY: Final = "pawnqueue_report"
 #: So long is what is told of an error, at most.

@@ -1,25 +1,37 @@
 """What the tasks between a claim and its settlement made of each message.
 
-A task that succeeded (or was skipped) has done its messages, and one that failed has not. Of a mapped task each index
-speaks for the messages that it was given, as far as that can be told; else each speaks for all. A task that knows it
-better reports it message by message. ⚑ In doubt a message is not done: what was done twice is told from what was not
-done at all.
+A task that succeeded has done its messages, and so has one that its DAG skipped; one that failed has not. Of a mapped
+task each index speaks for the messages that it was given, as far as that can be told; else each speaks for all. A task
+that knows it better reports it message by message. ⚑ In doubt a message is not done: what was done twice is told from
+what was not done at all.
+
+Where a person marks a run as failed, or as a success, Airflow skips what had yet to run, and what was about to be tried
+again; it then lets the settlement run. So a skip that the DAG does not explain is none: the work was not done.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY
+from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-_DONE: Final = frozenset({"success", "skipped"})
+_DONE: Final = "success"
+_SKIPPED: Final = "skipped"
 _ABSENT: Final = frozenset({"removed"})
+#: A task of such a rule is skipped where those before it went well.
+_FOR_FAILURES: Final = frozenset({"one_failed", "all_failed", "all_skipped"})
+#: Under this key Airflow's branches keep what they skipped, or what they followed.
+_BRANCH_KEY: Final = "skipmixin_key"
+#: For so long a task that has skipped itself may take to say so: it does that when its state is known already.
+PATIENCE: Final = 10.0
+_PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,7 @@ def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Out
     tasks = _between(settle, set(claim_tasks))
     states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
     single = {task_id for task_id, task in tasks.items() if not _is_mapped(task)}
-    outcome = Outcome()
+    outcome, skips = Outcome(), _Skips(ti, settle, states)
     # In the order in which they ran: of several reasons the first one is told, and last that of who has not run at all.
     ordered = sorted(tasks.values(), key=lambda task: (len(task.get_flat_relative_ids(upstream=True)), task.task_id))
     ran = [
@@ -113,7 +125,7 @@ def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Out
         for instance in _instances(task.task_id, states, single)
     ]
     for instance, parts in sorted(ran, key=lambda each: each[0].state == "upstream_failed"):
-        _judge(outcome, ti, instance, parts)
+        _judge(outcome, ti, instance, parts, skips)
     return outcome
 
 
@@ -146,7 +158,7 @@ def _instances(task_id: str, states: Mapping[str, str | None], single: Collectio
     return found or [_Instance(task_id, None, states.get(task_id))]
 
 
-def _judge(outcome: Outcome, ti: Any, instance: _Instance, parts: _Parts) -> None:  # noqa: ANN401 - Airflow's task instance
+def _judge(outcome: Outcome, ti: Any, instance: _Instance, parts: _Parts, skips: _Skips) -> None:  # noqa: ANN401 - Airflow's task instance
     if instance.state in _ABSENT:
         return
     report = _pulled(ti, instance, REPORT_KEY)
@@ -154,12 +166,14 @@ def _judge(outcome: Outcome, ti: Any, instance: _Instance, parts: _Parts) -> Non
         report = {}
     for message, why in report.get("failed", {}).items():
         outcome.failed[message] = f"{instance}: {why}"
-    if instance.state in _DONE:
+    if instance.state == _DONE or (instance.state == _SKIPPED and skips.is_meant(instance, parts)):
         return
     outcome.done.update(report.get("done", ()))
     outcome.tasks.append(f"{instance} ({instance.state or 'not run'})")
     if instance.state == "upstream_failed":
         why = f"{instance} did not run, as a task before it had failed"
+    elif instance.state == _SKIPPED:
+        why = f"{instance} was skipped by no task of its DAG: somebody marked it, or its run"
     else:
         why = f"{instance} failed: {_pulled(ti, instance, ERROR_KEY) or 'it ended without an error, killed perhaps'}"
     outcome.fail(parts.of(instance.index), why)
@@ -169,6 +183,62 @@ def _pulled(ti: Any, instance: _Instance, key: str) -> Any:  # noqa: ANN401 - Ai
     if instance.index is None:
         return ti.xcom_pull(task_ids=instance.task_id, key=key)
     return ti.xcom_pull(task_ids=instance.task_id, key=key, map_indexes=instance.index)
+
+
+class _Skips:
+    """Which tasks the DAG itself has skipped."""
+
+    def __init__(self, ti: Any, settle: Any, states: Mapping[str, str | None]) -> None:  # noqa: ANN401 - Airflow's task instance, and any operator
+        self._ti = ti
+        self._states = states
+        self._tasks: dict[str, Any] = {task.task_id: task for task in settle.get_flat_relatives(upstream=True)}
+        self._single = {task_id for task_id, task in self._tasks.items() if not _is_mapped(task)}
+        self._known: dict[str, bool] = {}
+        self._give_up = time.monotonic() + PATIENCE
+
+    def is_meant(self, instance: _Instance, parts: _Parts) -> bool:
+        """Say whether a task that was skipped has skipped itself, or was skipped by what came before it."""
+        if self._by_itself(instance) or self._by_others(instance.task_id):
+            return True
+        if instance.index is None and instance.task_id not in self._single and parts.are_none:
+            return True  # mapped over nothing
+        while time.monotonic() < self._give_up:
+            time.sleep(_PAUSE)
+            if self._by_itself(instance):
+                return True
+        return False
+
+    def _by_itself(self, instance: _Instance) -> bool:
+        return bool(_pulled(self._ti, instance, SKIPPED_KEY))
+
+    def _by_others(self, task_id: str) -> bool:
+        """Say whether its rule, a branch, or the skip of a task before it explains that it was skipped."""
+        if task_id not in self._known:
+            task = self._tasks[task_id]
+            self._known[task_id] = (
+                str(getattr(rule := task.trigger_rule, "value", rule)) in _FOR_FAILURES
+                or any(self._left_out(task, before) for before in task.get_flat_relatives(upstream=True))
+                or any(self._was_skipped(before) for before in task.upstream_task_ids)
+            )
+        return self._known[task_id]
+
+    def _left_out(self, task: Any, branch: Any) -> bool:  # noqa: ANN401 - any operators
+        """Say whether a branch before a task has left it out."""
+        for instance in _instances(branch.task_id, self._states, self._single):
+            told = _pulled(self._ti, instance, _BRANCH_KEY)
+            if not isinstance(told, Mapping):
+                continue
+            if task.task_id in told.get("skipped", ()):
+                return True
+            followed = told.get("followed")
+            if followed is not None and branch.task_id in task.upstream_task_ids and task.task_id not in followed:
+                return True
+        return False
+
+    def _was_skipped(self, task_id: str) -> bool:
+        """Say whether a task before one was skipped as the DAG meant it."""
+        skipped = [one for one in _instances(task_id, self._states, self._single) if one.state == _SKIPPED]
+        return any(self.is_meant(one, _Parts(self._ti, self._tasks[task_id])) for one in skipped)
 
 
 class _Parts:
@@ -183,9 +253,18 @@ class _Parts:
         """Return what it was given, or None where nobody can tell."""
         if index is None:
             return None
+        return _part(self._given[index]) if index < len(self._given) else None
+
+    @property
+    def are_none(self) -> bool:
+        """Whether it was mapped over nothing, as far as that can be told."""
+        return not self._given
+
+    @property
+    def _given(self) -> Sequence[Any]:
         if self._items is None:
             self._items = self._mapped_over()
-        return _part(self._items[index]) if index < len(self._items) else None
+        return self._items
 
     def _mapped_over(self) -> Sequence[Any]:
         """Return what the task is mapped over, if it is one list: of several, nobody can tell the order."""

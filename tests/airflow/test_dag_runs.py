@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from tools.kit.airflow.settings import ROOT
 
 if TYPE_CHECKING:
     from tests.support.dag_runs import DagTests
+    from tools.kit.servers import S3Server
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
@@ -59,6 +61,64 @@ one()
 """
 
 
+SKIPPING = """
+from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowSkipException
+from airflow_provider_pawnqueue.decorators import claimed
+
+with DAG("skipping", schedule=None), claimed({topic!r}, group_id="batch") as claim:
+    @task
+    def itself(claim):
+        raise AirflowSkipException("there is nothing to do")
+
+    @task
+    def after():
+        pass
+
+    @task.branch
+    def branch(claim):
+        return "batch.left"
+
+    @task
+    def left():
+        pass
+
+    @task
+    def right():
+        pass
+
+    @task(trigger_rule="none_failed_min_one_success")
+    def join():
+        pass
+
+    @task.short_circuit
+    def short(claim):
+        return False
+
+    @task
+    def cut():
+        pass
+
+    @task(trigger_rule="one_failed")
+    def handler():
+        pass
+
+    @task
+    def none(claim):
+        return []
+
+    @task
+    def each(one):
+        raise AirflowSkipException("nor here")
+
+    itself(claim) >> after() >> handler()
+    branch(claim) >> [left(), right()] >> join()
+    short(claim) >> cut() >> cut.override(task_id="off")()
+    each.expand(one=none(claim))
+    each.override(task_id="message").expand(one=claim.messages)
+"""
+
+
 def test_a_dag_runs(dag_test: DagTests) -> None:
     """States, XComs and the log of a run are told; it has the connection, the variables and this tree's package."""
     run = dag_test.run(DAG, {"given": 7}, env={"SAID": "so"})
@@ -86,3 +146,15 @@ def test_what_is_wrong_with_a_file_is_told(dag_test: DagTests) -> None:
     """A DAG that cannot be imported is an error with the traceback."""
     with pytest.raises(AssertionError, match="no_such_thing"):
         dag_test.run("from airflow.sdk import no_such_thing")
+
+
+def test_what_a_dag_skips_is_done(dag_test: DagTests, seaweedfs: S3Server, bucket: str) -> None:
+    """By itself, by a branch, by a rule, or as there is nothing to map over: the messages are acked."""
+    topic = "skipping"
+    with SyncPawnQueue.open(s3=seaweedfs.address(bucket)) as queue:
+        queue.create_topic(topic)
+        queue.publish(topic, [{"n": n} for n in range(2)])
+        run = dag_test.run(SKIPPING.format(topic=topic))
+        assert run.xcom("batch.settle") == {"acked": 2, "buried": 0, "released": 0}
+    assert run.state == "success"
+    assert list(run.tasks.values()).count("skipped") == 9

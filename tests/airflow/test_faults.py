@@ -35,6 +35,20 @@ with DAG({dag_id!r}, schedule=None):
     nothing()
 """
 
+FAILING = """
+from datetime import timedelta
+from airflow.sdk import DAG, task
+from airflow_provider_pawnqueue.decorators import claimed
+
+with DAG({dag_id!r}, schedule=None), claimed({dag_id!r}, group_id="batch") as claim:
+
+    @task(retries=5, retry_delay=timedelta(hours=1))
+    def work(claim):
+        raise ValueError("not yet")
+
+    work(claim)
+"""
+
 JANITOR = """
 from datetime import timedelta
 from airflow_provider_pawnqueue.dags import janitor_dag
@@ -209,6 +223,18 @@ def test_a_run_is_marked_failed_while_it_works(scene: Scene, seaweedfs: S3Server
     scene.journal.wait_for(lambda notes: notes[-1].pid != first, "another process has the messages")
     scene.end(again)
     scene.swept(seaweedfs.client())
+
+
+def test_a_run_is_marked_failed_before_another_try(scene: Scene) -> None:
+    """Airflow skips the task that waits for its next try, and settles: the messages are given back, none is acked."""
+    scene.airflow.write_dags(f"{scene.dag_id}.py", FAILING.format(dag_id=scene.dag_id))
+    scene.publish()
+    run_id = scene.start()
+    scene.airflow.wait_for_task(scene.dag_id, run_id, "batch.work", "up_for_retry")
+    scene.airflow.api.mark_run(scene.dag_id, run_id, "failed")
+    scene.airflow.wait_for_run(scene.dag_id, run_id, "failed", timeout=120)
+    assert scene.airflow.api.task_instance(scene.dag_id, run_id, "batch.work")["state"] == "skipped"
+    assert scene.queue.stats(scene.topic).pending == len(scene.ids)
 
 
 @pytest.mark.full

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
-from airflow.sdk import DAG, task, task_group
+from airflow.sdk import DAG, TriggerRule, task, task_group
 
 from airflow_provider_pawnqueue.engine import InvalidArgumentError, MemoryStore, StoreError, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks import patience
-from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY
+from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.operators import outcomes
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueAckOperator,
     PawnQueueMessagesOperator,
@@ -125,9 +127,58 @@ def test_a_task_failed(queue: SyncPawnQueue, states: dict[str, Any], told: str) 
 
 
 def test_skipped_is_done(queue: SyncPawnQueue) -> None:
-    """A task that was skipped had nothing to do."""
-    claim = claim_of(queue)
-    assert Play().ended(claim, work="skipped", after="skipped")["acked"] == 3
+    """A task that has skipped itself had nothing to do, and what comes after it neither."""
+    claim, play = claim_of(queue), Play()
+    play.ti.xcom_push(SKIPPED_KEY, value=True, task_id="work")
+    assert play.ended(claim, work="skipped", after="skipped")["acked"] == 3
+
+
+def test_skipped_by_a_branch_is_done(queue: SyncPawnQueue) -> None:
+    """Whether the branch tells what it has left out, or what it has followed."""
+    for told in ({"skipped": ["after"]}, {"followed": ["other"]}):
+        claim, play = claim_of(queue), Play()
+        play.ti.xcom_push("skipmixin_key", told, task_id="work")
+        assert play.ended(claim, work="success", after="skipped")["acked"] == 3
+
+
+def test_a_handler_of_failures_is_skipped(queue: SyncPawnQueue) -> None:
+    """As nothing has failed."""
+    claim, play = claim_of(queue), Play()
+    play.dag.get_task("after").trigger_rule = TriggerRule.ONE_FAILED
+    assert play.ended(claim, work="success", after="skipped")["acked"] == 3
+
+
+@pytest.mark.parametrize("states", [{"work": "skipped", "after": "skipped"}, {"work": "success", "after": "skipped"}])
+def test_skipped_by_hand_is_not_done(
+    queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, states: dict[str, str]
+) -> None:
+    """Airflow skips what has yet to run of a run that somebody marks as failed: nobody has worked on it."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    claim, play = claim_of(queue), Play()
+    play.ti.xcom_push("skipmixin_key", {"followed": ["after"]}, task_id="work")
+    with pytest.raises(AirflowFailException, match=r"3 given back.*after \(skipped\)"):
+        play.ended(claim, **states)
+    assert left(queue) == (3, 0, 0)
+
+
+def test_mapped_work_that_was_skipped_by_hand(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it was expanded, and one index of it."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    claim = claim_of(queue, 2)
+    with pytest.raises(AirflowFailException, match=r"work \(skipped\)"):
+        mapped(claim, claim["messages"], work="skipped").ended(claim)
+    claim = claim_of(queue, 2)
+    with pytest.raises(AirflowFailException, match=r"work\[1\] \(skipped\)"):
+        mapped(claim, claim["messages"], Mapped(), work_0="success", work_1="skipped").ended(claim)
+
+
+def test_a_task_is_slow_to_say_that_it_has_skipped_itself(queue: SyncPawnQueue) -> None:
+    """It says so when its state is known already, after its callbacks: that is waited for."""
+    claim, play = claim_of(queue), Play()
+    timer = threading.Timer(0.8, play.ti.xcom_push, (SKIPPED_KEY, True, "work"))
+    timer.start()
+    assert play.ended(claim, work="skipped", after="skipped")["acked"] == 3
+    timer.join()
 
 
 def test_buried_with_the_exception(queue: SyncPawnQueue) -> None:
