@@ -27,7 +27,8 @@ PEER_STAMP := $(PEER)/.installed
 OLD := .venv-compat
 OLD_PINS := tests/compat/constraints.txt
 OLD_STAMP := $(OLD)/.installed
-OLD_TESTS := tests/compat tests/hooks tests/operators tests/sensors tests/triggers tests/dags tests/cli
+# Not tests/cli: before 3.2 Airflow takes no commands from providers.
+OLD_TESTS := tests/compat tests/hooks tests/operators tests/sensors tests/triggers tests/dags
 
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
@@ -84,16 +85,17 @@ test-fast: $(STAMP)  ## the inner loop: no servers, nothing slow
 test-airflow: $(STAMP)  ## the tests that start a real Airflow, beside a real S3 server
 	@echo "== tests on a real Airflow"; $(PYTEST) -m "airflow and not full" tests/airflow
 
-# The warnings of an old Airflow, and of what is newer than it, are nobody's here.
+# The warnings of an old Airflow, and of what is newer than it, are nobody's here. It starts a watcher when it has parsed
+# the DAG for the second time, and the tests' Airflow parses a file that does not change only once: not on_arrival.
 test-compat: $(OLD_STAMP)  ## the tests of Airflow's layer on the oldest Airflow that is claimed, and its DAGs for real
 	@echo "== tests on $$($(OLD)/bin/python -m pip list 2>/dev/null | grep '^apache-airflow ' | tr -s ' ')"
 	@$(OLD)/bin/python -m pytest -W ignore -m "not airflow" $(OLD_TESTS)
-	@echo "== the example DAGs on it"; $(OLD)/bin/python -m pytest -W ignore tests/airflow/test_examples.py
+	@echo "== the example DAGs on it"; $(OLD)/bin/python -m pytest -W ignore -k "not on_arrival" tests/airflow/test_examples.py
 
-$(OLD_STAMP): pyproject.toml $(OLD_PINS) | $(STAMP)
+$(OLD_STAMP): pyproject.toml $(OLD_PINS)
 	@echo "== $(OLD): the oldest Airflow that is claimed (about 200 packages; a few minutes)"
 	@rm -f $(OLD_STAMP)
-	@test -x $(OLD)/bin/python || $(BIN)/python -m venv $(OLD)
+	@test -x $(OLD)/bin/python || "$(PYTHON)" -m venv $(OLD)
 	@$(OLD)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(OLD_PINS) -e '.[messaging,dev]' | $(PIP_LINES)
 	@touch $(OLD_STAMP)
 
