@@ -23,10 +23,17 @@ PEER := .venv-peer
 PEER_PINS := tests/interop/peer-constraints.txt
 PEER_STAMP := $(PEER)/.installed
 
+# The oldest Airflow that pyproject.toml claims, and what of the tests it is for.
+OLD := .venv-compat
+OLD_PINS := tests/compat/constraints.txt
+OLD_STAMP := $(OLD)/.installed
+# Not tests/cli: before 3.2 Airflow takes no commands from providers.
+OLD_TESTS := tests/compat tests/hooks tests/operators tests/sensors tests/triggers tests/dags
+
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo venv peer lint test test-fast test-airflow test-full test-servers test-store sim bench dist constraints clean
+.PHONY: help demo venv peer lint test test-fast test-airflow test-compat test-full test-servers test-store sim bench dist constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +85,20 @@ test-fast: $(STAMP)  ## the inner loop: no servers, nothing slow
 test-airflow: $(STAMP)  ## the tests that start a real Airflow, beside a real S3 server
 	@echo "== tests on a real Airflow"; $(PYTEST) -m "airflow and not full" tests/airflow
 
+# The warnings of an old Airflow, and of what is newer than it, are nobody's here. It starts a watcher when it has parsed
+# the DAG for the second time, and the tests' Airflow parses a file that does not change only once: not on_arrival.
+test-compat: $(OLD_STAMP)  ## the tests of Airflow's layer on the oldest Airflow that is claimed, and its DAGs for real
+	@echo "== tests on $$($(OLD)/bin/python -m pip list 2>/dev/null | grep '^apache-airflow ' | tr -s ' ')"
+	@$(OLD)/bin/python -m pytest -W ignore -m "not airflow" $(OLD_TESTS)
+	@echo "== the example DAGs on it"; $(OLD)/bin/python -m pytest -W ignore -k "not on_arrival" tests/airflow/test_examples.py
+
+$(OLD_STAMP): pyproject.toml $(OLD_PINS)
+	@echo "== $(OLD): the oldest Airflow that is claimed (about 200 packages; a few minutes)"
+	@rm -f $(OLD_STAMP)
+	@test -x $(OLD)/bin/python || "$(PYTHON)" -m venv $(OLD)
+	@$(OLD)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(OLD_PINS) -e '.[messaging,dev]' | $(PIP_LINES)
+	@touch $(OLD_STAMP)
+
 test-full: test  ## every test, and each fault on a real Airflow: half an hour more
 	@echo "== every fault on a real Airflow"; $(PYTEST) -m full
 
@@ -112,9 +133,9 @@ dist: $(STAMP)  ## dist/: the wheels of the provider, and of the engine by itsel
 	@echo "== wheels"; rm -rf dist; $(BIN)/python -m pip wheel --disable-pip-version-check --progress-bar off --quiet --no-deps --wheel-dir dist . ./tools/engine
 	@ls -l dist
 
-constraints:  ## constraints.txt anew: the newest versions that go together, from a fresh environment
-	@PYTHON="$(PYTHON)" tools/constraints.sh
+constraints:  ## constraints.txt anew: the newest versions that go together, from a fresh environment (FOR=compat: the other one)
+	@PYTHON="$(PYTHON)" tools/constraints.sh $(FOR)
 
-clean:  ## remove what the tools left behind, .venv and .venv-peer
-	rm -rf $(VENV) $(PEER) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
+clean:  ## remove what the tools left behind, and the virtual environments
+	rm -rf $(VENV) $(PEER) $(OLD) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

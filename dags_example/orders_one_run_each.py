@@ -6,10 +6,17 @@ the run of an order in the UI, clear it, and have that one order worked on again
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, Asset, IdentityMapper, PartitionedAssetTimetable, get_current_context, task
+from airflow.sdk import DAG, Asset, get_current_context, task
 
 from airflow_provider_pawnqueue.decorators import claimed
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+
+try:
+    from airflow.sdk import IdentityMapper, PartitionedAssetTimetable
+except ImportError:
+    raise ImportError(
+        "This DAG needs Airflow 3.2 or newer: it has partitioned assets, by which a message is a run."
+    ) from None
 
 TOPIC = "tickets"
 ticket = Asset("pawnqueue_tickets")

@@ -1,7 +1,17 @@
 #!/usr/bin/env bash
-# Writes constraints.txt: what pip resolves today for the project with all its extras, in an environment of its own.
+# Writes a file of constraints: what pip resolves today for the project, in an environment of its own.
+# Without an argument constraints.txt, with all extras; with `compat`, tests/compat/constraints.txt, with the oldest Airflow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+target=constraints.txt
+wanted=('.[messaging,spark,dev]')
+made_by="make constraints"
+if [ "${1:-}" = compat ]; then
+  target=tests/compat/constraints.txt
+  wanted=('.[messaging,dev]' -r tests/compat/versions.txt)
+  made_by="make constraints FOR=compat"
+fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -9,11 +19,11 @@ pip=("$scratch/venv/bin/python" -m pip --disable-pip-version-check)
 
 echo "== a fresh environment"
 "${PYTHON:-python3.11}" -m venv "$scratch/venv"
-echo "== resolving and installing everything (more than a gigabyte with Spark)"
-"${pip[@]}" install '.[messaging,spark,dev]'
+echo "== resolving and installing everything for $target (more than a gigabyte with Spark)"
+"${pip[@]}" install "${wanted[@]}"
 
 # Only what stands on `name==version` lines: no address of an index or of a folder ever gets into the file.
-echo "# The exact versions that the tests run on. Made by: make constraints" >"$scratch/constraints.txt"
+echo "# The exact versions that the tests run on. Made by: $made_by" >"$scratch/constraints.txt"
 "${pip[@]}" freeze --exclude airflow-provider-pawnqueue | grep -E '^[A-Za-z0-9._-]+==[^ @]+$' >>"$scratch/constraints.txt"
-cp "$scratch/constraints.txt" constraints.txt
-echo "== constraints.txt: $(grep -c == constraints.txt) versions"
+cp "$scratch/constraints.txt" "$target"
+echo "== $target: $(grep -c == "$target") versions"

@@ -134,11 +134,13 @@ def _between(settle: Any, claim_tasks: set[str]) -> dict[str, Any]:  # noqa: ANN
     below: set[str] = set()
     for task_id in claim_tasks & upstream.keys():
         below |= {task.task_id for task in upstream[task_id].get_flat_relatives(upstream=False)}
-    return {
+    found = {
         task_id: task
         for task_id, task in upstream.items()
         if task_id not in claim_tasks and (task_id in below or not claim_tasks)
     }
+    # The first one that failed is the reason: what comes after others has more before it.
+    return dict(sorted(found.items(), key=lambda each: len(each[1].get_flat_relative_ids(upstream=True))))
 
 
 def _is_mapped(task: Any) -> bool:  # noqa: ANN401 - any operator

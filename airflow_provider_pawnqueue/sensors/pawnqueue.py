@@ -179,6 +179,11 @@ class PawnQueueSensor(BaseSensorOperator):
 
     def _wait(self, wishes: Sequence[Wish], seconds: float) -> NoReturn:
         first = wishes[0]
+        self.log.info(
+            "Waiting in the triggerer for messages of %s, for %.0f seconds at most.",
+            " or ".join(repr(wish.topic) for wish in wishes),
+            seconds,
+        )
         self.defer(
             trigger=PawnQueueClaimTrigger(
                 topics=[wish.topic for wish in wishes],

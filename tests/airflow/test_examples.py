@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import airflow.sdk as airflow_sdk
 import pytest
 
 from airflow_provider_pawnqueue.engine import SyncPawnQueue
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from tools.kit.airflow import Airflow
     from tools.kit.servers import S3Server
 
+#: Partitioned assets came with Airflow 3.2.
+HAS_PARTITIONS = hasattr(airflow_sdk, "PartitionedAssetTimetable")
 EXAMPLES = Path(__file__).parents[2] / "dags_example"
 
 pytestmark = [pytest.mark.airflow, pytest.mark.servers, pytest.mark.timeout(600)]
@@ -92,7 +95,7 @@ def test_retries_and_dead_letters(airflow: Airflow, example: Callable[[str], Non
     airflow.run("payments")  # whoever claims next buries it
     [letter] = queue.dead_letters("payments")
     assert letter.message.id == bad
-    assert "an amount is above zero" in f"{letter.reason} {letter.error}"
+    assert "an amount is above zero" in letter.error
     assert good not in {message.id for message in queue.peek("payments")}
     assert left_of(queue, "payments") == {"dead": 1}
     airflow.run("payments_redrive", conf={"ids": [bad]})
@@ -126,6 +129,7 @@ def test_on_arrival(airflow: Airflow, example: Callable[[str], None], queue: Syn
     assert worked == 500
 
 
+@pytest.mark.skipif(not HAS_PARTITIONS, reason="needs Airflow 3.2 or newer")
 def test_one_run_each(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:
     """Each message has a run of its own, which is named by it."""
     queue.create_topic("tickets")

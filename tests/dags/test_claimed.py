@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TriggerRule
 from airflow.sdk import DAG, TaskGroup, task
-from airflow.serialization.serialized_objects import LazyDeserializedDAG
 
 from airflow_provider_pawnqueue.decorators import claimed
 from airflow_provider_pawnqueue.operators.pawnqueue import (
@@ -17,7 +16,7 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueSettleOperator,
 )
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
-from tests.support.airflow_names import DagSerialization
+from tests.support.airflow_names import DagSerialization, lazily
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 def stored(dag: DAG) -> Any:
     """Serialize a DAG, as its processor does, and read it again, as the scheduler does."""
-    lazy = LazyDeserializedDAG.from_dag(dag)
+    lazy = lazily(dag)
     again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     assert lazy.dag_id == again.dag_id == dag.dag_id
     assert set(again.task_ids) == set(dag.task_ids)

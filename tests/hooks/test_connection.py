@@ -14,7 +14,7 @@ from airflow_provider_pawnqueue.engine import ConfigError, Settings
 from airflow_provider_pawnqueue.engine.settings import S3Settings
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_TTL, Address, read
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-from tests.support.airflow_names import redact, secrets_masker
+from tests.support.airflow_names import connection_from_uri, redact, secrets_masker
 
 SECRET = "s3cr3t-of-the-bucket"
 TOKEN = "t0k3n-of-the-session"
@@ -66,13 +66,13 @@ def test_all_ways_to_write_a_connection_mean_the_same(monkeypatch: pytest.Monkey
     assert expected.polling.max_messages_per_poll == 7
     assert expected.polling.visibility_timeout_seconds == 60
     assert not expected.s3.verify_tls
-    again = Connection.from_uri(made(extra, **fields).get_uri(), conn_id="q")  # what Test connection goes through
+    again = connection_from_uri(made(extra, **fields).get_uri(), "q")  # what Test connection goes through
     assert read(again).settings == expected
 
 
 def test_the_bucket_may_be_the_schema_of_a_uri() -> None:
     """As the path of an address is."""
-    found = read(Connection.from_uri("pawnqueue://minio:9000/queues", conn_id="q")).settings
+    found = read(connection_from_uri("pawnqueue://minio:9000/queues", "q")).settings
     assert (found.s3.bucket_name, found.s3.endpoint_url) == ("queues", "https://minio:9000")
 
 

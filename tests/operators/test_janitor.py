@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.timetables.base import TimeRestriction
 
 from airflow_provider_pawnqueue.dags import janitor_dag
@@ -18,6 +17,7 @@ from airflow_provider_pawnqueue.engine import OpenClaim
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.operators.janitor import PawnQueueJanitorOperator, Runs
 from tests.support.airflow import TOPIC, FakeTask, context_of
+from tests.support.airflow_names import DagSerialization
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import SyncPawnQueue

@@ -1,0 +1,27 @@
+"""Every example DAG is parsed by the Airflow that is here; one that needs a newer Airflow says so in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+try:
+    from airflow.dag_processing.dagbag import DagBag
+except ImportError:
+    from airflow.models.dagbag import DagBag
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "dags_example").glob("*.py"))
+#: What an import error has to say where an example is for newer releases.
+NEWER = "needs Airflow 3.2 or newer"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_parsed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or asks for a newer Airflow."""
+    monkeypatch.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+    bag = DagBag(path)
+    if any(NEWER in error for error in bag.import_errors.values()):
+        pytest.skip(NEWER)
+    assert bag.import_errors == {}
+    assert bag.dags
