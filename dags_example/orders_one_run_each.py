@@ -2,6 +2,9 @@
 
 Needs Airflow 3.2 or newer, which has partitioned assets. The message's id is the partition key of its run, so you find
 the run of an order in the UI, clear it, and have that one order worked on again.
+
+The dispatcher's messages are acked once their runs are asked for, and a run is given the key alone. So keep what is in
+a message where its run finds it by the id: in a table, or in an object of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Retries, dead letters, and giving them back.
 
-A message that fails goes back to the queue, and is delivered again a minute later. After three deliveries it is a dead
-letter, with its last error as the reason. Once whatever was wrong is mended, the second DAG gives them back.
+A message that fails goes back to the queue, and the next run is given it again: at once, or after ``delay`` seconds.
+After three deliveries it is a dead letter, with its last error as the reason. Once whatever was wrong is mended, the
+second DAG gives them back.
 """
 
 from __future__ import annotations

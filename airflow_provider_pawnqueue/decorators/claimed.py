@@ -76,12 +76,17 @@ def claimed(  # noqa: PLR0913 - all but the topic have a default
     """Claim messages, work on them in the tasks of a block, and settle them by what became of those tasks.
 
     The group has a task ``claim``, which waits; then yours; then ``settle``, which runs whatever becomes of them.
+    Yours are those that are made in the block: for a task behind it nobody waits, and what it would work on is settled.
 
-    :param topic: the topic, or a list of them.
+    :param topic: the topic, or a list of them: then tasks are given a list of claims.
     :param group_id: the group's name; without it, that of the topic.
     :param on_failure: what becomes of messages whose task failed: ``requeue`` or ``bury``.
     :param delay: requeue: not to be delivered for so many seconds.
-    :param sensor_arguments: any others of :class:`PawnQueueSensor`: ``max_messages``, ``min_messages``, ``ttl``, ...
+    :param pawnqueue_conn_id: the connection that says where the queue is. Tasks of the block that use the hook name it
+        too: ``PawnQueueHook(conn_id)``.
+    :param deferrable: wait in the triggerer, which needs no worker. Else ``claim`` polls.
+    :param sensor_arguments: any others of :class:`PawnQueueSensor`, and of tasks: ``max_messages``, ``min_messages``,
+        ``ttl``, ``timeout``, ``soft_fail``, ``retries``, ...
     """
     if not topic:
         raise ValueError(f"claimed(topic={topic!r}): name a topic, or a list of topics.")

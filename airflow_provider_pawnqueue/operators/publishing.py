@@ -24,7 +24,7 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         ``payloads=rows.output``.
     :param producer: the name under which they are published; without it, ``{dag_id}.{task_id}``.
     :param headers: text to text, the same for all of them.
-    :param create: create the topic if it does not exist.
+    :param create: create the topic if it does not exist; it buries what was delivered ten times.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
@@ -87,7 +87,7 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
     """Creates a topic; returns its name. Creating it again changes nothing.
 
     :param topic: its name.
-    :param max_deliveries: after so many deliveries without a settlement a message is buried; without it, never.
+    :param max_deliveries: after so many deliveries without a settlement a message is buried; without it, after ten.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 

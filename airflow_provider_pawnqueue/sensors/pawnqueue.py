@@ -46,11 +46,13 @@ class PawnQueueSensor(BaseSensorOperator):
     cleared it gives back what it had, and claims anew.
 
     :param topic: the topic; a list of them: as soon as one has messages, a list of references is returned.
-    :param max_messages: how many to claim at most; without it, what the connection says.
+    :param max_messages: how many to claim at most; without it, what the connection says (``max_messages_per_poll``),
+        which is 10 where it says nothing.
     :param min_messages: wait until there are so many (a batch that is worth a Spark job's start) ...
     :param max_wait: ... or until the oldest has waited for so long (seconds, or a timedelta). Without it, for all.
     :param consumer: the name under which it claims; without it, ``{dag_id}.{task_id}``.
-    :param ttl: for how many seconds the claim lasts unless it is renewed, by a task that works on it or by the janitor.
+    :param ttl: for how many seconds the claim lasts unless it is renewed, by a task that works on it or by the janitor;
+        without it, what the connection says (``visibility_timeout_seconds``), which is 300 where it says nothing.
     :param deferrable: wait in the triggerer, which needs no worker. Else the sensor polls, by ``mode`` and
         ``poke_interval``.
     :param pawnqueue_conn_id: the connection that says where the queue is.
