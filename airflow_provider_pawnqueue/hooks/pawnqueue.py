@@ -151,8 +151,8 @@ class PawnQueueHook(BaseHook):
         """Return the messages of a claim that are not settled.
 
         In a task, this task works on the claim from now on, until it ends: nobody else has it meanwhile, it is kept in
-        the background, and the task is stopped (``LeaseLostError``) where it is lost all the same. A task that comes
-        while another one works on it waits.
+        the background, and the task is stopped where it is lost all the same: by a ``WorkStoppedError``, which no
+        ``except Exception`` catches. A task that comes while another one works on it waits, for ten minutes at most.
 
         :param shared: look only. For tasks that work side by side on one claim, mapped ones for example: nobody is kept
             from it then, and what keeps it are its time to live and the janitor.
@@ -175,6 +175,8 @@ class PawnQueueHook(BaseHook):
     def working_on(self, claim: Given, *, ttl: float | None = None, payloads: bool = True) -> Iterator[Claim]:
         """Work on a claim for the length of a block: it is kept in the background, and left for others at the end.
 
+        If it is lost all the same, the block is stopped wherever it is, and ends by a ``LeaseLostError``.
+
         :param ttl: for how many seconds a renewal keeps it; without it, what the connection says.
         :param payloads: whether its messages are read; False: by who settles it only.
         """
@@ -184,6 +186,10 @@ class PawnQueueHook(BaseHook):
         session = SESSIONS.begin(queue, reference, ttl=ttl, payloads=payloads)
         try:
             yield session.claim
+        except sessions.WorkStoppedError as stopped:
+            if stopped.is_orphan or not isinstance(stopped.__cause__, PawnQueueError):
+                raise
+            raise stopped.__cause__ from None  # the work has stopped: from here on it is an error like any other
         finally:
             SESSIONS.end(session)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -41,6 +42,20 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0
 
 #: So long whoever stops the task waits until that has been heard, before the claim is left to others.
 HEARD: Final = 5.0
+#: For so long after that a task without a supervisor may still unwind.
+LAST: Final = 30.0
+
+
+class WorkStoppedError(BaseException):
+    """Stops a task wherever it works, as its claim is lost; :class:`LeaseLostError` is its cause.
+
+    No ``Exception``: a task that goes on with the next message where one of them raises must not go on after this.
+    """
+
+    def __init__(self, sentence: str, *, is_orphan: bool = False) -> None:
+        super().__init__(sentence)
+        self.is_orphan = is_orphan
+
 
 #: Stops the task, and says why; what is returned is set when the task has heard it.
 Stop: TypeAlias = "Callable[[str, threading.Event | None], threading.Event]"
@@ -63,7 +78,8 @@ class Session:
             interval = INTERVAL if claim.session_ttl >= SESSION_TTL else None  # of a short one, as often as it needs
             self._keeping.enter_context(queue.keep_alive(claim, on_lost=self._lost, ttl=ttl, interval=interval))
         self._watch = threading.Thread(target=self._watch_supervisor, name="pawnqueue-supervisor-watch", daemon=True)
-        self._watch.start()
+        if not _is_its_own_supervisor():
+            self._watch.start()
 
     @property
     def stands(self) -> bool:
@@ -89,7 +105,7 @@ class Session:
 
     def wait(self) -> None:
         """Wait until it is left, if that has begun."""
-        if self.pid == os.getpid() and self._watch is not threading.current_thread():
+        if self.pid == os.getpid() and self._watch.is_alive() and self._watch is not threading.current_thread():
             self._watch.join(HEARD)
 
     def _leave(self) -> None:
@@ -111,7 +127,24 @@ class Session:
                     # ⚑ §5.2: not before the work has stopped. Where it cannot be, the session's time runs out.
                     if self._stop(_ORPHANED, None).wait(HEARD):
                         self._leave()
+                    threading.Thread(target=_kill_this_process, name="pawnqueue-last-resort", daemon=True).start()
                 return
+
+
+def _is_its_own_supervisor() -> bool:
+    """Say whether a task runs in the process that supervises it: ``dag.test()``. Whose child that is means nothing."""
+    runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
+    return "InProcess" in type(getattr(runner, "SUPERVISOR_COMMS", None)).__name__
+
+
+def _kill_this_process() -> None:
+    """End a task that nobody hears any more, and that has not ended when it was told to: others have its messages.
+
+    Its threads may work on, or something that has caught the order, or that cannot hear it; and nobody else ends it.
+    """
+    time.sleep(LAST)
+    logger.error("This task has lost its supervisor, and has not ended when it was told to: it is killed.")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 _ORPHANED = "the supervisor of this task is gone, and another try of it will have the claim"
@@ -283,11 +316,12 @@ def _raise(number: int, frame: FrameType | None) -> None:
         return
     for order in standing:
         order.heard.set()
-    raise LeaseLostError(
+    lost = LeaseLostError(
         f"The claim that this task worked on is lost ({standing[0].why}): others may have its messages, and work on "
         "them. A longer ttl, or a janitor DAG, keeps claims for longer.",
         operation="keep_alive",
     )
+    raise WorkStoppedError(str(lost), is_orphan=any(order.unless is None for order in standing)) from lost
 
 
 #: One that by itself does nothing, and interrupts a sleep.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -272,11 +275,51 @@ class TestStopping:
         """By an error in the main thread, wherever that is."""
         hook.messages(claim)
         began = time.monotonic()
-        with hook.working_on(claim) as held:
-            end(store, held)
-            with pytest.raises(LeaseLostError, match="others may have its messages"):
+
+        def work() -> None:
+            with hook.working_on(claim) as held:
+                end(store, held)
                 time.sleep(30)
+
+        with pytest.raises(LeaseLostError, match="others may have its messages"):
+            work()
         assert time.monotonic() - began < 10
+
+    def test_who_bears_each_error_of_the_work_is_stopped(
+        self, hook: PawnQueueHook, claim: dict[str, Any], store: MemoryStore, in_a_task: None
+    ) -> None:
+        """A task that goes on with the next message where one raises: the others have them by now."""
+        began, errors = time.monotonic(), 0
+        messages = hook.messages(claim)
+
+        def work() -> None:
+            nonlocal errors
+            for _ in messages * 100:
+                try:
+                    time.sleep(0.1)
+                except Exception:  # noqa: BLE001 - as users do it, to report it
+                    errors += 1
+
+        with hook.working_on(claim) as held:
+            pass  # which is the session that the task has until its end
+        end(store, held)
+        with pytest.raises(sessions.WorkStoppedError, match="others may have its messages"):
+            work()
+        assert errors == 0
+        assert time.monotonic() - began < 10
+
+    def test_a_task_that_is_its_own_supervisor_has_none_to_lose(
+        self, hook: PawnQueueHook, claim: dict[str, Any], monkeypatch: pytest.MonkeyPatch, in_a_task: None
+    ) -> None:
+        """``dag.test()`` goes on when the shell that started it has ended."""
+        inside = type("InProcessSupervisorComms", (), {})()
+        runner = SimpleNamespace(SUPERVISOR_COMMS=inside)
+        monkeypatch.setitem(sys.modules, "airflow.sdk.execution_time.task_runner", runner)  # type: ignore[arg-type]
+        monkeypatch.setattr(sessions, "WATCH", 0.01)
+        with hook.working_on(claim):
+            monkeypatch.setattr(os, "getppid", lambda: 1)
+            time.sleep(0.3)
+        monkeypatch.undo()
 
     def test_who_has_a_use_for_the_signal_keeps_it(
         self, hook: PawnQueueHook, claim: dict[str, Any], store: MemoryStore, caplog: pytest.LogCaptureFixture
@@ -312,9 +355,8 @@ class TestStopping:
 WORK = """
 import os, sys, time, signal, logging
 from airflow_provider_pawnqueue.hooks import pawnqueue, sessions
-from airflow_provider_pawnqueue.engine import LeaseLostError
 pawnqueue.in_a_task = lambda: True
-sessions.SESSION_TTL, sessions.INTERVAL, sessions.WATCH = 6.0, 1.0, 0.1
+sessions.SESSION_TTL, sessions.INTERVAL, sessions.WATCH, sessions.LAST = 6.0, 1.0, 0.1, 8.0
 hook = pawnqueue.PawnQueueHook("q")
 claim = {"topic": "orders", "claim_id": "mine", "generation": int(sys.argv[1]), "session": sys.argv[2]}
 
@@ -330,7 +372,7 @@ if os.fork() == 0:
     work()
     try:
         time.sleep(60)
-    except LeaseLostError as error:
+    except sessions.WorkStoppedError as error:
         say("stopped:", error)
         time.sleep(float(sys.argv[3]))
         sys.exit(0)
@@ -420,4 +462,18 @@ def test_a_task_without_a_supervisor_is_stopped(scene: Scene, lives_on: str) -> 
     held = scene.hook.attach(scene.claim, wait=3)
     assert len(held) == 3
     assert time.monotonic() - began < 4.5
+    supervisor.communicate()
+
+
+@pytest.mark.slow
+def test_a_task_without_a_supervisor_that_works_on_is_killed(scene: Scene) -> None:
+    """It has caught the order, or its threads have not heard it."""
+    supervisor = scene.start(ORPHANED, "600")
+    pid = int(scene.told(supervisor).split()[0])
+    supervisor.kill()
+    assert "stopped:" in scene.told(supervisor)
+    give_up = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < give_up:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{pid}").exists()
     supervisor.communicate()
