@@ -37,7 +37,6 @@ with DAG("orders_process", schedule=None, catchup=False, max_active_runs=4, tags
         max_messages=500,
         deferrable=True,
         timeout=24 * 3600,
-        retries=2,
         retry_delay=timedelta(seconds=5),
     )
 
