@@ -30,15 +30,7 @@ with DAG("orders_publish", schedule=None, catchup=False, tags=["pawnqueue"]):
 
 with DAG("orders_process", schedule=None, catchup=False, max_active_runs=4, tags=["pawnqueue"]):
     # Waits in the triggerer, where it needs no worker. What it claims, nobody else is given while this run goes on.
-    # A busy scheduler may fail a task that goes on soon after it was deferred: its next try has the same claim.
-    claim = PawnQueueSensor(
-        task_id="claim",
-        topic=TOPIC,
-        max_messages=500,
-        deferrable=True,
-        timeout=24 * 3600,
-        retry_delay=timedelta(seconds=5),
-    )
+    claim = PawnQueueSensor(task_id="claim", topic=TOPIC, max_messages=500, deferrable=True, timeout=24 * 3600)
 
     @task(retries=2, retry_delay=timedelta(seconds=10))
     def work(claim: dict) -> int:
