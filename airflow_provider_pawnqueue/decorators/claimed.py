@@ -90,7 +90,8 @@ def claimed(  # noqa: PLR0913 - all but the topic have a default
     """
     if not topic:
         raise ValueError(f"claimed(topic={topic!r}): name a topic, or a list of topics.")
-    named = _NO_NAME.sub("_", topic if isinstance(topic, str) else topic[0]).strip("_") or "claimed"
+    first = topic[0] if isinstance(topic, (list, tuple)) else topic  # else what a mapped group is given
+    named = _NO_NAME.sub("_", first if isinstance(first, str) else "").strip("_") or "claimed"
     # Several blocks for one topic are "orders", "orders__1", ...; a name that was given is taken as it is.
     with TaskGroup(group_id or named, add_suffix_on_collision=group_id is None) as group:
         sensor = PawnQueueSensor(

@@ -100,9 +100,11 @@ async def _latest(queue: PawnQueue, wish: Wish, owner: Owner) -> Owner:
     other = None if last is None else Owner.parse(last.owner)
     if last is None or other is None or other.claim_id != owner.claim_id:
         return owner
-    if other.clear_number > owner.clear_number or (
-        other.clear_number == owner.clear_number and CLEARED in last.reasons
-    ):
+    # What is left of a task that was cleared lives for seconds. Later it is a run that was deleted, and made anew by
+    # the name that it had: its clearings are counted from the beginning.
+    may_be_a_rest = last.is_open or not last.is_over
+    was_cleared = other.clear_number == owner.clear_number and CLEARED in last.reasons
+    if may_be_a_rest and (was_cleared or other.clear_number > owner.clear_number):
         raise ClaimBusyError(
             f"The {owner.sentence} was cleared meanwhile: what it waits for in {wish.topic!r} is its successor's.",
             claim_id=wish.claim_id,

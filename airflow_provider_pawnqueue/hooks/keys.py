@@ -13,6 +13,8 @@ LONGEST_ERROR: Final = 2000
 
 
 def told(why: object) -> str:
-    """Write an error as a reason has it."""
+    """Write an error as a reason has it: without what Airflow's logs hide, as neither XCom nor the bucket does."""
+    from airflow.providers.common.compat.sdk import redact  # noqa: PLC0415 - not at import: plugins are loaded everywhere
+
     text = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
-    return text[:LONGEST_ERROR]
+    return str(redact(text))[:LONGEST_ERROR]

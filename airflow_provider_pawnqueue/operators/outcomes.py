@@ -113,7 +113,8 @@ def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Out
     """
     ti: Any = context["ti"]
     tasks = _between(settle, set(claim_tasks))
-    states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+    found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+    states = _of_this_index(found, settle, ti.map_index)
     single = {task_id for task_id, task in tasks.items() if not _is_mapped(task)}
     outcome, skips = Outcome(), _Skips(ti, settle, states)
     # In the order in which they ran: of several reasons the first one is told, and last that of who has not run at all.
@@ -143,6 +144,42 @@ def _between(settle: Any, claim_tasks: set[str]) -> dict[str, Any]:  # noqa: ANN
     return dict(sorted(found.items(), key=lambda each: len(each[1].get_flat_relative_ids(upstream=True))))
 
 
+def forgotten(settle: Any, claim_tasks: Iterable[str]) -> list[str]:  # noqa: ANN401 - any operator
+    """Return the tasks that come after a claim and not before its settlement, if no task stands between the two."""
+    claimers = set(claim_tasks)
+    if _between(settle, claimers):
+        return []
+    after = {task.task_id for task in settle.get_flat_relatives(upstream=False)}
+    upstream = {task.task_id: task for task in settle.get_flat_relatives(upstream=True)}
+    below = {
+        task.task_id
+        for task_id in claimers & upstream.keys()
+        for task in upstream[task_id].get_flat_relatives(upstream=False)
+    }
+    return sorted(below - after - claimers - {settle.task_id})
+
+
+def has_claimed(context: Context, claim_tasks: Iterable[str]) -> bool:
+    """Say whether one of the tasks that claim has succeeded."""
+    ti: Any = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+    return any(each.state == _DONE for task_id in claim_tasks for each in _instances(task_id, states, ()))
+
+
+def _of_this_index(states: Mapping[str, str | None], settle: Any, index: int | None) -> dict[str, str | None]:  # noqa: ANN401 - any operator
+    """Leave out the other indexes of a mapped group in which the settlement stands: they have claims of their own."""
+    group = settle.get_closest_mapped_task_group()
+    if group is None or index is None or index < 0:
+        return dict(states)
+    beside = [
+        task.task_id
+        for task in settle.get_flat_relatives(upstream=True)
+        if (its := task.get_closest_mapped_task_group()) is not None and its.group_id == group.group_id
+    ]
+    others = re.compile(rf"(?:{'|'.join(map(re.escape, beside))})_(?!{index}$)\d+") if beside else None
+    return {name: state for name, state in states.items() if others is None or not others.fullmatch(name)}
+
+
 def _is_mapped(task: Any) -> bool:  # noqa: ANN401 - any operator
     return bool(getattr(task, "is_mapped", False)) or task.get_closest_mapped_task_group() is not None
 
@@ -169,6 +206,8 @@ def _judge(outcome: Outcome, ti: Any, instance: _Instance, parts: _Parts, skips:
     for message, why in report.get("failed", {}).items():
         outcome.failed[message] = f"{instance}: {why}"
     if instance.state == _DONE or (instance.state == _SKIPPED and skips.is_meant(instance, parts)):
+        return
+    if parts.is_clearing_up:
         return
     outcome.done.update(report.get("done", ()))
     outcome.tasks.append(f"{instance} ({instance.state or 'not run'})")
@@ -256,6 +295,11 @@ class _Parts:
         if index is None:
             return None
         return _part(self._given[index]) if index < len(self._given) else None
+
+    @property
+    def is_clearing_up(self) -> bool:
+        """Whether the task is a teardown whose failure, as Airflow has it, fails no run: it has worked on nothing."""
+        return bool(self._task.is_teardown and not self._task.on_failure_fail_dagrun)
 
     @property
     def are_none(self) -> bool:

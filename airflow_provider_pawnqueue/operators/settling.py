@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.providers.common.compat.sdk import (
     AirflowException,
@@ -19,10 +19,11 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_pawnqueue.engine import PawnQueueError
 from airflow_provider_pawnqueue.engine.settlement import Settlement
 from airflow_provider_pawnqueue.hooks import references
+from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.lineage import inputs
 from airflow_provider_pawnqueue.operators.arguments import checked_delay, checked_flag, checked_ids
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure_of
-from airflow_provider_pawnqueue.operators.outcomes import Outcome, outcome_of
+from airflow_provider_pawnqueue.operators.outcomes import Outcome, forgotten, has_claimed, outcome_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -199,17 +200,27 @@ class PawnQueueSettleOperator(ClaimOperator):
         self.on_failure = on_failure
         self.delay = delay
         self.reason = reason
+        self._clear_number = 0
+        self._outdated: list[str] = []
         claimers: list[Any] = [operator for operator, _ in XComArg.iter_xcom_references(claim)]
         self.claim_tasks = [claimer.task_id for claimer in claimers]
         if claimers and any(one.has_dag() for one in (self, *claimers)):
             self.as_teardown(setups=claimers, on_failure_fail_dagrun=True)
+
+    @classmethod
+    def partial(cls, **_: Any) -> NoReturn:
+        """Refuse to be mapped: a mapped task is no teardown to Airflow, and would not run where work has failed."""
+        raise TypeError(
+            f"{cls.__name__} cannot be mapped, as Airflow makes no teardown of a mapped task: give one of them all "
+            "claims (claim=sensor.output, of a mapped sensor too), or let it stand in a mapped task group."
+        )
 
     def execute(self, context: Context) -> dict[str, int]:
         """Settle."""
         if self.on_failure not in {"requeue", "bury"}:
             raise AirflowFailException(f"on_failure={self.on_failure!r}: pass 'requeue' or 'bury'.")
         delay = checked_delay(self.delay)
-        self.claims()  # which skips where there is none
+        self._check(context)
         outcome = outcome_of(context, self, self.claim_tasks)
         # Which messages are meant, their bodies tell; where all fare alike, none is read.
         total = self.settled(partial(self._settle, outcome, delay), payloads=outcome.is_by_message)
@@ -217,10 +228,37 @@ class PawnQueueSettleOperator(ClaimOperator):
             raise AirflowFailException(
                 f"The claim is settled ({total}), and the run fails, as tasks of it did: {', '.join(outcome.tasks)}."
             )
+        if self._outdated:
+            raise AirflowFailException(
+                f"Claim {self._outdated[0]} had ended before this run was cleared, and not all of it was acked: what "
+                "was tried again since has worked on nothing, or on messages that others have. Clear the task that "
+                "claims as well: it claims anew."
+            )
         return total.as_dict()
+
+    def _check(self, context: Context) -> None:
+        """Skip where nothing was claimed, and refuse what would ack messages that nobody has worked on."""
+        if not references.each_of(self.claim) and has_claimed(context, self.claim_tasks):
+            raise AirflowFailException(
+                "The sensor has claimed messages, and its reference to them is not in XCom: let it be pushed "
+                "(do_xcom_push), and do not delete it. They are delivered again when the claim's time is over."
+            )
+        self.claims()  # which skips where there is none
+        aside = forgotten(self, self.claim_tasks)
+        if aside:
+            raise AirflowFailException(
+                f"No task stands between the claim and this, and {', '.join(aside)} after the claim alone: let this "
+                "come after the work (work >> settle). Nothing is settled."
+            )
+        run: Any = context.get("dag_run")
+        self._clear_number = getattr(run, "clear_number", None) or 0
 
     def _settle(self, outcome: Outcome, delay: float, held: Claim, known: Collection[str]) -> Settlement:
         """Decide of all messages at once: one request, whatever became of them."""
+        owner = Owner.parse(held.owner)
+        ended = not held and any(how != "acked" for how in held.decided.values())
+        if ended and owner is not None and owner.clear_number < self._clear_number:
+            self._outdated.append(held.stem)
         failed = outcome.failed_of((held.topic, held.claim_id), held.ids, known)
         return self.hook.queue.settle(
             held,

@@ -88,6 +88,11 @@ class PawnQueueSensor(BaseSensorOperator):
         kwargs.setdefault("retries", 2)
         kwargs.setdefault("retry_delay", timedelta(seconds=10))
         super().__init__(poke_interval=poke_interval, max_wait=max_wait, **kwargs)
+        if not self.do_xcom_push:
+            raise ValueError(
+                f"{type(self).__name__} {self.task_id!r} returns its claim by XCom: leave do_xcom_push on, also where "
+                "default_args of its DAG turn it off."
+            )
         self.topic = topic
         self.max_messages = max_messages
         self.min_messages = min_messages

@@ -184,6 +184,42 @@ def test_a_mapped_group_in_the_block() -> None:
     stored(dag)
 
 
+def test_mapped_sensors_and_one_settlement() -> None:
+    """It is the teardown of all of them. A settlement cannot be mapped itself, which is said when the DAG is read."""
+    with DAG("sensors", schedule=None) as dag:
+        sensor = PawnQueueSensor.partial(task_id="claim", deferrable=True).expand(topic=["a", "b"])
+        settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+        work.expand(claim=sensor.output) >> settle
+        with pytest.raises(TypeError, match="cannot be mapped"):
+            PawnQueueSettleOperator.partial(task_id="each")
+    assert settle.is_teardown
+    assert settle.claim_tasks == ["claim"]
+    stored(dag)
+
+
+def test_the_block_in_a_mapped_group() -> None:
+    """A block for each topic of a list that is not known before."""
+    from airflow.sdk import task_group  # noqa: PLC0415 - as above
+
+    with DAG("mapped_group", schedule=None) as dag:
+
+        @task_group
+        def each(topic: Any) -> None:
+            with claimed(topic) as claim:
+                work(claim)
+
+        each.expand(topic=["a", "b"])
+    assert edges(dag)["each.claimed.work"] == {"each.claimed.settle"}
+    stored(dag)
+
+
+def test_a_claim_goes_by_xcom() -> None:
+    """That a DAG turns it off for all its tasks is said when it is read: nothing would ever be settled."""
+    with DAG("off", schedule=None, default_args={"do_xcom_push": False}), pytest.raises(ValueError, match="XCom"):  # noqa: SIM117
+        with claimed("orders"):
+            pass
+
+
 @pytest.mark.parametrize("topic", ["", []])
 def test_no_topic(topic: Any) -> None:
     """Is said when the DAG is read."""

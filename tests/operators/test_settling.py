@@ -9,6 +9,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, TriggerRule, task, task_group
 
+from airflow_provider_pawnqueue.decorators import claimed
 from airflow_provider_pawnqueue.engine import InvalidArgumentError, MemoryStore, StoreError, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks import patience
 from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
@@ -403,10 +404,102 @@ def test_one_of_several_is_lost(queue: SyncPawnQueue) -> None:
 @pytest.mark.parametrize("nothing", [None, [], "", "None", [None]], ids=repr)
 def test_no_claim(queue: SyncPawnQueue, nothing: Any) -> None:
     """The sensor was skipped, so this is too."""
+    play = Play()
+    play.ti.states["claim"] = "skipped"
     with pytest.raises(AirflowSkipException):
-        Play().ended(nothing, work="skipped", after="skipped")
+        play.ended(nothing, work="skipped", after="skipped")
     with pytest.raises(AirflowSkipException):
         PawnQueueAckOperator(task_id="ack", claim=nothing).execute(NOBODY)
+
+
+@pytest.mark.parametrize("name", ["claim", "claim_1"])
+def test_a_claim_that_is_not_in_xcom(queue: SyncPawnQueue, name: str) -> None:
+    """The sensor has claimed: that nothing can be settled is no success."""
+    play = Play()
+    play.ti.states = {name: "success", "settle": "running"}
+    with pytest.raises(AirflowFailException, match="not in XCom"):
+        play.ended(None, work="success", after="success")
+
+
+def test_work_beside_the_settlement(queue: SyncPawnQueue) -> None:
+    """Nobody has said that it comes before: it is under way, and nothing is acked."""
+    with DAG("dag", schedule=None):
+        sensor = PawnQueueSensor(task_id="claim", topic=TOPIC)
+
+        @task
+        def work(claim: Any) -> None: ...
+
+        work(sensor.output)
+        settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+    settle.claim = claim_of(queue, 2)
+    ti = FakeTask("settle", states={"claim": "success", "work": "running"})
+    with pytest.raises(AirflowFailException, match="work after the claim alone"):
+        settle.execute(context_of(ti))
+    assert left(queue) == (0, 2, 0)
+
+
+def test_a_settlement_in_a_mapped_group(queue: SyncPawnQueue) -> None:
+    """It goes by its own index: the others have claims of their own, and may be under way."""
+    with DAG("dag", schedule=None) as dag:
+
+        @task_group
+        def each(topic: str) -> None:
+            with claimed(topic) as claim:
+
+                @task
+                def work(claim: Any) -> None: ...
+
+                work(claim)
+
+        each.expand(topic=[TOPIC, "other", "more"])
+    settle: Any = dag.get_task("each.claimed.settle")
+    states: dict[str, str | None] = {f"each.claimed.claim_{index}": "success" for index in range(3)}
+    states |= {"each.claimed.work_0": "failed", "each.claimed.work_1": "success", "each.claimed.work_2": "running"}
+    settle.claim = claim_of(queue, 2)
+    assert settle.execute(context_of(FakeTask(settle.task_id, states=states, map_index=1)))["acked"] == 2
+    settle.claim = claim_of(queue, 2)
+    with pytest.raises(AirflowFailException, match=r"2 given back.*work\[0\] \(failed\)\."):
+        settle.execute(context_of(FakeTask(settle.task_id, states=states, map_index=0)))
+
+
+def test_what_clears_up_has_failed(queue: SyncPawnQueue) -> None:
+    """A teardown of the user's own, whose failure is no run's: the work is done."""
+    with DAG("dag", schedule=None) as dag, claimed(TOPIC, group_id="g") as claim:
+
+        @task
+        def up() -> None: ...
+
+        @task
+        def work(claim: Any) -> None: ...
+
+        @task
+        def down() -> None: ...
+
+        begun: Any = up()
+        ended: Any = down()
+        begun >> work(claim) >> ended.as_teardown(setups=begun)
+    settle: Any = dag.get_task("g.settle")
+    states: dict[str, str | None] = {"g.claim": "success", "g.up": "success", "g.work": "success", "g.down": "failed"}
+    settle.claim = claim_of(queue, 2)
+    assert settle.execute(context_of(FakeTask("g.settle", states=states)))["acked"] == 2
+
+
+def test_only_what_failed_is_cleared(queue: SyncPawnQueue) -> None:
+    """The work, and this: not the claim, which has ended. What went well now was nothing, or others' messages."""
+    claim, play = claim_of(queue, 2), Play()
+    with pytest.raises(AirflowFailException, match="2 given back"):
+        play.ended(claim, work="failed", after="upstream_failed")
+    play.ti.states |= {"work": "success", "after": "success"}
+    with pytest.raises(AirflowFailException, match="Clear the task that claims as well"):
+        play.settle.execute(context_of(play.ti, clear_number=1))
+    assert left(queue) == (2, 0, 0)
+
+
+def test_a_settlement_is_cleared_alone(queue: SyncPawnQueue) -> None:
+    """All was acked: it says so again."""
+    claim, play = claim_of(queue, 2), Play()
+    play.ended(claim, work="success", after="success")
+    assert play.settle.execute(context_of(play.ti, clear_number=1))["acked"] >= 0
 
 
 @pytest.mark.parametrize(

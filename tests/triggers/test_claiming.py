@@ -117,6 +117,31 @@ async def test_the_outdated_trigger_gets_nothing_back(world: LoopWorld) -> None:
     assert numbers(await claimed(bob.queue, wish(clear=1))) == [0]
 
 
+@virtual
+async def test_a_run_that_was_deleted_and_made_anew(world: LoopWorld) -> None:
+    """Its clearings are counted from the beginning: it claims when the time of what it had is over."""
+    ann, bob = await world.process(), await world.process()
+    await ann.queue.publish(TOPIC, numbered(3))
+    for clear in (0, 2):
+        claim = await fired(ann.queue, clear=clear)
+        await ann.queue.nack(await ann.queue.attach(claim.hand_over()), requeue=True, reason=CLEARED)
+    with pytest.raises(ClaimBusyError, match="was cleared"):
+        await claimed(bob.queue, wish(max_messages=2))
+    await world.clock.sleep(60)
+    assert len(await claimed(bob.queue, wish(max_messages=2))) == 2
+
+
+@virtual
+async def test_a_task_whose_successor_never_claimed(world: LoopWorld) -> None:
+    """What it had was given back, and its run was then made anew by the same name."""
+    ann, bob = await world.process(), await world.process()
+    await ann.queue.publish(TOPIC, numbered(1))
+    await fired(ann.queue)
+    assert await released(bob.queue, wish(clear=1), CLEARED) == 1
+    await world.clock.sleep(60)
+    assert numbers(await claimed(bob.queue, wish())) == [0]
+
+
 @pytest.mark.parametrize("how", ["settled", "fenced", "over", "given back"])
 def test_a_lost_claim_is_followed_by_a_new_round(how: str) -> None:
     """The task has another batch, of the next round; and in its next try this very one."""

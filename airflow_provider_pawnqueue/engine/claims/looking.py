@@ -31,6 +31,9 @@ class LastClaim:
     reasons: frozenset[str]
     """Why messages of it were given back or buried."""
 
+    is_over: bool = False
+    """Whether its time is over, too: nobody who worked on it is still about to find out that it has ended."""
+
 
 async def last_claim(context: Context, topic: str, claim_id: str) -> LastClaim | None:
     """Show the newest generation of a claim, or None where none has a record: a LIST, and a GET."""
@@ -47,6 +50,7 @@ async def last_claim(context: Context, topic: str, claim_id: str) -> LastClaim |
         owner=record.owner,
         is_open=record.state == "open" and bool(record.unsettled),
         reasons=frozenset(decision.reason for decision in record.settled.values() if decision.reason),
+        is_over=context.is_over(record.until, await context.now()),
     )
 
 
