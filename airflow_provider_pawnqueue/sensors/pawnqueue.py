@@ -83,8 +83,8 @@ class PawnQueueSensor(BaseSensorOperator):
         poke_interval: float | timedelta = 5.0,
         **kwargs: Any,
     ) -> None:
-        # Another try finds the same claim. It is for what Airflow itself loses (a sensor that fires as it is deferred, a
-        # worker that dies): what only a person can mend, and a timeout, fail at once all the same.
+        # Another try finds the same claim. It is for what Airflow itself loses (a sensor that fires as it is deferred,
+        # a worker that dies): what only a person can mend, and a timeout, fail at once all the same.
         kwargs.setdefault("retries", 2)
         kwargs.setdefault("retry_delay", timedelta(seconds=10))
         super().__init__(poke_interval=poke_interval, max_wait=max_wait, **kwargs)
