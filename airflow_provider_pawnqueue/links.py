@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from airflow.providers.common.compat.sdk import BaseOperatorLink, conf
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperatorLink, conf
 
+from airflow_provider_pawnqueue.engine import PawnQueueError
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.references import topics_of
 
@@ -33,7 +34,10 @@ class TopicLink(BaseOperatorLink):
         task: Any = operator
         given = getattr(task, "topic", None) or getattr(task, "topics", None) or topics_of(getattr(task, "claim", None))
         topic = given if isinstance(given, str) else next(iter(given), "")
-        return address(PawnQueueHook(task.pawnqueue_conn_id).settings, topic) if topic else ""
+        try:
+            return address(PawnQueueHook(task.pawnqueue_conn_id).settings, topic) if topic else ""
+        except (PawnQueueError, AirflowException):
+            return ""  # the task itself says what is wrong with its connection
 
 
 def address(settings: Settings, topic: str) -> str:

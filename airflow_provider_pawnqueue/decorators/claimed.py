@@ -76,7 +76,8 @@ def claimed(  # noqa: PLR0913 - all but the topic have a default
     """Claim messages, work on them in the tasks of a block, and settle them by what became of those tasks.
 
     The group has a task ``claim``, which waits; then yours; then ``settle``, which runs whatever becomes of them.
-    Yours are those that are made in the block: for a task behind it nobody waits, and what it would work on is settled.
+    Yours are those that are made in the block. One behind it that is given the claim is refused, before anything is
+    settled.
 
     :param topic: the topic, or a list of them: then tasks are given a list of claims.
     :param group_id: the group's name; without it, that of the topic.

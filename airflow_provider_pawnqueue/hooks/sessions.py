@@ -183,6 +183,7 @@ class Sessions:
                 claim = _alive(attached(queue, reference, ttl=ttl, payloads=payloads))
                 session = Session(queue, claim, ttl=ttl, stop=stop or stop_the_task)
                 self._held[_key(queue, reference)] = session
+                logger.info("Working on claim %s of topic %s: %d messages.", claim.stem, claim.topic, len(claim))
             session.users += 1
             return session
 

@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow.providers.common.compat.sdk import XComArg
+
 from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class Outcome:
     done: set[str] = field(default_factory=set)
     #: The tasks that failed, as Airflow shows them.
     tasks: list[str] = field(default_factory=list)
+    #: What tasks said of ids that are none of the claim's.
+    strange: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_by_message(self) -> bool:
@@ -87,6 +91,7 @@ class Outcome:
             if message in known:
                 failed[message] = why
             else:
+                self.strange[message] = why
                 whole = whole or f"{why} (reported of {message!r}, which is no message of the claim)"
         if whole is not None:
             failed = {message: whole for message in ids if message not in self.done} | failed
@@ -145,18 +150,33 @@ def _between(settle: Any, claim_tasks: set[str]) -> dict[str, Any]:  # noqa: ANN
 
 
 def forgotten(settle: Any, claim_tasks: Iterable[str]) -> list[str]:  # noqa: ANN401 - any operator
-    """Return the tasks that come after a claim and not before its settlement, if no task stands between the two."""
+    """Return the tasks that would work on a claim beside its settlement: neither before nor after it.
+
+    They are given the claim; or no task stands between the claim and its settlement.
+    """
     claimers = set(claim_tasks)
-    if _between(settle, claimers):
-        return []
     after = {task.task_id for task in settle.get_flat_relatives(upstream=False)}
     upstream = {task.task_id: task for task in settle.get_flat_relatives(upstream=True)}
     below = {
-        task.task_id
+        task.task_id: task
         for task_id in claimers & upstream.keys()
         for task in upstream[task_id].get_flat_relatives(upstream=False)
+        if task.task_id not in claimers | {settle.task_id} | upstream.keys() | after
     }
-    return sorted(below - after - claimers - {settle.task_id})
+    if not _between(settle, claimers):
+        return sorted(below)
+    return sorted(task_id for task_id, task in below.items() if claimers & _given_by(task))
+
+
+def _given_by(task: Any) -> set[str]:  # noqa: ANN401 - any operator
+    """Return the tasks whose results a task is given, by id."""
+    if getattr(task, "is_mapped", False):
+        return {source.task_id for source, _ in task.iter_mapped_dependencies()} | _named(task.partial_kwargs)
+    return _named({name: getattr(task, name, None) for name in task.template_fields})
+
+
+def _named(fields: Mapping[str, Any]) -> set[str]:
+    return {source.task_id for value in fields.values() for source, _ in XComArg.iter_xcom_references(value)}
 
 
 def has_claimed(context: Context, claim_tasks: Iterable[str]) -> bool:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.hooks.references import Given
 
 
+_ON_FAILURE = ("requeue", "bury")
+
+
 class ClaimOperator(PawnQueueOperator):
     """An operator that is given a claim."""
 
@@ -74,7 +77,8 @@ class ClaimOperator(PawnQueueOperator):
                     done = getattr(error, "settlement", None) or Settlement()
                 total.add(done)
                 strangers &= set(done.not_in_claim)
-        self.log.info("Settled: %s.", total)
+        names = ", ".join(f"claim {claim.stem} of topic {claim.topic}" for claim in held)
+        self.log.info("Settled %s: %s.", names or "nothing", total)
         for other in errors:
             self.log.error("%s", other)
         if errors:
@@ -197,6 +201,8 @@ class PawnQueueSettleOperator(ClaimOperator):
         kwargs.setdefault("retries", 3)
         kwargs.setdefault("retry_delay", timedelta(seconds=30))
         super().__init__(claim=claim, **kwargs)
+        if "{{" not in str(on_failure) and on_failure not in _ON_FAILURE:
+            raise ValueError(f"on_failure={on_failure!r}: pass 'requeue' or 'bury'.")
         self.on_failure = on_failure
         self.delay = delay
         self.reason = reason
@@ -217,13 +223,20 @@ class PawnQueueSettleOperator(ClaimOperator):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Settle."""
-        if self.on_failure not in {"requeue", "bury"}:
+        if self.on_failure not in _ON_FAILURE:
             raise AirflowFailException(f"on_failure={self.on_failure!r}: pass 'requeue' or 'bury'.")
         delay = checked_delay(self.delay)
         self._check(context)
         outcome = outcome_of(context, self, self.claim_tasks)
         # Which messages are meant, their bodies tell; where all fare alike, none is read.
         total = self.settled(partial(self._settle, outcome, delay), payloads=outcome.is_by_message)
+        for message, why in outcome.strange.items():
+            self.log.warning(
+                "%r is no message of the claim, and was reported as failed (%s): all messages that its task was given "
+                "count as failed. Report message.id.",
+                message,
+                why,
+            )
         if outcome.tasks:
             raise AirflowFailException(
                 f"The claim is settled ({total}), and the run fails, as tasks of it did: {', '.join(outcome.tasks)}."
@@ -247,8 +260,8 @@ class PawnQueueSettleOperator(ClaimOperator):
         aside = forgotten(self, self.claim_tasks)
         if aside:
             raise AirflowFailException(
-                f"No task stands between the claim and this, and {', '.join(aside)} after the claim alone: let this "
-                "come after the work (work >> settle). Nothing is settled."
+                f"{', '.join(aside)} would work on the claim beside this: let this come after the work "
+                "(work >> settle; with claimed(...), indent it into the block). Nothing is settled."
             )
         run: Any = context.get("dag_run")
         self._clear_number = getattr(run, "clear_number", None) or 0
@@ -260,6 +273,8 @@ class PawnQueueSettleOperator(ClaimOperator):
         if ended and owner is not None and owner.clear_number < self._clear_number:
             self._outdated.append(held.stem)
         failed = outcome.failed_of((held.topic, held.claim_id), held.ids, known)
+        for message, why in failed.items():
+            self.log.info("Message %s was not done: %s", message, self.reason or why)
         return self.hook.queue.settle(
             held,
             failed={message: self.reason or why for message, why in failed.items()},

@@ -433,7 +433,7 @@ def test_work_beside_the_settlement(queue: SyncPawnQueue) -> None:
         settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
     settle.claim = claim_of(queue, 2)
     ti = FakeTask("settle", states={"claim": "success", "work": "running"})
-    with pytest.raises(AirflowFailException, match="work after the claim alone"):
+    with pytest.raises(AirflowFailException, match="work would work on the claim beside this"):
         settle.execute(context_of(ti))
     assert left(queue) == (0, 2, 0)
 
@@ -548,9 +548,11 @@ def test_settled_twice(queue: SyncPawnQueue) -> None:
 def test_a_wrong_argument(queue: SyncPawnQueue) -> None:
     """Is told before anything is settled."""
     claim = claim_of(queue, 1)
-    for wrong, sentence in (({"on_failure": "explode"}, "on_failure='explode'"), ({"delay": "soon"}, "delay='soon'")):
+    rendered = Play()
+    rendered.settle.on_failure = "explode"
+    for play, sentence in ((rendered, "on_failure='explode'"), (Play(delay="soon"), "delay='soon'")):
         with pytest.raises(AirflowFailException, match=sentence):
-            Play(**wrong).ended(claim, work="success", after="success")
+            play.ended(claim, work="success", after="success")
     assert left(queue) == (0, 1, 0)
 
 
@@ -634,3 +636,62 @@ def test_its_templates() -> None:
     assert PawnQueueAckOperator.template_fields == ("claim", "ids", "pawnqueue_conn_id")
     assert PawnQueueNackOperator.template_fields == ("claim", "ids", "requeue", "delay", "reason", "pawnqueue_conn_id")
     assert PawnQueueMessagesOperator.template_fields == ("claim", "batch", "pawnqueue_conn_id")
+
+
+class TestForgotten:
+    """Tasks that would work on a claim beside its settlement are refused, as what they do would be acked before."""
+
+    @staticmethod
+    def dag(*, after: bool) -> PawnQueueSettleOperator:
+        """A DAG in which one task is given the claim, and another one too, which nobody waits for."""
+        with DAG("d", schedule=None):
+            sensor = PawnQueueSensor(task_id="claim", topic="orders")
+            settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+
+            @task
+            def work(claim: object) -> None:
+                """Work."""
+
+            @task
+            def outside(claim: object) -> None:
+                """Work too."""
+
+            work(sensor.output) >> settle
+            other = outside(sensor.output)
+            if after:
+                settle >> other
+        return settle
+
+    def test_who_is_given_the_claim_and_not_waited_for(self) -> None:
+        """Its messages would be acked while it works."""
+        settle = self.dag(after=False)
+        assert outcomes.forgotten(settle, ["claim"]) == ["outside"]
+
+    def test_who_comes_after_the_settlement_knows_that(self) -> None:
+        """It reports, perhaps."""
+        assert outcomes.forgotten(self.dag(after=True), ["claim"]) == []
+
+    def test_a_mapped_one_is_found_too(self) -> None:
+        """By what it is mapped over, or given to all of its indexes."""
+        with DAG("d", schedule=None):
+            sensor = PawnQueueSensor(task_id="claim", topic="orders")
+            settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+
+            @task
+            def work(claim: object) -> None:
+                """Work."""
+
+            @task
+            def outside(number: int, claim: object) -> None:
+                """Work too."""
+
+            work(sensor.output) >> settle
+            outside.partial(claim=sensor.output).expand(number=[1, 2])
+        assert outcomes.forgotten(settle, ["claim"]) == ["outside"]
+
+
+def test_what_to_do_with_failed_messages_is_checked_when_the_dag_is_parsed() -> None:
+    """A typo is no reason to do the work twice; a template is checked when it is rendered."""
+    with pytest.raises(ValueError, match="'requeue' or 'bury'"):
+        PawnQueueSettleOperator(task_id="settle", claim={}, on_failure="retry")
+    PawnQueueSettleOperator(task_id="settle", claim={}, on_failure="{{ params.how }}")
