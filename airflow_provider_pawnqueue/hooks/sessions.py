@@ -177,6 +177,7 @@ class Sessions:
         :raises LeaseLostError: it has ended, or was taken over.
         :raises ClaimBusyError: another process works on it, and goes on.
         """
+        self._refuse_to_children(reference)
         with self._turn(queue, reference):
             session = self.held(queue, reference)
             if session is None:
@@ -186,6 +187,22 @@ class Sessions:
                 logger.info("Working on claim %s of topic %s: %d messages.", claim.stem, claim.topic, len(claim))
             session.users += 1
             return session
+
+    def _refuse_to_children(self, reference: ClaimReference) -> None:
+        """Tell a process that its parent works on the claim: it would wait for the one that waits for it."""
+        named = reference.topic, reference.claim_id, reference.generation
+        for session in list(self._held.values()):
+            claim = session.claim
+            if session.pid == os.getppid() and (claim.topic, claim.claim_id, claim.generation) == named:
+                raise ClaimBusyError(
+                    f"Claim {claim.stem} of topic {claim.topic!r} is worked on by the process that has started this "
+                    "one: pass on its messages, or look at them here (messages(claim, shared=True)), and settle there.",
+                    claim_id=claim.claim_id,
+                    owner=claim.owner,
+                    retry_after=claim.seconds_left,
+                    topic=claim.topic,
+                    operation="attach",
+                )
 
     def end(self, session: Session) -> None:
         """Work on it no more; the last one who does so leaves it."""

@@ -48,8 +48,8 @@ class Part:
 class Outcome:
     """What became of the messages of all claims that are settled together."""
 
-    #: Why none of them is done, unless a task says of one that it is.
-    all_failed: str | None = None
+    #: Why none is done of what some tasks claimed, by their ids, unless a task says of one that it is.
+    all_failed: list[tuple[frozenset[str], str]] = field(default_factory=list)
     #: What failed tasks were given, and why they failed.
     parts: list[tuple[Part, str]] = field(default_factory=list)
     #: Why some are not done, by their ids, as tasks said.
@@ -66,21 +66,25 @@ class Outcome:
         """Whether it matters which messages are meant; else all fare alike."""
         return bool(self.parts or self.failed or self.done)
 
-    def fail(self, part: Part | None, why: str) -> None:
-        """Note that what a task was given is not done; None: nobody can tell what that was."""
+    def fail(self, part: Part | None, claim_tasks: frozenset[str], why: str) -> None:
+        """Note that what a task was given is not done; None: all that the tasks before it claimed, for all we know."""
         if part is None:
-            self.all_failed = self.all_failed or why
+            self.all_failed.append((claim_tasks, why))
         else:
             self.parts.append((part, why))
 
-    def failed_of(self, claim: tuple[str, str], ids: Sequence[str], known: Collection[str]) -> dict[str, str]:
+    def failed_of(
+        self, claim: tuple[str, str], claim_task: str | None, ids: Sequence[str], known: Collection[str]
+    ) -> dict[str, str]:
         """Return which messages of a claim are not done, and why.
 
         :param claim: its topic and id.
+        :param claim_task: the task that claimed, or None where nobody can tell.
         :param ids: its messages that are not settled.
         :param known: the messages of all claims that are settled together, those that are settled already included.
         """
-        whole = self.all_failed
+        meant = (why for tasks, why in self.all_failed if not tasks or claim_task is None or claim_task in tasks)
+        whole = next(meant, None)
         failed: dict[str, str] = {}
         for part, why in self.parts:
             if claim in part.claims or not part.ids <= set(known):
@@ -117,17 +121,18 @@ def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Out
     :param claim_tasks: the tasks that claimed, by id.
     """
     ti: Any = context["ti"]
-    tasks = _between(settle, set(claim_tasks))
+    claimers = frozenset(claim_tasks)
+    tasks = _between(settle, claimers)
     found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
     states = _of_this_index(found, settle, ti.map_index)
     single = {task_id for task_id, task in tasks.items() if not _is_mapped(task)}
-    outcome, skips = Outcome(), _Skips(ti, settle, states)
+    outcome, skips = Outcome(), _Skips(ti, settle, states, claimers)
     # In the order in which they ran: of several reasons the first one is told, and last that of who has not run at all.
     ordered = sorted(tasks.values(), key=lambda task: (len(task.get_flat_relative_ids(upstream=True)), task.task_id))
     ran = [
         (instance, parts)
         for task in ordered
-        for parts in [_Parts(ti, task)]
+        for parts in [_Parts(ti, task, claimers)]
         for instance in _instances(task.task_id, states, single)
     ]
     for instance, parts in sorted(ran, key=lambda each: each[0].state == "upstream_failed"):
@@ -135,10 +140,10 @@ def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Out
     return outcome
 
 
-def _between(settle: Any, claim_tasks: set[str]) -> dict[str, Any]:  # noqa: ANN401 - any operator
+def _between(settle: Any, claim_tasks: Collection[str]) -> dict[str, Any]:  # noqa: ANN401 - any operator
     upstream = {task.task_id: task for task in settle.get_flat_relatives(upstream=True)}
     below: set[str] = set()
-    for task_id in claim_tasks & upstream.keys():
+    for task_id in upstream.keys() & claim_tasks:
         below |= {task.task_id for task in upstream[task_id].get_flat_relatives(upstream=False)}
     found = {
         task_id: task
@@ -237,7 +242,7 @@ def _judge(outcome: Outcome, ti: Any, instance: _Instance, parts: _Parts, skips:
         why = f"{instance} was skipped by no task of its DAG: somebody marked it, or its run"
     else:
         why = f"{instance} failed: {_pulled(ti, instance, ERROR_KEY) or 'it ended without an error, killed perhaps'}"
-    outcome.fail(parts.of(instance.index), why)
+    outcome.fail(parts.of(instance.index), parts.claim_tasks, why)
 
 
 def _pulled(ti: Any, instance: _Instance, key: str) -> Any:  # noqa: ANN401 - Airflow's task instance, and whatever was pushed
@@ -249,9 +254,16 @@ def _pulled(ti: Any, instance: _Instance, key: str) -> Any:  # noqa: ANN401 - Ai
 class _Skips:
     """Which tasks the DAG itself has skipped."""
 
-    def __init__(self, ti: Any, settle: Any, states: Mapping[str, str | None]) -> None:  # noqa: ANN401 - Airflow's task instance, and any operator
+    def __init__(
+        self,
+        ti: Any,  # noqa: ANN401 - Airflow's task instance
+        settle: Any,  # noqa: ANN401 - any operator
+        states: Mapping[str, str | None],
+        claim_tasks: frozenset[str],
+    ) -> None:
         self._ti = ti
         self._states = states
+        self._claim_tasks = claim_tasks
         self._tasks: dict[str, Any] = {task.task_id: task for task in settle.get_flat_relatives(upstream=True)}
         self._single = {task_id for task_id, task in self._tasks.items() if not _is_mapped(task)}
         self._known: dict[str, bool] = {}
@@ -279,13 +291,13 @@ class _Skips:
             self._known[task_id] = (
                 str(getattr(rule := task.trigger_rule, "value", rule)) in _FOR_FAILURES
                 or any(self._left_out(task, before) for before in task.get_flat_relatives(upstream=True))
-                or any(self._was_skipped(before) for before in task.upstream_task_ids)
+                or any(self._was_skipped(task, before) for before in task.upstream_task_ids)
             )
         return self._known[task_id]
 
     def _left_out(self, task: Any, branch: Any) -> bool:  # noqa: ANN401 - any operators
         """Say whether a branch before a task has left it out."""
-        for instance in _instances(branch.task_id, self._states, self._single):
+        for instance in self._of(branch.task_id):
             told = _pulled(self._ti, instance, _BRANCH_KEY)
             if not isinstance(told, Mapping):
                 continue
@@ -296,16 +308,32 @@ class _Skips:
                 return True
         return False
 
-    def _was_skipped(self, task_id: str) -> bool:
-        """Say whether a task before one was skipped as the DAG meant it."""
-        skipped = [one for one in _instances(task_id, self._states, self._single) if one.state == _SKIPPED]
-        return any(self.is_meant(one, _Parts(self._ti, self._tasks[task_id])) for one in skipped)
+    def _was_skipped(self, task: Any, before: str) -> bool:  # noqa: ANN401 - any operator
+        """Say whether a task before one was skipped as the DAG meant it.
+
+        Where one of several claims is skipped, so is the work on all of them: ⚑ the others have messages all the same.
+        """
+        skipped = [one for one in self._of(before) if one.state == _SKIPPED]
+        parts = _Parts(self._ti, self._tasks[before], self._claim_tasks)
+        if before in self._claim_tasks:
+            claims = _claims_before(task, self._claim_tasks)
+            return bool(skipped) and not any(one.state == _DONE for claim in claims for one in self._of(claim))
+        return any(self.is_meant(one, parts) for one in skipped)
+
+    def _of(self, task_id: str) -> list[_Instance]:
+        return _instances(task_id, self._states, self._single)
+
+
+def _claims_before(task: Any, claim_tasks: Collection[str]) -> frozenset[str]:  # noqa: ANN401 - any operator
+    return frozenset(each.task_id for each in task.get_flat_relatives(upstream=True) if each.task_id in claim_tasks)
 
 
 class _Parts:
     """Which messages each index of a mapped task was given."""
 
-    def __init__(self, ti: Any, task: Any) -> None:  # noqa: ANN401 - Airflow's task instance, and any operator
+    def __init__(self, ti: Any, task: Any, claim_tasks: Collection[str]) -> None:  # noqa: ANN401 - Airflow's task instance, and any operator
+        #: The tasks before it that have claimed.
+        self.claim_tasks = _claims_before(task, claim_tasks)
         self._ti = ti
         self._task = task
         self._items: Sequence[Any] | None = None
@@ -323,14 +351,21 @@ class _Parts:
 
     @property
     def are_none(self) -> bool:
-        """Whether it was mapped over nothing, as far as that can be told."""
-        return not self._given
+        """Whether it was mapped over nothing: one list is empty, of several too. In doubt it was not."""
+        return any(self._is_empty(given) for given in _inputs(self._task))
 
     @property
     def _given(self) -> Sequence[Any]:
         if self._items is None:
             self._items = self._mapped_over()
         return self._items
+
+    def _is_empty(self, given: Any) -> bool:  # noqa: ANN401 - a list, a dict, or an XComArg
+        if isinstance(given, (Sequence, Mapping)):
+            return not given
+        sources = [(source, key) for source, key in XComArg.iter_xcom_references(given) if not _is_mapped(source)]
+        pulled = [self._ti.xcom_pull(task_ids=source.task_id, key=key) for source, key in sources]
+        return any(isinstance(each, (Sequence, Mapping)) and not each for each in pulled)
 
     def _mapped_over(self) -> Sequence[Any]:
         """Return what the task is mapped over, if it is one list: of several, nobody can tell the order."""
@@ -346,20 +381,28 @@ class _Parts:
         return found if isinstance(found, Sequence) and not isinstance(found, str) else ()
 
 
-def _expanded(task: Any) -> Any:  # noqa: ANN401 - any operator, and a list or an XComArg
-    group = task.get_closest_mapped_task_group()
+def _inputs(task: Any) -> list[Any]:  # noqa: ANN401 - any operator, and lists or XComArgs
+    """Return what a task is mapped over, or the group in which it stands."""
     if getattr(task, "is_mapped", False):
-        if group is not None:
-            return None  # mapped twice over
         inputs = [getattr(task, name, None) for name in ("op_kwargs_expand_input", "expand_input")]
     else:
-        inputs = [getattr(group, "_expand_input", None)]
-    for each in inputs:
-        value = getattr(each, "value", None)
-        if isinstance(value, Mapping) and len(value) == 1:
-            [given] = value.values()
-            return given
-    return None
+        inputs = [getattr(task.get_closest_mapped_task_group(), "_expand_input", None)]
+    values = [value for each in inputs if (value := getattr(each, "value", None)) is not None]
+    # A task of the TaskFlow API has both, and one of them is empty.
+    return [given for value in values for given in (value.values() if isinstance(value, Mapping) else [value])]
+
+
+def _expanded(task: Any) -> Any:  # noqa: ANN401 - any operator, and a list or an XComArg
+    if getattr(task, "is_mapped", False) and task.get_closest_mapped_task_group() is not None:
+        return None  # mapped twice over
+    given = _inputs(task)
+    return given[0] if len(given) == 1 and not _is_of_kwargs(task) else None
+
+
+def _is_of_kwargs(task: Any) -> bool:  # noqa: ANN401 - any operator
+    """Say whether it is mapped over all its arguments: nobody can tell which of them is a message."""
+    found = [getattr(task, name, None) for name in ("op_kwargs_expand_input", "expand_input")]
+    return any(each is not None and not isinstance(each.value, Mapping) for each in found)
 
 
 def _part(item: Any) -> Part | None:  # noqa: ANN401 - what a task was given

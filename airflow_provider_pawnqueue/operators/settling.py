@@ -272,7 +272,8 @@ class PawnQueueSettleOperator(ClaimOperator):
         ended = not held and any(how != "acked" for how in held.decided.values())
         if ended and owner is not None and owner.clear_number < self._clear_number:
             self._outdated.append(held.stem)
-        failed = outcome.failed_of((held.topic, held.claim_id), held.ids, known)
+        claimer = owner.task_id if owner is not None and owner.task_id in self.claim_tasks else None
+        failed = outcome.failed_of((held.topic, held.claim_id), claimer, held.ids, known)
         for message, why in failed.items():
             self.log.info("Message %s was not done: %s", message, self.reason or why)
         return self.hook.queue.settle(

@@ -381,6 +381,21 @@ time.sleep(60)
 """
 
 
+FORKED = f"""{WORK}
+import multiprocessing
+def child():
+    try:
+        work()
+    except Exception as error:
+        say(type(error).__name__, error)
+    say(len(hook.messages(claim, shared=True)))
+work()
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+"""
+
+
 class Scene:
     """A claim in a store behind HTTP, and processes that work on it."""
 
@@ -477,3 +492,15 @@ def test_a_task_without_a_supervisor_that_works_on_is_killed(scene: Scene) -> No
         time.sleep(0.1)
     assert not Path(f"/proc/{pid}").exists()
     supervisor.communicate()
+
+
+@pytest.mark.slow
+def test_a_child_of_a_task_does_not_wait_for_it(scene: Scene) -> None:
+    """They would wait for each other: it is told so at once, and may look."""
+    parent = scene.start(FORKED)
+    assert scene.told(parent).endswith(" 3")
+    began = time.monotonic()
+    assert scene.told(parent).startswith("ClaimBusyError Claim mine.0 of topic 'orders' is worked on by the process")
+    assert scene.told(parent) == "3"
+    assert time.monotonic() - began < 10
+    parent.communicate()

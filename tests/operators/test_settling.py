@@ -462,6 +462,98 @@ def test_a_settlement_in_a_mapped_group(queue: SyncPawnQueue) -> None:
         settle.execute(context_of(FakeTask(settle.task_id, states=states, map_index=0)))
 
 
+def test_mapped_over_several_lists(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which one is empty; or over arguments, of which there are none."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+
+    class Several(Play):
+        def work(self, claim: Any) -> None:
+            reading = PawnQueueMessagesOperator(task_id="messages", claim=claim)
+
+            @task
+            def work(message: Any, part: int = 0) -> None: ...
+
+            work.expand(message=reading.output, part=[1, 2])
+            work.override(task_id="more").expand_kwargs(reading.output)
+
+    for over, acked in (([], True), ([{"message": 1}], False)):
+        claim, play = claim_of(queue, 1), Several()
+        if acked:
+            assert mapped(claim, over, play, work="skipped", more="skipped").ended(claim)["acked"] == 1
+        else:
+            with pytest.raises(AirflowFailException, match=r"more \(skipped\), work \(skipped\)"):
+                mapped(claim, over, play, work="skipped", more="skipped").ended(claim)
+
+
+class Pair:
+    """Two sensors, and one settlement; work on each, or on both."""
+
+    def __init__(self, queue: SyncPawnQueue, *, together: bool) -> None:
+        queue.create_topic("other")
+        with DAG("dag", schedule=None):
+            sensors = [PawnQueueSensor(task_id=name, topic=name) for name in (TOPIC, "other")]
+            self.settle = PawnQueueSettleOperator(task_id="settle", claim=[sensor.output for sensor in sensors])
+
+            @task
+            def work(claims: Any) -> None: ...
+
+            if together:
+                work([sensor.output for sensor in sensors]) >> self.settle
+            else:
+                for sensor in sensors:
+                    work.override(task_id=f"work_on_{sensor.task_id}")(sensor.output) >> self.settle
+
+    def ended(self, claims: Any, **states: str | None) -> dict[str, int]:
+        """Let the tasks have ended so, and settle."""
+        self.settle.claim = claims
+        return self.settle.execute(context_of(FakeTask("settle", states=states)))
+
+
+def test_one_of_two_claims_is_skipped(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is the work on both: nobody has worked on what the other one has."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    claim = claim_of(queue, 2, task_id=TOPIC)
+    states = {TOPIC: "success", "other": "skipped", "work": "skipped"}
+    with pytest.raises(AirflowFailException, match=r"2 given back.*work \(skipped\)"):
+        Pair(queue, together=True).ended([claim, None], **states)
+    assert left(queue) == (2, 0, 0)
+
+
+def test_one_of_two_claims_is_skipped_with_its_own_work(queue: SyncPawnQueue) -> None:
+    """The work on the other one is done."""
+    claim = claim_of(queue, 2, task_id=TOPIC)
+    states = {TOPIC: "success", "other": "skipped", "work_on_orders": "success", "work_on_other": "skipped"}
+    assert Pair(queue, together=False).ended([claim, None], **states)["acked"] == 2
+
+
+def test_the_work_on_one_of_two_claims_has_failed(queue: SyncPawnQueue) -> None:
+    """It speaks for what was claimed before it alone."""
+    pair = Pair(queue, together=False)
+    claims = [claim_of(queue, 2, task_id=TOPIC), claim_of(queue, 3, topic="other", task_id="other")]
+    states = {TOPIC: "success", "other": "success", "work_on_orders": "success", "work_on_other": "failed"}
+    with pytest.raises(AirflowFailException, match="2 acked, 0 buried, 3 given back"):
+        pair.ended(claims, **states)
+    assert (left(queue), left(queue, "other")) == ((0, 0, 0), (3, 0, 0))
+
+
+def test_one_of_mapped_claims_is_skipped(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow skips all work that is mapped over them."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    with DAG("dag", schedule=None):
+        sensor = PawnQueueSensor.partial(task_id="claim", soft_fail=True).expand(topic=[TOPIC, "other"])
+
+        @task
+        def work(claim: Any) -> None: ...
+
+        settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+        work.expand(claim=sensor.output) >> settle
+    settle.claim = [claim_of(queue, 2)]
+    ti = FakeTask("settle", states={"claim_0": "success", "claim_1": "skipped", "work": "skipped"})
+    ti.xcom_push(SKIPPED_KEY, value=True, task_id="claim", map_index=1)
+    with pytest.raises(AirflowFailException, match=r"2 given back.*work \(skipped\)"):
+        settle.execute(context_of(ti))
+
+
 def test_what_clears_up_has_failed(queue: SyncPawnQueue) -> None:
     """A teardown of the user's own, whose failure is no run's: the work is done."""
     with DAG("dag", schedule=None) as dag, claimed(TOPIC, group_id="g") as claim:
