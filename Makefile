@@ -83,14 +83,14 @@ test-fast: $(STAMP)  ## the inner loop: no servers, nothing slow
 	@echo "== fast tests"; $(PYTEST) -m "not airflow and not servers and not ceph and not own_store and not slow"
 
 test-airflow: $(STAMP)  ## the tests that start a real Airflow, beside a real S3 server
-	@echo "== tests on a real Airflow"; $(PYTEST) -m "airflow and not full" tests/airflow
+	@echo "== tests on a real Airflow"; $(PYTEST) -m "airflow and not full" tests/e2e/airflow
 
 # The warnings of an old Airflow, and of what is newer than it, are nobody's here. It starts a watcher when it has parsed
 # the DAG for the second time, and the tests' Airflow parses a file that does not change only once: not on_arrival.
 test-compat: $(OLD_STAMP)  ## the tests of Airflow's layer on the oldest Airflow that is claimed, and its DAGs for real
 	@echo "== tests on $$($(OLD)/bin/python -m pip list 2>/dev/null | grep '^apache-airflow ' | tr -s ' ')"
 	@$(OLD)/bin/python -m pytest -W ignore -m "not airflow" $(OLD_TESTS)
-	@echo "== the example DAGs on it"; $(OLD)/bin/python -m pytest -W ignore -k "not on_arrival" tests/airflow/test_examples.py
+	@echo "== the example DAGs on it"; $(OLD)/bin/python -m pytest -W ignore -k "not on_arrival" tests/e2e/airflow/test_examples.py
 
 $(OLD_STAMP): pyproject.toml $(OLD_PINS)
 	@echo "== $(OLD): the oldest Airflow that is claimed (about 200 packages; a few minutes)"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from airflow_provider_pawnqueue.engine import SyncPawnQueue
-from tests.airflow.journal import Journal
+from tests.e2e.airflow.journal import Journal
 from tools.kit.airflow import Airflow
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Partitioned assets came with Airflow 3.2.
 HAS_PARTITIONS = hasattr(airflow_sdk, "PartitionedAssetTimetable")
-EXAMPLES = Path(__file__).parents[2] / "dags_example"
+EXAMPLES = Path(__file__).parents[3] / "dags_example"
 
 pytestmark = [pytest.mark.airflow, pytest.mark.servers, pytest.mark.timeout(600)]
 

@@ -17,7 +17,7 @@ from tools.kit.airflow.leftovers import descendants, marked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 pytestmark = [pytest.mark.airflow, pytest.mark.servers, pytest.mark.timeout(300)]
 
