@@ -203,6 +203,8 @@ class PawnQueueSettleOperator(ClaimOperator):
         super().__init__(claim=claim, **kwargs)
         if "{{" not in str(on_failure) and on_failure not in _ON_FAILURE:
             raise ValueError(f"on_failure={on_failure!r}: pass 'requeue' or 'bury'.")
+        # What is claimed is settled, whatever became of the run before.
+        self.depends_on_past = False
         self.on_failure = on_failure
         self.delay = delay
         self.reason = reason

@@ -122,7 +122,13 @@ class PawnQueueEventTrigger(BaseEventTrigger):
         from airflow_provider_pawnqueue.triggers import waiting  # noqa: PLC0415 - loaded by now
 
         while True:
-            backlog = await waiting.backlog_of(self)
+            try:
+                backlog = await waiting.backlog_of(self)
+            except Exception as error:
+                self.log.error("The bell of topic %s fails, and is made anew: %s", self.topic, error)  # noqa: TRY400 - its sentence says it all
+                # Airflow makes it anew at once, and again, for as long as somebody watches.
+                await asyncio.sleep(self.ring_every)
+                raise
             yield TriggerEvent(
                 {
                     "topic": self.topic,

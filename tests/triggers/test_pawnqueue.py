@@ -195,7 +195,16 @@ async def test_it_rings_again_while_there_is_a_backlog(queue: SyncPawnQueue) -> 
 async def test_the_bell_raises(queue: SyncPawnQueue) -> None:
     """An error is no event: that would start a run."""
     with pytest.raises(TopicNotFoundError, match="nowhere"):
-        await event_of(PawnQueueEventTrigger(topic="nowhere"))
+        await event_of(PawnQueueEventTrigger(topic="nowhere", ring_every=0.1))
+
+
+async def test_the_bell_raises_no_oftener_than_it_rings(queue: SyncPawnQueue) -> None:
+    """Airflow makes it anew each time, at once: that would be a request and a traceback every two seconds."""
+    raising = asyncio.ensure_future(event_of(PawnQueueEventTrigger(topic="nowhere", ring_every=1.5)))
+    await asyncio.sleep(1.0)
+    assert not raising.done()
+    with pytest.raises(TopicNotFoundError):
+        await raising
 
 
 async def test_common_messaging_finds_it(queue: SyncPawnQueue) -> None:
