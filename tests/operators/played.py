@@ -1,0 +1,97 @@
+"""A claim, a DAG that works on it and settles it, and what became of its tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from airflow_provider_pawnqueue.operators.pawnqueue import (
+    PawnQueueMessagesOperator,
+    PawnQueueSettleOperator,
+)
+from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from tests.support.airflow import TOPIC, FakeTask, context_of
+
+NOBODY = context_of(FakeTask("any"))
+
+
+def claim_of(queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_id: str = "claim") -> dict[str, Any]:
+    """Publish and claim so many, as the sensor does; with the messages."""
+    queue.publish(topic, [{"n": number, "id": f"order-{number}"} for number in range(count)])
+    sensor = PawnQueueSensor(task_id=task_id, topic=topic, deferrable=False, poke_interval=0.05, timeout=5)
+    claim: dict[str, Any] = sensor.execute(context_of(FakeTask(task_id)))
+    return claim
+
+
+def ids_of(claim: dict[str, Any]) -> list[str]:
+    """The ids of its messages."""
+    return [message["id"] for message in claim["messages"]]
+
+
+def left(queue: SyncPawnQueue, topic: str = TOPIC) -> tuple[int, int, int]:
+    """How many there are to be had, in flight, and dead."""
+    stats = queue.stats(topic)
+    return stats.pending, stats.in_flight, stats.dead
+
+
+def reasons(queue: SyncPawnQueue) -> dict[int, str]:
+    """Why dead letters are dead, by the number in them."""
+    return {
+        letter.message.payload["n"]: letter.reason for letter in queue.dead_letters(TOPIC).letters if letter.message
+    }
+
+
+class Play:
+    """A DAG of a sensor, work, and a settlement, and what became of its tasks."""
+
+    def __init__(self, **more: Any) -> None:
+        with DAG("dag", schedule=None) as self.dag:
+            self.sensor = PawnQueueSensor(task_id="claim", topic=TOPIC)
+            self.work(self.sensor.output)
+            self.settle = PawnQueueSettleOperator(task_id="settle", claim=self.sensor.output, **more)
+            for one in list(self.dag.tasks):
+                if one.task_id not in ("claim", "settle") and not one.downstream_task_ids:
+                    one >> self.settle
+        self.ti = FakeTask("settle", states={"claim": "success", "settle": "running"})
+
+    def work(self, claim: Any) -> None:
+        """What is between the claim and its settlement."""
+
+        @task
+        def work(claim: Any) -> None: ...
+
+        @task
+        def after() -> None: ...
+
+        work(claim) >> after()
+
+    def ended(self, claim: Any, **states: str | None) -> dict[str, int]:
+        """Let the tasks have ended so, and settle."""
+        self.ti.states |= states
+        self.settle.claim = claim
+        return self.settle.execute(context_of(self.ti))
+
+
+class Mapped(Play):
+    """The same, with work that is mapped over something."""
+
+    over: Any = None
+
+    def work(self, claim: Any) -> None:
+        """What is between the claim and its settlement."""
+        reading = PawnQueueMessagesOperator(task_id="messages", claim=claim)
+
+        @task
+        def work(message: Any) -> None: ...
+
+        work.expand(message=reading.output)
+
+
+def mapped(claim: dict[str, Any], over: Any, play: Play | None = None, **states: str) -> Play:
+    """A mapped task that was given these, and what became of its indexes."""
+    play = Mapped(on_failure="bury") if play is None else play
+    play.ti.xcom_push("return_value", over, task_id="messages")
+    play.ti.states |= {"messages": "success"} | states
+    return play

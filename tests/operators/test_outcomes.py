@@ -1,0 +1,480 @@
+"""What becomes of messages, by what became of the tasks that were given them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import DAG, TriggerRule, task, task_group
+
+from airflow_provider_pawnqueue.decorators import claimed
+from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.operators import outcomes
+from airflow_provider_pawnqueue.operators.pawnqueue import (
+    PawnQueueMessagesOperator,
+    PawnQueueSettleOperator,
+)
+from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from tests.operators.played import Mapped, Play, claim_of, ids_of, left, mapped, reasons
+from tests.support.airflow import TOPIC, FakeTask, context_of
+
+
+def test_all_went_well(queue: SyncPawnQueue) -> None:
+    """Everything is acked, by a reference alone."""
+    claim = claim_of(queue)
+    assert Play().ended(claim, work="success", after="success") == {"acked": 3, "buried": 0, "released": 0}
+    assert left(queue) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ({"work": "failed", "after": "upstream_failed"}, r"work \(failed\), after \(upstream_failed\)"),
+        ({"work": "success", "after": "failed"}, r"after \(failed\)"),
+        ({"work": "success", "after": None}, r"after \(not run\)"),
+    ],
+    ids=repr,
+)
+def test_a_task_failed(queue: SyncPawnQueue, states: dict[str, Any], told: str) -> None:
+    """Everything is given back, and the settlement fails after that, so that the run does."""
+    claim = claim_of(queue)
+    with pytest.raises(AirflowFailException, match=told):
+        Play().ended(claim, **states)
+    assert left(queue) == (3, 0, 0)
+
+
+def test_skipped_is_done(queue: SyncPawnQueue) -> None:
+    """A task that has skipped itself had nothing to do, and what comes after it neither."""
+    claim, play = claim_of(queue), Play()
+    play.ti.xcom_push(SKIPPED_KEY, value=True, task_id="work")
+    assert play.ended(claim, work="skipped", after="skipped")["acked"] == 3
+
+
+def test_skipped_by_a_branch_is_done(queue: SyncPawnQueue) -> None:
+    """Whether the branch tells what it has left out, or what it has followed."""
+    for told in ({"skipped": ["after"]}, {"followed": ["other"]}):
+        claim, play = claim_of(queue), Play()
+        play.ti.xcom_push("skipmixin_key", told, task_id="work")
+        assert play.ended(claim, work="success", after="skipped")["acked"] == 3
+
+
+def test_a_handler_of_failures_is_skipped(queue: SyncPawnQueue) -> None:
+    """As nothing has failed."""
+    claim, play = claim_of(queue), Play()
+    play.dag.get_task("after").trigger_rule = TriggerRule.ONE_FAILED
+    assert play.ended(claim, work="success", after="skipped")["acked"] == 3
+
+
+@pytest.mark.parametrize("states", [{"work": "skipped", "after": "skipped"}, {"work": "success", "after": "skipped"}])
+def test_skipped_by_hand_is_not_done(
+    queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, states: dict[str, str]
+) -> None:
+    """Airflow skips what has yet to run of a run that somebody marks as failed: nobody has worked on it."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    claim, play = claim_of(queue), Play()
+    play.ti.xcom_push("skipmixin_key", {"followed": ["after"]}, task_id="work")
+    with pytest.raises(AirflowFailException, match=r"3 given back.*after \(skipped\)"):
+        play.ended(claim, **states)
+    assert left(queue) == (3, 0, 0)
+
+
+def test_mapped_work_that_was_skipped_by_hand(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it was expanded, and one index of it."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    claim = claim_of(queue, 2)
+    with pytest.raises(AirflowFailException, match=r"work \(skipped\)"):
+        mapped(claim, claim["messages"], work="skipped").ended(claim)
+    claim = claim_of(queue, 2)
+    with pytest.raises(AirflowFailException, match=r"work\[1\] \(skipped\)"):
+        mapped(claim, claim["messages"], Mapped(), work_0="success", work_1="skipped").ended(claim)
+
+
+def test_a_task_is_slow_to_say_that_it_has_skipped_itself(queue: SyncPawnQueue) -> None:
+    """It says so when its state is known already, after its callbacks: that is waited for."""
+    claim, play = claim_of(queue), Play()
+    timer = threading.Timer(0.8, play.ti.xcom_push, (SKIPPED_KEY, True, "work"))
+    timer.start()
+    assert play.ended(claim, work="skipped", after="skipped")["acked"] == 3
+    timer.join()
+
+
+def test_buried_with_the_exception(queue: SyncPawnQueue) -> None:
+    """The dead letter tells why."""
+    claim, play = claim_of(queue, 2), Play(on_failure="bury")
+    play.ti.xcom_push(ERROR_KEY, "ValueError: no address", task_id="work")
+    with pytest.raises(AirflowFailException, match="2 buried"):
+        play.ended(claim, work="failed", after="upstream_failed")
+    assert reasons(queue) == dict.fromkeys(range(2), "work failed: ValueError: no address")
+
+
+def test_killed_without_a_word(queue: SyncPawnQueue) -> None:
+    """A task that was killed leaves no exception, which is said."""
+    claim = claim_of(queue, 1)
+    with pytest.raises(AirflowFailException):
+        Play(on_failure="bury").ended(claim, work="failed", after="upstream_failed")
+    assert "killed perhaps" in reasons(queue)[0]
+
+
+def test_a_reason_and_a_delay_of_the_users(queue: SyncPawnQueue) -> None:
+    """They are taken as they are, also as a template leaves them."""
+    claim = claim_of(queue, 1)
+    with pytest.raises(AirflowFailException):
+        Play(delay="60", reason="because").ended(claim, work="failed", after="upstream_failed")
+    assert queue.stats(TOPIC).delayed == 1
+
+
+def test_each_index_speaks_for_its_message(queue: SyncPawnQueue) -> None:
+    """The ones that failed are buried with their own exceptions, the others acked."""
+    claim = claim_of(queue, 4)
+    play = mapped(claim, claim["messages"], work_0="success", work_1="failed", work_2="success", work_3="failed")
+    play.ti.xcom_push(ERROR_KEY, "ValueError: one", task_id="work", map_index=1)
+    play.ti.xcom_push(ERROR_KEY, "ValueError: three", task_id="work", map_index=3)
+    with pytest.raises(AirflowFailException, match=r"2 acked, 2 buried.*work\[1\] \(failed\), work\[3\] \(failed\)"):
+        play.ended(claim)
+    assert reasons(queue) == {1: "work[1] failed: ValueError: one", 3: "work[3] failed: ValueError: three"}
+    assert left(queue) == (0, 0, 2)
+
+
+def test_each_index_speaks_for_its_batch(queue: SyncPawnQueue) -> None:
+    """So many messages each."""
+    claim = claim_of(queue, 5)
+    over = [claim["messages"][:2], claim["messages"][2:4], claim["messages"][4:]]
+    with pytest.raises(AirflowFailException):
+        mapped(claim, over, work_0="success", work_1="failed", work_2="success").ended(claim)
+    assert sorted(reasons(queue)) == [2, 3]
+
+
+def test_mapped_over_ids(queue: SyncPawnQueue) -> None:
+    """The ids of messages will do."""
+    claim = claim_of(queue, 3)
+    with pytest.raises(AirflowFailException):
+        mapped(claim, ids_of(claim), work_0="success", work_1="success", work_2="failed").ended(claim)
+    assert sorted(reasons(queue)) == [2]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda message: message["payload"],  # has an "id", which is no message's
+        lambda message: message["payload"]["id"],
+        lambda message: message["payload"]["n"],
+        lambda message: [message, message["payload"]],
+        lambda message: [] if message else None,
+    ],
+)
+def test_mapped_over_something_else(queue: SyncPawnQueue, of: Any) -> None:
+    """Nobody can tell for which messages an index speaks: none of them is done."""
+    claim = claim_of(queue, 3)
+    over = [of(message) for message in claim["messages"]]
+    with pytest.raises(AirflowFailException):
+        mapped(claim, over, work_0="success", work_1="failed", work_2="success").ended(claim)
+    assert left(queue) == (0, 0, 3)
+
+
+def test_mapped_over_nothing(queue: SyncPawnQueue) -> None:
+    """A task without an index was skipped; one whose input failed was not run, and none is done."""
+    claim = claim_of(queue, 2)
+    assert mapped(claim, [], work="skipped").ended(claim)["acked"] == 2
+    claim = claim_of(queue, 2)
+    with pytest.raises(AirflowFailException):
+        mapped(claim, [], Mapped(), work="upstream_failed", messages="failed").ended(claim)
+    assert left(queue) == (2, 0, 0)
+
+
+def test_settled_before_by_its_task(queue: SyncPawnQueue) -> None:
+    """What a mapped task has acked itself before it failed concerns no other message."""
+    claim = claim_of(queue, 3)
+    PawnQueueHook().ack(claim, [ids_of(claim)[1]])
+    with pytest.raises(AirflowFailException):
+        mapped(claim, claim["messages"], work_0="success", work_1="failed", work_2="success").ended(claim)
+    assert left(queue) == (0, 0, 0)
+
+
+def test_a_mapped_group(queue: SyncPawnQueue) -> None:
+    """A task in a mapped group speaks for what its group was given."""
+
+    class Grouped(Play):
+        def work(self, claim: Any) -> None:
+            reading = PawnQueueMessagesOperator(task_id="messages", claim=claim)
+
+            @task
+            def step(message: Any) -> None: ...
+
+            @task_group
+            def each(message: Any) -> None:
+                step(message)
+
+            each.expand(message=reading.output)
+
+    claim = claim_of(queue, 3)
+    play = Grouped(on_failure="bury")
+    play.ti.xcom_push("return_value", claim["messages"], task_id="messages")
+    states = {"messages": "success", "each.step_0": "success", "each.step_1": "failed", "each.step_2": "success"}
+    with pytest.raises(AirflowFailException):
+        play.ended(claim, **states)
+    assert sorted(reasons(queue)) == [1]
+
+
+def test_a_task_named_like_an_index(queue: SyncPawnQueue) -> None:
+    """A single task "work_7" is no index of a mapped "work"."""
+
+    class Named(Mapped):
+        def work(self, claim: Any) -> None:
+            super().work(claim)
+
+            @task(task_id="work_7")
+            def other(claim: Any) -> None: ...
+
+            other(claim)
+
+    claim = claim_of(queue, 2)
+    play = mapped(claim, claim["messages"], Named(), work_0="success", work_1="success", work_7="success")
+    assert play.ended(claim)["acked"] == 2
+
+
+def test_reported_by_its_task(queue: SyncPawnQueue) -> None:
+    """A task that knows better says which are done and which are not, whether it succeeds or fails."""
+    claim = claim_of(queue, 3)
+    first, second, _ = ids_of(claim)
+    play = Play(on_failure="bury")
+    play.ti.xcom_push(REPORT_KEY, {"failed": {second: "no stock"}, "done": []}, task_id="work")
+    assert play.ended(claim, work="success", after="success") == {"acked": 2, "buried": 1, "released": 0}
+    assert reasons(queue) == {1: "work: no stock"}
+
+    claim = claim_of(queue, 3)
+    first, second, _ = ids_of(claim)
+    play = Play()
+    play.ti.xcom_push(REPORT_KEY, {"failed": {second: "no stock"}, "done": [first]}, task_id="work")
+    with pytest.raises(AirflowFailException, match="1 acked, 0 buried, 2 given back"):
+        play.ended(claim, work="failed", after="upstream_failed")
+
+
+def test_a_report_of_something_else(queue: SyncPawnQueue) -> None:
+    """What is no message of the claim may be any of them: none is done."""
+    claim = claim_of(queue, 2)
+    play = Play(on_failure="bury")
+    play.ti.xcom_push(REPORT_KEY, {"failed": {"order-1": "no stock"}}, task_id="work")
+    play.ended(claim, work="success", after="success")
+    assert "order-1" in reasons(queue)[0]
+    assert left(queue) == (0, 0, 2)
+
+
+def test_mapped_over_claims(queue: SyncPawnQueue) -> None:
+    """An index that was given a claim speaks for that one."""
+    queue.create_topic("other")
+    claims = [claim_of(queue, 2), claim_of(queue, 2, topic="other")]
+    play = mapped(claims[0], claims, Mapped(), work_0="success", work_1="failed")
+    with pytest.raises(AirflowFailException):
+        play.ended(claims)
+    assert (left(queue), left(queue, "other")) == ((0, 0, 0), (2, 0, 0))
+
+
+def test_work_beside_the_settlement(queue: SyncPawnQueue) -> None:
+    """Nobody has said that it comes before: it is under way, and nothing is acked."""
+    with DAG("dag", schedule=None):
+        sensor = PawnQueueSensor(task_id="claim", topic=TOPIC)
+
+        @task
+        def work(claim: Any) -> None: ...
+
+        work(sensor.output)
+        settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+    settle.claim = claim_of(queue, 2)
+    ti = FakeTask("settle", states={"claim": "success", "work": "running"})
+    with pytest.raises(AirflowFailException, match="work would work on the claim beside this"):
+        settle.execute(context_of(ti))
+    assert left(queue) == (0, 2, 0)
+
+
+def test_a_settlement_in_a_mapped_group(queue: SyncPawnQueue) -> None:
+    """It goes by its own index: the others have claims of their own, and may be under way."""
+    with DAG("dag", schedule=None) as dag:
+
+        @task_group
+        def each(topic: str) -> None:
+            with claimed(topic) as claim:
+
+                @task
+                def work(claim: Any) -> None: ...
+
+                work(claim)
+
+        each.expand(topic=[TOPIC, "other", "more"])
+    settle: Any = dag.get_task("each.claimed.settle")
+    states: dict[str, str | None] = {f"each.claimed.claim_{index}": "success" for index in range(3)}
+    states |= {"each.claimed.work_0": "failed", "each.claimed.work_1": "success", "each.claimed.work_2": "running"}
+    settle.claim = claim_of(queue, 2)
+    assert settle.execute(context_of(FakeTask(settle.task_id, states=states, map_index=1)))["acked"] == 2
+    settle.claim = claim_of(queue, 2)
+    with pytest.raises(AirflowFailException, match=r"2 given back.*work\[0\] \(failed\)\."):
+        settle.execute(context_of(FakeTask(settle.task_id, states=states, map_index=0)))
+
+
+def test_mapped_over_several_lists(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which one is empty; or over arguments, of which there are none."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+
+    class Several(Play):
+        def work(self, claim: Any) -> None:
+            reading = PawnQueueMessagesOperator(task_id="messages", claim=claim)
+
+            @task
+            def work(message: Any, part: int = 0) -> None: ...
+
+            work.expand(message=reading.output, part=[1, 2])
+            work.override(task_id="more").expand_kwargs(reading.output)
+
+    for over, acked in (([], True), ([{"message": 1}], False)):
+        claim, play = claim_of(queue, 1), Several()
+        if acked:
+            assert mapped(claim, over, play, work="skipped", more="skipped").ended(claim)["acked"] == 1
+        else:
+            with pytest.raises(AirflowFailException, match=r"more \(skipped\), work \(skipped\)"):
+                mapped(claim, over, play, work="skipped", more="skipped").ended(claim)
+
+
+class Pair:
+    """Two sensors, and one settlement; work on each, or on both."""
+
+    def __init__(self, queue: SyncPawnQueue, *, together: bool) -> None:
+        queue.create_topic("other")
+        with DAG("dag", schedule=None):
+            sensors = [PawnQueueSensor(task_id=name, topic=name) for name in (TOPIC, "other")]
+            self.settle = PawnQueueSettleOperator(task_id="settle", claim=[sensor.output for sensor in sensors])
+
+            @task
+            def work(claims: Any) -> None: ...
+
+            if together:
+                work([sensor.output for sensor in sensors]) >> self.settle
+            else:
+                for sensor in sensors:
+                    work.override(task_id=f"work_on_{sensor.task_id}")(sensor.output) >> self.settle
+
+    def ended(self, claims: Any, **states: str | None) -> dict[str, int]:
+        """Let the tasks have ended so, and settle."""
+        self.settle.claim = claims
+        return self.settle.execute(context_of(FakeTask("settle", states=states)))
+
+
+def test_one_of_two_claims_is_skipped(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is the work on both: nobody has worked on what the other one has."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    claim = claim_of(queue, 2, task_id=TOPIC)
+    states = {TOPIC: "success", "other": "skipped", "work": "skipped"}
+    with pytest.raises(AirflowFailException, match=r"2 given back.*work \(skipped\)"):
+        Pair(queue, together=True).ended([claim, None], **states)
+    assert left(queue) == (2, 0, 0)
+
+
+def test_one_of_two_claims_is_skipped_with_its_own_work(queue: SyncPawnQueue) -> None:
+    """The work on the other one is done."""
+    claim = claim_of(queue, 2, task_id=TOPIC)
+    states = {TOPIC: "success", "other": "skipped", "work_on_orders": "success", "work_on_other": "skipped"}
+    assert Pair(queue, together=False).ended([claim, None], **states)["acked"] == 2
+
+
+def test_the_work_on_one_of_two_claims_has_failed(queue: SyncPawnQueue) -> None:
+    """It speaks for what was claimed before it alone."""
+    pair = Pair(queue, together=False)
+    claims = [claim_of(queue, 2, task_id=TOPIC), claim_of(queue, 3, topic="other", task_id="other")]
+    states = {TOPIC: "success", "other": "success", "work_on_orders": "success", "work_on_other": "failed"}
+    with pytest.raises(AirflowFailException, match="2 acked, 0 buried, 3 given back"):
+        pair.ended(claims, **states)
+    assert (left(queue), left(queue, "other")) == ((0, 0, 0), (3, 0, 0))
+
+
+def test_one_of_mapped_claims_is_skipped(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow skips all work that is mapped over them."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    with DAG("dag", schedule=None):
+        sensor = PawnQueueSensor.partial(task_id="claim", soft_fail=True).expand(topic=[TOPIC, "other"])
+
+        @task
+        def work(claim: Any) -> None: ...
+
+        settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+        work.expand(claim=sensor.output) >> settle
+    settle.claim = [claim_of(queue, 2)]
+    ti = FakeTask("settle", states={"claim_0": "success", "claim_1": "skipped", "work": "skipped"})
+    ti.xcom_push(SKIPPED_KEY, value=True, task_id="claim", map_index=1)
+    with pytest.raises(AirflowFailException, match=r"2 given back.*work \(skipped\)"):
+        settle.execute(context_of(ti))
+
+
+def test_what_clears_up_has_failed(queue: SyncPawnQueue) -> None:
+    """A teardown of the user's own, whose failure is no run's: the work is done."""
+    with DAG("dag", schedule=None) as dag, claimed(TOPIC, group_id="g") as claim:
+
+        @task
+        def up() -> None: ...
+
+        @task
+        def work(claim: Any) -> None: ...
+
+        @task
+        def down() -> None: ...
+
+        begun: Any = up()
+        ended: Any = down()
+        begun >> work(claim) >> ended.as_teardown(setups=begun)
+    settle: Any = dag.get_task("g.settle")
+    states: dict[str, str | None] = {"g.claim": "success", "g.up": "success", "g.work": "success", "g.down": "failed"}
+    settle.claim = claim_of(queue, 2)
+    assert settle.execute(context_of(FakeTask("g.settle", states=states)))["acked"] == 2
+
+
+class TestForgotten:
+    """Tasks that would work on a claim beside its settlement are refused, as what they do would be acked before."""
+
+    @staticmethod
+    def dag(*, after: bool) -> PawnQueueSettleOperator:
+        """A DAG in which one task is given the claim, and another one too, which nobody waits for."""
+        with DAG("d", schedule=None):
+            sensor = PawnQueueSensor(task_id="claim", topic="orders")
+            settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+
+            @task
+            def work(claim: object) -> None:
+                """Work."""
+
+            @task
+            def outside(claim: object) -> None:
+                """Work too."""
+
+            work(sensor.output) >> settle
+            other = outside(sensor.output)
+            if after:
+                settle >> other
+        return settle
+
+    def test_who_is_given_the_claim_and_not_waited_for(self) -> None:
+        """Its messages would be acked while it works."""
+        settle = self.dag(after=False)
+        assert outcomes.forgotten(settle, ["claim"]) == ["outside"]
+
+    def test_who_comes_after_the_settlement_knows_that(self) -> None:
+        """It reports, perhaps."""
+        assert outcomes.forgotten(self.dag(after=True), ["claim"]) == []
+
+    def test_a_mapped_one_is_found_too(self) -> None:
+        """By what it is mapped over, or given to all of its indexes."""
+        with DAG("d", schedule=None):
+            sensor = PawnQueueSensor(task_id="claim", topic="orders")
+            settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+
+            @task
+            def work(claim: object) -> None:
+                """Work."""
+
+            @task
+            def outside(number: int, claim: object) -> None:
+                """Work too."""
+
+            work(sensor.output) >> settle
+            outside.partial(claim=sensor.output).expand(number=[1, 2])
+        assert outcomes.forgotten(settle, ["claim"]) == ["outside"]
