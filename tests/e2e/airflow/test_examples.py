@@ -130,6 +130,20 @@ def test_on_arrival(airflow: Airflow, example: Callable[[str], None], queue: Syn
 
 
 @pytest.mark.skipif(not HAS_PARTITIONS, reason="needs Airflow 3.2 or newer")
+@pytest.mark.full
+def test_on_arrival_after_a_pause(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:
+    """What came while the DAG was paused is worked on when it goes on: the bell rings again."""
+    queue.create_topic("arrivals")
+    example("orders_on_arrival")
+    airflow.api.pause("orders_on_arrival")
+    queue.publish("arrivals", [{"n": n} for n in range(40)])
+    rung = len(airflow.api.asset_events())
+    airflow.wait_for(lambda: len(airflow.api.asset_events()) > rung, "the bell has rung in vain", timeout=120)
+    assert left_of(queue, "arrivals") == {"pending": 40}
+    airflow.api.unpause("orders_on_arrival")
+    airflow.wait_for(lambda: left_of(queue, "arrivals") == {}, "all 40 messages to be settled", timeout=240)
+
+
 def test_one_run_each(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:
     """Each message has a run of its own, which is named by it."""
     queue.create_topic("tickets")

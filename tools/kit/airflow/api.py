@@ -175,7 +175,7 @@ class Api:
 
         :param query: ``asset_id``, ``source_dag_id``, ``source_run_id`` and so on.
         """
-        return self.request("GET", "/assets/events", order_by="id", limit=_ALL, **query)["asset_events"]
+        return self.request("GET", "/assets/events", order_by="timestamp", limit=_ALL, **query)["asset_events"]
 
     def create_asset_event(self, asset_id: int, extra: Mapping[str, Any] | None = None, **more: Any) -> Json:
         """Make an asset event, as a user does by hand."""
