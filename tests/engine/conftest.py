@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -9,6 +10,16 @@ import pytest
 from tests.engine.opened import BUCKET
 from tests.engine.virtual import Process, World
 from tests.support.faults import FaultServer
+
+
+@pytest.fixture(autouse=True)
+def the_usual_level() -> Iterator[None]:
+    """The log is at Python's own level: Airflow, which other tests have imported, sets another one for good."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.WARNING)
+    yield
+    root.setLevel(before)
 
 
 @pytest.fixture
