@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_pawnqueue.engine import ClaimBusyError, InvalidArgumentError
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.identity import Owner
-from airflow_provider_pawnqueue.hooks.sessions import SESSION_TTL
+from airflow_provider_pawnqueue.hooks.sessions import session_ttl
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Backlog, Claim, PawnQueue
@@ -118,16 +118,15 @@ async def _latest(queue: PawnQueue, wish: Wish, owner: Owner) -> Owner:
 
 async def _claim(queue: PawnQueue, wish: Wish) -> Claim:
     polling = queue.settings.polling
-    ttl = wish.ttl if wish.ttl is not None else polling.visibility_timeout_seconds
     most = wish.max_messages if wish.max_messages is not None else max(polling.max_messages_per_poll, wish.min_messages)
     return await queue.claim(
         wish.topic,
         wish.consumer,
         max_messages=most,
-        ttl=ttl,
+        ttl=wish.ttl,
         claim_id=wish.claim_id,
         owner=wish.owner,
-        session_ttl=min(SESSION_TTL, ttl),
+        session_ttl=session_ttl(queue.settings, wish.ttl),
     )
 
 

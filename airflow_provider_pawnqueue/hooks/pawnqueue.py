@@ -292,7 +292,7 @@ class PawnQueueHook(BaseHook):
             session = SESSIONS.held(client, given)
             if session is not None:  # of this very queue, and so of its loop
                 return await work(queue, session.claim)
-            held = await queue.attach(given, session_ttl=sessions.session_ttl(client, None), payloads=False)
+            held = await queue.attach(given, session_ttl=sessions.session_ttl(client.settings, None), payloads=False)
             try:
                 return await work(queue, held)
             finally:

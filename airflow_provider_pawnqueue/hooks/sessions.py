@@ -25,7 +25,7 @@ from airflow_provider_pawnqueue.hooks.patience import patiently
 if TYPE_CHECKING:
     from types import FrameType
 
-    from airflow_provider_pawnqueue.engine import Claim, ClaimReference, SyncPawnQueue
+    from airflow_provider_pawnqueue.engine import Claim, ClaimReference, Settings, SyncPawnQueue
 
 logger = logging.getLogger(__name__)
 
@@ -248,7 +248,7 @@ def attached(
                 queue.attach,
                 reference,
                 ttl=ttl,
-                session_ttl=session_ttl(queue, ttl),
+                session_ttl=session_ttl(queue.settings, ttl),
                 payloads=payloads,
                 wait=pause,
             )
@@ -283,9 +283,9 @@ def _alive(claim: Claim) -> Claim:
     return claim
 
 
-def session_ttl(queue: SyncPawnQueue, ttl: float | None) -> float:
+def session_ttl(settings: Settings, ttl: float | None) -> float:
     """Return for how long a session is trusted: never longer than its claim."""
-    return min(SESSION_TTL, ttl if ttl is not None else queue.settings.polling.visibility_timeout_seconds)
+    return min(SESSION_TTL, ttl if ttl is not None else settings.polling.visibility_timeout_seconds)
 
 
 def stop_the_task(why: str, unless: threading.Event | None = None) -> threading.Event:

@@ -120,18 +120,6 @@ class Poll:
             self._errands.add(errand)
             errand.add_done_callback(self._errands.discard)
 
-    async def wait_for(self, wish: Wish) -> dict[str, Any]:
-        """Wait for a claim, and return its reference as XCom carries it."""
-        waiter = self.join(wish)
-        try:
-            await asyncio.wait((waiter.given,))
-            found = waiter.take()
-        finally:
-            self.leave(waiter)
-        if found is None:
-            raise AssertionError  # nobody has let it go
-        return found
-
     @asynccontextmanager
     async def bell(self, at_least: int = 1) -> AsyncIterator[asyncio.Queue[Backlog | PawnQueueError]]:
         """Hear of each look that finds so many messages."""

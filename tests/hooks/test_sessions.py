@@ -164,7 +164,7 @@ def test_a_short_ttl_is_short_for_twins_too(here: Clients, connection: Callable[
     hook.create_topic("orders")
     hook.publish("orders", [{"n": 1}])
     reference = hook.leave(hook.claim("orders", "c", claim_id="short"))
-    assert sessions.session_ttl(hook.queue, None) == 10
+    assert sessions.session_ttl(hook.settings, None) == 10
     assert len(hook.ack(reference).acked) == 1
 
 

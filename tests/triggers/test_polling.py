@@ -21,7 +21,7 @@ from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.triggers import polling
 from airflow_provider_pawnqueue.triggers.polling import Poll, poll_of
 from tests.engine.virtual import TOPIC, numbered
-from tests.triggers.virtual import LoopWorld, virtual, wish
+from tests.triggers.virtual import LoopWorld, virtual, waited, wish
 
 if TYPE_CHECKING:
     from tests.engine.virtual import Process
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def waiting(process: Process, count: int, **more: Any) -> list[asyncio.Task[dict[str, Any]]]:
     """So many sensors that wait by one process."""
     poll = poll_of(process.queue, TOPIC)
-    return [asyncio.create_task(poll.wait_for(wish(f"task-{number}", **more))) for number in range(count)]
+    return [asyncio.create_task(waited(poll, wish(f"task-{number}", **more))) for number in range(count)]
 
 
 async def gone(tasks: list[asyncio.Task[Any]]) -> None:
@@ -139,7 +139,7 @@ async def test_min_messages_are_waited_for(world: LoopWorld) -> None:
     await world.later(60)
     assert not many.done()
     assert world.bucket.below("claims/") == []
-    few = asyncio.create_task(poll_of(ann.queue, TOPIC).wait_for(wish("few", max_messages=1)))
+    few = asyncio.create_task(waited(poll_of(ann.queue, TOPIC), wish("few", max_messages=1)))
     await asyncio.wait_for(few, 6)
     await bob.queue.publish(TOPIC, numbered(2))
     assert (await asyncio.wait_for(many, 6))["count"] == 5
@@ -235,7 +235,7 @@ async def test_known_claims_are_found_by_one_list(world: LoopWorld) -> None:
     before = await asyncio.gather(*waiting(ann, 8, max_messages=1))
     again = await world.process()
     poll = poll_of(again.queue, TOPIC)
-    first = asyncio.create_task(poll.wait_for(wish("nobody-knows-it")))
+    first = asyncio.create_task(waited(poll, wish("nobody-knows-it")))
     await asyncio.sleep(0)
     with again.client.counting() as requests:
         after = await asyncio.gather(*waiting(again, 8, max_messages=1))
@@ -266,9 +266,9 @@ async def test_a_cleared_task_goes_before_its_former_self(world: LoopWorld) -> N
     """While both wait in one process, only the successor is given anything, though it came later."""
     ann, bob = await world.process(), await world.process()
     poll = poll_of(ann.queue, TOPIC)
-    old = asyncio.create_task(poll.wait_for(wish("task")))
+    old = asyncio.create_task(waited(poll, wish("task")))
     await world.later(2)
-    new = asyncio.create_task(poll.wait_for(wish("task", clear=1)))
+    new = asyncio.create_task(waited(poll, wish("task", clear=1)))
     await bob.queue.publish(TOPIC, numbered(30))
     assert (await asyncio.wait_for(new, 6))["generation"] == 0
     await world.later(60)
@@ -307,7 +307,7 @@ async def test_an_unknown_topic_fails_all(world: LoopWorld) -> None:
     ann = await world.process()
     poll = poll_of(ann.queue, "nothing-here")
     asked = claiming.Wish("nothing-here", "a", "b")
-    ended = await asyncio.gather(*(poll.wait_for(asked) for _ in range(3)), return_exceptions=True)
+    ended = await asyncio.gather(*(waited(poll, asked) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(error, TopicNotFoundError) and "nothing-here" in str(error) for error in ended)
     async with poll.bell() as heard:
         assert isinstance(await heard.get(), TopicNotFoundError)
@@ -319,8 +319,8 @@ async def test_a_wrong_argument_fails_its_own_task_alone(world: LoopWorld) -> No
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(3))
     poll = poll_of(ann.queue, TOPIC)
-    wrong = asyncio.create_task(poll.wait_for(wish("wrong", ttl=-1.0)))
-    right = asyncio.create_task(poll.wait_for(wish("right")))
+    wrong = asyncio.create_task(waited(poll, wish("wrong", ttl=-1.0)))
+    right = asyncio.create_task(waited(poll, wish("right")))
     with pytest.raises(InvalidArgumentError, match="ttl"):
         await wrong
     assert (await asyncio.wait_for(right, 2))["count"] == 3

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from airflow_provider_pawnqueue.hooks.claiming import Wish
 from airflow_provider_pawnqueue.hooks.identity import Owner
+from airflow_provider_pawnqueue.triggers.polling import Poll
 from tests.engine.virtual import TOPIC, Bucket, World
 from tests.sim.loop import SimLoop
 from tests.support.clock import EPOCH, VirtualClock
@@ -77,3 +78,15 @@ def owner(task: str = "claim", *, clear: int = 0, round_: int = 0) -> Owner:
 def wish(task: str = "claim", *, clear: int = 0, **more: Any) -> Wish:
     """What it waits for."""
     return Wish(TOPIC, str(owner(task, clear=clear)), "billing", **more)
+
+
+async def waited(poll: Poll, asked: Wish) -> dict[str, Any]:
+    """Wait for a claim as a trigger of one topic does, and return its reference."""
+    waiter = poll.join(asked)
+    try:
+        await asyncio.wait((waiter.given,))
+        found = waiter.take()
+    finally:
+        poll.leave(waiter)
+    assert found is not None, "nobody has let it go"
+    return found
