@@ -19,7 +19,7 @@ from airflow_provider_pawnqueue.engine import (
     Settings,
     SyncPawnQueue,
 )
-from airflow_provider_pawnqueue.hooks import connection, references, report, reports, sessions
+from airflow_provider_pawnqueue.hooks import connection, diagnosis, references, reports, sessions
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.patience import patiently
@@ -129,13 +129,13 @@ class PawnQueueHook(BaseHook):
         try:
             queue = opened(self._impatient(self.address))
         except (PawnQueueError, AirflowNotFoundException) as error:
-            return False, report.failure(error, self.pawnqueue_conn_id)
+            return False, diagnosis.failure(error, self.pawnqueue_conn_id)
         except Exception as error:  # noqa: BLE001 - of Airflow's or of the amazon provider's: the form shows it
             return False, " ".join(str(redact(f"{type(error).__name__}: {error}")).split())
         try:
-            return True, report.connection(queue)
+            return True, diagnosis.connection(queue)
         except PawnQueueError as error:
-            return False, report.failure(error, self.pawnqueue_conn_id)
+            return False, diagnosis.failure(error, self.pawnqueue_conn_id)
         finally:
             queue.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_pawnqueue.engine import MemoryStore, SyncPawnQueue
 from airflow_provider_pawnqueue.engine.health import Health
-from airflow_provider_pawnqueue.hooks import report
+from airflow_provider_pawnqueue.hooks import diagnosis
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from tests.support.faults import Behaviour, FaultServer
 from tools.kit.ports import free_port
@@ -137,7 +137,7 @@ def test_what_airflow_itself_fails_with_is_one_line(monkeypatch: pytest.MonkeyPa
 )
 def test_a_clock_that_is_far_off_is_no_trouble(offset: float, says: str) -> None:
     """But told."""
-    assert report._clock(Health(0.01, offset, 0.001)).endswith(says)
+    assert diagnosis._clock(Health(0.01, offset, 0.001)).endswith(says)
 
 
 def test_what_the_store_would_choose_today_is_told() -> None:
@@ -145,6 +145,6 @@ def test_what_the_store_would_choose_today_is_told() -> None:
     with SyncPawnQueue.open(store=MemoryStore(), s3={"bucket_name": "queues", "key_prefix": "team"}) as queue:
         found = queue.probe()
         other = replace(found, strategy="other")
-        said = " ".join(report._sentences(queue, other, queue.health()))
+        said = " ".join(diagnosis._sentences(queue, other, queue.health()))
     assert "bucket 'queues' below team/" in said
     assert "The probe would choose other today" in said
