@@ -31,6 +31,7 @@ from airflow_provider_pawnqueue.engine.errors import (
 from airflow_provider_pawnqueue.engine.health import Health
 from airflow_provider_pawnqueue.engine.inspect_topic import Location
 from airflow_provider_pawnqueue.engine.janitor import OpenClaim, SweepReport
+from airflow_provider_pawnqueue.engine.portions import Portion, Unit
 from airflow_provider_pawnqueue.engine.probe import ProbeResult
 from airflow_provider_pawnqueue.engine.publish import NewMessage
 from airflow_provider_pawnqueue.engine.queue import PawnQueue
@@ -66,6 +67,7 @@ __all__ = [
     "OpenClaim",
     "PawnQueue",
     "PawnQueueError",
+    "Portion",
     "ProbeResult",
     "PublishError",
     "QueueClosedError",
@@ -86,5 +88,6 @@ __all__ = [
     "TopicNotEmptyError",
     "TopicNotFoundError",
     "TopicSettings",
+    "Unit",
     "events",
 ]

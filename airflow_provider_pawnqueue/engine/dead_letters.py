@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, Unre
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims import Message
     from airflow_provider_pawnqueue.engine.context import Context
-    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
 #: For so long each object is tried to be read.
 PATIENCE = 3.0
@@ -82,13 +81,20 @@ async def dead_letters(  # noqa: PLR0913 - which, and how much of each
             letter for letter in ordered if (_place(letter) < passed if newest_first else _place(letter) > passed)
         ]
     chosen = ordered[:most]
+    found = await read_letters(context, topic, chosen, payloads=payloads)
+    return DeadLetterPage(tuple(found), len(letters), _token(chosen[-1]) if len(ordered) > len(chosen) else None)
+
+
+async def read_letters(
+    context: Context, topic: str, letters: Sequence[Listed], *, payloads: bool = True
+) -> list[DeadLetter]:
+    """Read letters that a LIST has shown: for each a GET of its reason, and one of its body."""
     patient = context.patient(PATIENCE)
 
     async def read(letter: Listed) -> DeadLetter:
         return await _read(patient, topic, letter, payloads=payloads)
 
-    found = await for_each(read, chosen, at_once=context.at_once)
-    return DeadLetterPage(tuple(found), len(letters), _token(chosen[-1]) if len(ordered) > len(chosen) else None)
+    return await for_each(read, letters, at_once=context.at_once)
 
 
 async def listed(context: Context, topic: str) -> list[Listed]:
@@ -98,7 +104,7 @@ async def listed(context: Context, topic: str) -> list[Listed]:
         for info in page:
             parsed = layout.parse_dead_letter(info.key)
             if parsed is not None and not parsed[1]:
-                found.append(Listed(parsed[0], info))
+                found.append(Listed(parsed[0], info.size, info.last_modified))
     return found
 
 
@@ -142,7 +148,8 @@ class Listed:
     """A dead letter, as a LIST shows it."""
 
     id: str
-    info: ObjectInfo
+    size: int
+    written_at: datetime
 
 
 async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool) -> DeadLetter:
@@ -164,7 +171,7 @@ async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool)
     return DeadLetter(
         id=letter.id,
         topic=topic,
-        buried_at=instant(reason.at) or letter.info.last_modified,
+        buried_at=instant(reason.at) or letter.written_at,
         reason=reason.reason,
         error=reason.error,
         deliveries=reason.deliveries,
@@ -178,11 +185,12 @@ async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool)
 
 
 async def _body(context: Context, topic: str, letter: Listed, reason: DeadReason) -> tuple[Message | None, str]:
+    key = layout.dead_letter(topic, letter.id)
     try:
-        found = await context.store.get(letter.info.key)
+        found = await context.store.get(key)
         if found is None:
-            return None, f"{letter.info.key} is gone: it was redriven or purged meanwhile"
-        envelope = Envelope.decode(found.body, letter.info.key)
+            return None, f"{key} is gone: it was redriven or purged meanwhile"
+        envelope = Envelope.decode(found.body, key)
         return as_message(envelope, topic, reason.name, deliveries=reason.deliveries), ""
     except (StoreError, CompatibilityError, UnreadableRecordError) as problem:
         return None, str(problem)
@@ -190,7 +198,7 @@ async def _body(context: Context, topic: str, letter: Listed, reason: DeadReason
 
 def _place(letter: Listed) -> tuple[datetime, str]:
     # By when the letter came to be there, to the second: stores differ in how finely they tell it.
-    return letter.info.last_modified.replace(microsecond=0), letter.id
+    return letter.written_at.replace(microsecond=0), letter.id
 
 
 def _token(letter: Listed) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +18,6 @@ from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, Unre
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.claim import Message
     from airflow_provider_pawnqueue.engine.context import Context
-    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
 logger = logger_of("queue")
 
@@ -45,30 +45,51 @@ class Location:
 async def peek(context: Context, topic: str, most: int) -> list[Message]:
     """Read messages from the head, claimed or not, without changing anything. What cannot be read is left out."""
     found: list[Message] = []
-    patient, once = context.patient(PATIENCE), context.patient(0.0)
-    faults = 0
-
-    async def read(info: ObjectInfo) -> Message | None:
-        nonlocal faults
-        try:
-            return await _read(patient if faults < ENOUGH else once, topic, info)
-        except PawnQueueError as error:
-            # ⚑ §5.6: it concerns this message only.
-            faults += 1
-            logger.warning("%s is left out, as it cannot be read: %s", info.key, error)
-            return None
-
+    looks = _Looks(context, topic)
     async for page in context.store.pages(layout.messages(topic)):
-        infos = [info for info in page if layout.parse_message(info.key)]
-        while infos and (wanted := most - len(found)) > 0:
-            head, infos = infos[:wanted], infos[wanted:]
-            found += [message for message in await for_each(read, head, at_once=context.at_once) if message]
+        names = [parsed.name for info in page if (parsed := layout.parse_message(info.key))]
+        while names and (wanted := most - len(found)) > 0:
+            head, names = names[:wanted], names[wanted:]
+            found += await looks.read(head)
         if len(found) >= most:
             break
-    if faults and not found:
-        # ⚑ §5.6: a store that gives nothing at all is an error, not an empty topic.
-        await patient.registers.look(layout.topic_marker(topic))
+    await looks.check(found)
     return found
+
+
+async def read_messages(context: Context, topic: str, names: Sequence[str]) -> list[Message]:
+    """Read messages by their names, claimed or not. What is gone, or cannot be read, is left out."""
+    looks = _Looks(context, topic)
+    found = await looks.read(names)
+    await looks.check(found)
+    return found
+
+
+class _Looks:
+    """⚑ §5.6: what cannot be read concerns itself only, and costs the others no more than a few seconds."""
+
+    def __init__(self, context: Context, topic: str) -> None:
+        self._context = context
+        self._topic = topic
+        self._patient, self._once = context.patient(PATIENCE), context.patient(0.0)
+        self._faults = 0
+
+    async def read(self, names: Sequence[str]) -> list[Message]:
+        """Return those that can be read."""
+        return [each for each in await for_each(self._read, names, at_once=self._context.at_once) if each]
+
+    async def check(self, found: Sequence[Message]) -> None:
+        """⚑ §5.6: a store that gives nothing at all is an error, not an empty topic."""
+        if self._faults and not found:
+            await self._patient.registers.look(layout.topic_marker(self._topic))
+
+    async def _read(self, name: str) -> Message | None:
+        try:
+            return await _read(self._patient if self._faults < ENOUGH else self._once, self._topic, name)
+        except PawnQueueError as error:
+            self._faults += 1
+            logger.warning("%s is left out, as it cannot be read: %s", layout.message(self._topic, name), error)
+            return None
 
 
 async def find(context: Context, topic: str, message_id: str) -> Location | None:
@@ -97,12 +118,13 @@ async def find(context: Context, topic: str, message_id: str) -> Location | None
     )
 
 
-async def _read(context: Context, topic: str, info: ObjectInfo) -> Message | None:
-    found, parsed = await context.store.get(info.key), layout.parse_message(info.key)
-    if found is None or parsed is None:
+async def _read(context: Context, topic: str, name: str) -> Message | None:
+    key = layout.message(topic, name)
+    found = await context.store.get(key)
+    if found is None:
         return None
     try:
-        envelope = Envelope.decode(found.body, info.key)
+        envelope = Envelope.decode(found.body, key)
     except (UnreadableRecordError, CompatibilityError):
         return None
-    return as_message(envelope, topic, parsed.name, deliveries=0)
+    return as_message(envelope, topic, name, deliveries=0)

@@ -21,6 +21,7 @@ from airflow_provider_pawnqueue.engine.arguments import (
     checked_reasons,
     chosen_ids,
 )
+from airflow_provider_pawnqueue.engine.bulk_desk import BulkDesk
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.leaving import leave
@@ -40,7 +41,6 @@ from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.redrive import RedriveResult, redrive
 from airflow_provider_pawnqueue.engine.settings import Settings
 from airflow_provider_pawnqueue.engine.terms import NACK, Holding, Keeping, Nack, Renewal, Wanted
-from airflow_provider_pawnqueue.engine.topic_desk import TopicDesk
 from airflow_provider_pawnqueue.engine.waiting import until_free, until_there
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import Store
 
 
-class PawnQueue(TopicDesk):
+class PawnQueue(BulkDesk):
     """A queue in a bucket. Made by :meth:`open`, and used in the event loop that opened it."""
 
     def __init__(self, context: Context, agreed: BucketRecord) -> None:

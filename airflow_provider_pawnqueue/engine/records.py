@@ -162,6 +162,7 @@ class Member(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str  # of its key below messages/
+    size: int = 0  # of its body, as a LIST has told it; 0: nobody knows
     deliveries: int = 1  # how often it was handed out, this time included
     reason: str = ""  # given when it was last given back, and the error beside it
     error: str = ""

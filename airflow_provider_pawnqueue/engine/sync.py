@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.looking import LastClaim
     from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.counting import Backlog, Stats
-    from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage
+    from airflow_provider_pawnqueue.engine.dead_letters import DeadLetter, DeadLetterPage
     from airflow_provider_pawnqueue.engine.errors import LeaseLostError
     from airflow_provider_pawnqueue.engine.events import Listener
     from airflow_provider_pawnqueue.engine.health import Health
     from airflow_provider_pawnqueue.engine.inspect_topic import Location
     from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport
     from airflow_provider_pawnqueue.engine.opening import Sections
+    from airflow_provider_pawnqueue.engine.portions import Portion
     from airflow_provider_pawnqueue.engine.probe import ProbeResult
     from airflow_provider_pawnqueue.engine.redrive import RedriveResult
     from airflow_provider_pawnqueue.engine.registry import Registration
@@ -324,6 +325,21 @@ class SyncPawnQueue:
     def messages(self, reference: ClaimReference | Mapping[str, Any]) -> list[Message]:
         """Read what a claim has not settled, without working for it."""
         return self._run(lambda queue: queue.messages(reference))
+
+    def portions(
+        self,
+        of: ClaimReference | Mapping[str, Any] | str,
+        *,
+        parts: int | None = None,
+        dead: bool = False,
+        max_messages: int | None = None,
+    ) -> list[Portion]:
+        """Cut what a claim has, or what is in a topic, into portions that other processes read."""
+        return self._run(lambda queue: queue.portions(of, parts=parts, dead=dead, max_messages=max_messages))
+
+    def read(self, portion: Portion) -> list[Message] | list[DeadLetter]:
+        """Read a portion."""
+        return self._run(lambda queue: queue.read(portion))
 
     def known_claims(self, topic: str, claim_ids: Iterable[str]) -> set[str]:
         """Return those of these claim ids that have a record."""

@@ -63,7 +63,7 @@ class Bodies:
         return bodies
 
 
-async def read_all(context: Context, topic: str, members: Mapping[str, Member]) -> list[Message]:
+async def read_members(context: Context, topic: str, members: Mapping[str, Member]) -> dict[str, Message]:
     """Read the members' messages, in their order, and decide nothing. What is malformed or gone is left out.
 
     :raises PawnQueueError: one cannot be read by this process, or now: those that were read are not all that there are.
@@ -73,7 +73,7 @@ async def read_all(context: Context, topic: str, members: Mapping[str, Member]) 
         return await _fetch(context, topic, member)
 
     found = await for_each(fetch, members.values(), at_once=context.at_once)
-    return [body for body in found if isinstance(body, Message)]
+    return {key: body for key, body in zip(members, found, strict=True) if isinstance(body, Message)}
 
 
 async def read_ids(context: Context, topic: str, members: Mapping[str, Member], seconds: float) -> dict[str, str]:

@@ -257,10 +257,16 @@ class Attempt:
     def _step(self, candidate: Candidate, won: Won) -> tuple[Step, Member]:
         request, before = self._request, candidate.lease
         # ⚑ §4: deliveries are hand-outs: this will be the next.
-        member = Member(name=candidate.name, deliveries=1)
+        member = Member(name=candidate.name, size=candidate.size, deliveries=1)
         if before is not None:
             told = before.lease
-            member = Member(name=candidate.name, deliveries=told.deliveries + 1, reason=told.reason, error=told.error)
+            member = Member(
+                name=candidate.name,
+                size=candidate.size,
+                deliveries=told.deliveries + 1,
+                reason=told.reason,
+                error=told.error,
+            )
         # Its time is the session's: a claimer that dies before it has recorded the claim is soon known to be gone.
         lease = leases.held(
             candidate.uuid,

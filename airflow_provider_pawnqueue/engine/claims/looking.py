@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.bodies import read_all
+from airflow_provider_pawnqueue.engine.claims.bodies import read_members
 from airflow_provider_pawnqueue.engine.claims.claim import ClaimReference
 from airflow_provider_pawnqueue.engine.claims.recorded import latest_generations
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError
@@ -15,6 +15,7 @@ from airflow_provider_pawnqueue.engine.errors import LeaseLostError
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.claim import Message
     from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.records import ClaimRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +60,32 @@ async def messages(context: Context, reference: ClaimReference) -> list[Message]
 
     :raises LeaseLostError: it has no record, or has ended, or its time is over: others have the messages, or may.
     """
-    topic, stem = reference.topic, layout.claim_stem(reference.claim_id, reference.generation)
-    standing = await records.read(context, topic, stem)
+    record = await looked_at(context, reference, "messages")
+    found = await read_members(context, reference.topic, {uuid: record.members[uuid] for uuid in record.unsettled})
+    return list(found.values())
+
+
+async def looked_at(context: Context, reference: ClaimReference, operation: str) -> ClaimRecord:
+    """Return the record of a claim that has its messages, or that has settled them all: one request.
+
+    :raises LeaseLostError: it has no record, or has ended, or its time is over: others have the messages, or may.
+    """
+    standing = await records.read(context, reference.topic, layout.claim_stem(reference.claim_id, reference.generation))
     if standing is None:
-        raise _over(reference, "it has no record any more")
+        raise _over(reference, "it has no record any more", operation)
     record = standing.record
     if record.state != "closed" and record.unsettled:
         if record.state == "expired":
-            raise _over(reference, "it was taken over")
+            raise _over(reference, "it was taken over", operation)
         if context.is_over(record.until, await context.now()):
-            raise _over(reference, "its time is over")
-    return await read_all(context, topic, {uuid: record.members[uuid] for uuid in record.unsettled})
+            raise _over(reference, "its time is over", operation)
+    return record
 
 
-def _over(reference: ClaimReference, why: str) -> LeaseLostError:
+def _over(reference: ClaimReference, why: str, operation: str) -> LeaseLostError:
     return LeaseLostError(
         f"Claim {reference.claim_id} of topic {reference.topic!r} cannot be looked at: {why}. Others have what was "
         "left of it, or may have it: claim anew.",
         topic=reference.topic,
-        operation="messages",
+        operation=operation,
     )

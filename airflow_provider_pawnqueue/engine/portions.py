@@ -1,0 +1,148 @@
+"""What a claim or a topic has, cut into portions that others read: Spark's executors, a pool of processes.
+
+A portion names the objects that it is made of, so that reading it twice gives the same, whoever reads it; nothing is
+claimed by that, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims.bodies import read_members
+from airflow_provider_pawnqueue.engine.claims.looking import looked_at
+from airflow_provider_pawnqueue.engine.dead_letters import Listed, listed, read_letters
+from airflow_provider_pawnqueue.engine.errors import LeaseLostError
+from airflow_provider_pawnqueue.engine.inspect_topic import read_messages
+from airflow_provider_pawnqueue.engine.records import Member
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.claim import ClaimReference, Message
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.dead_letters import DeadLetter
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+
+#: What a request costs, in bytes that could have been read in its time: single messages are bound by requests.
+A_REQUEST: Final = 8192
+#: What a portion costs by default: two or three thousand small messages, or twenty megabytes.
+A_PORTION: Final = 20 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """An object that is read as a whole."""
+
+    name: str
+    size: int
+    deliveries: int = 0
+    count: int = 1
+    """How many messages are in it."""
+    written_at: datetime | None = None
+    """Of a dead letter: when it was buried, as a LIST tells."""
+
+    @property
+    def cost(self) -> int:
+        """What it costs to read it."""
+        return self.size + A_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Some units of a claim, of a topic, or of a topic's dead letters. It can be pickled."""
+
+    topic: str
+    units: tuple[Unit, ...]
+    claim: str = ""
+    """The claim that has them; without one they are looked at, whoever has them."""
+    is_dead: bool = False
+
+    def split(self, most: int) -> Iterator[Portion]:
+        """Cut it into smaller ones, of at most so many units."""
+        for start in range(0, len(self.units), most):
+            yield replace(self, units=self.units[start : start + most])
+
+    def __len__(self) -> int:
+        """Count the messages."""
+        return sum(unit.count for unit in self.units)
+
+
+async def portions_of_claim(context: Context, reference: ClaimReference, parts: int | None) -> list[Portion]:
+    """Cut what a claim has not settled into portions, in publish order: one request, whatever its size.
+
+    :raises LeaseLostError: it has no record, or has ended, or its time is over.
+    """
+    record = await looked_at(context, reference, "portions")
+    units = [
+        Unit(member.name, member.size, member.deliveries) for member in (record.members[u] for u in record.unsettled)
+    ]
+    return _cut(Portion(reference.topic, tuple(units), claim=record.stem), parts)
+
+
+async def portions_of_topic(
+    context: Context, topic: str, parts: int | None, most: int | None, *, dead: bool
+) -> list[Portion]:
+    """Cut what is in a topic, claimed or not, or its dead letters, into portions, by a LIST."""
+    if dead:
+        letters = (await listed(context, topic))[:most]
+        units = [Unit(letter.id, letter.size, written_at=letter.written_at) for letter in letters]
+        return _cut(Portion(topic, tuple(units), is_dead=True), parts)
+    found: list[Unit] = []
+    async for page in context.store.pages(layout.messages(topic)):
+        found += _units(page)
+        if most is not None and len(found) >= most:
+            break
+    return _cut(Portion(topic, tuple(found[:most])), parts)
+
+
+async def read_portion(context: Context, portion: Portion) -> list[Message] | list[DeadLetter]:
+    """Read a portion. Of a claim, it is all or nothing; of what is only looked at, what is gone is left out.
+
+    :raises LeaseLostError: a message of the claim is not there any more.
+    """
+    if portion.is_dead:
+        letters = [Listed(unit.name, unit.size, unit.written_at) for unit in portion.units if unit.written_at]
+        return await read_letters(context, portion.topic, letters)
+    names = [unit.name for unit in portion.units]
+    if not portion.claim:
+        return await read_messages(context, portion.topic, names)
+    members = {unit.name: Member(name=unit.name, deliveries=unit.deliveries) for unit in portion.units}
+    found = await read_members(context, portion.topic, members)
+    missing = next((name for name in names if name not in found), None)
+    if missing is not None:
+        parsed = layout.parse_message(missing)
+        raise LeaseLostError(
+            f"Message {parsed.uuid if parsed else missing} of claim {portion.claim} of topic {portion.topic!r} is not "
+            "there any more: it was settled while it was to be read, or the claim was lost. Settle after the last "
+            "read, or claim anew.",
+            topic=portion.topic,
+            message=missing,
+            operation="read",
+        )
+    return [found[name] for name in names]
+
+
+def _units(page: Iterable[ObjectInfo]) -> Iterator[Unit]:
+    for info in page:
+        parsed = layout.parse_message(info.key)
+        if parsed is not None:
+            yield Unit(parsed.name, info.size)
+
+
+def _cut(whole: Portion, parts: int | None) -> list[Portion]:
+    """Cut evenly by cost, in order; an object is never cut, and no portion is empty."""
+    total = sum(unit.cost for unit in whole.units)
+    wanted = parts if parts is not None else max(1, ceil(total / A_PORTION))
+    found: list[Portion] = []
+    units: list[Unit] = []
+    passed = 0
+    for unit in whole.units:
+        units.append(unit)
+        passed += unit.cost
+        if passed * wanted >= total * (len(found) + 1):
+            found.append(replace(whole, units=tuple(units)))
+            units = []
+    return found
