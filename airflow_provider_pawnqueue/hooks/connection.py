@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_pawnqueue.engine import ConfigError, Settings
+from airflow_provider_pawnqueue.engine.settings.names import names_of_settings, nested_by_path
 from airflow_provider_pawnqueue.hooks import names
 
 if TYPE_CHECKING:
@@ -25,16 +26,6 @@ DEFAULT_CONN_ID: Final = names.DEFAULT_CONN_ID
 #: runs every minute may fail twice, and a task may wait for its slot as long.
 DEFAULT_TTL: Final = 300.0
 
-#: Where a short name means more than one setting, or none of its own: which one it means in a connection.
-_SHORT: Final = {
-    "jitter_min_ms": "concurrency.csprng_verify.jitter_min_ms",
-    "jitter_max_ms": "concurrency.csprng_verify.jitter_max_ms",
-    "access_key_id": "s3.aws_access_key_id",
-    "secret_access_key": "s3.aws_secret_access_key",
-    "session_token": "s3.aws_session_token",
-    "visibility_timeout": "polling.visibility_timeout_seconds",
-    "batch_size": "polling.max_messages_per_poll",
-}
 _TTL: Final = "polling.visibility_timeout_seconds"
 _REFRESH: Final = "polling.lease_refresh_interval_seconds"
 #: Below this, the default of how often a claim is renewed is too seldom, of which nobody has to think who gives a ttl.
@@ -102,7 +93,7 @@ def read(connection: Connection) -> Address:
         place, borrowed = _borrowed(aws_conn_id, name)
         given = place | given
     try:
-        settings = Settings.model_validate(_nested(given))
+        settings = Settings.model_validate(nested_by_path(given))
     except ConfigError as error:
         raise ConfigError(f"Connection {name!r}: {error}", operation="open") from None
     return Address(settings, aws_conn_id, borrowed)
@@ -196,11 +187,7 @@ def path_of(name: str) -> str:
 @cache
 def _known() -> Mapping[str, str]:
     """Return every name that a setting has in a connection, and its path."""
-    paths = [Settings.dotted(path) for path in Settings.fields_below()]
-    names: dict[str, str] = {}
-    for path in paths:
-        names.setdefault(path.rpartition(".")[2], path)
-    return names | {path: path for path in paths} | dict(_SHORT) | {"aws_conn_id": "aws_conn_id"}
+    return {**names_of_settings(), "aws_conn_id": "aws_conn_id"}
 
 
 def _endpoint(connection: Connection, otherwise: object) -> str | None:
@@ -227,17 +214,6 @@ def _endpoint(connection: Connection, otherwise: object) -> str | None:
             operation="open",
         )
     return f"{scheme}{mark}{host}"
-
-
-def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, value in given.items():
-        *sections, field = path.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[field] = value
-    return tree
 
 
 def _borrowed(aws_conn_id: str, name: str) -> tuple[dict[str, Any], str]:

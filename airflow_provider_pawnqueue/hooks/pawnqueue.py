@@ -318,6 +318,8 @@ class PawnQueueHook(BaseHook):
     leave, aleave = _sync(SyncPawnQueue.leave), _async(PawnQueue.leave)
     known_claims, aknown_claims = _sync(SyncPawnQueue.known_claims), _async(PawnQueue.known_claims)
     release, arelease = _sync(SyncPawnQueue.release), _async(PawnQueue.release)
+    portions, aportions = _sync(SyncPawnQueue.portions), _async(PawnQueue.portions)
+    read, aread = _sync(SyncPawnQueue.read), _async(PawnQueue.read)
     last_claim, alast_claim = _sync(SyncPawnQueue.last_claim), _async(PawnQueue.last_claim)
     dead_letters, adead_letters = _sync(SyncPawnQueue.dead_letters), _async(PawnQueue.dead_letters)
     redrive, aredrive = _sync(SyncPawnQueue.redrive), _async(PawnQueue.redrive)

@@ -1,0 +1,48 @@
+"""The format ``pawnqueue``: claimed messages as DataFrames, and DataFrames as messages.
+
+Spark finds it by itself where the package is installed; elsewhere ``register(spark)`` tells it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from airflow_provider_pawnqueue.spark.options import Options, told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructType
+
+# What reads and writes is imported where it is used: Spark imports this module in each process that plans a query.
+
+
+class PawnQueueDataSource(DataSource):
+    """``spark.read.format("pawnqueue").option("claim", json.dumps(reference)).load()``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "pawnqueue"
+
+    def schema(self) -> str:
+        """Return the columns of what is read."""
+        from airflow_provider_pawnqueue.spark.columns import ddl_of  # noqa: PLC0415 - as above
+
+        with told():
+            options = Options.of(self.options)
+            return ddl_of(options.payload_schema, dead=options.given.get("mode") == "dead")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a claim, or looks at a topic."""
+        from airflow_provider_pawnqueue.spark.reading import PortionReader  # noqa: PLC0415 - as above
+
+        with told():
+            return PortionReader(Options.of(self.options), schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Tell a session of the format, where the package is not installed but came along: by ``--py-files``, say."""
+    spark.dataSource.register(PawnQueueDataSource)

@@ -1,0 +1,224 @@
+"""Spark's options, checked: what is to be read or written, and where the queue is."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+from airflow_provider_pawnqueue.engine import (
+    ClaimReference,
+    ConfigError,
+    InvalidArgumentError,
+    PawnQueueError,
+    Settings,
+)
+from airflow_provider_pawnqueue.engine.settings.names import names_of_settings, nested_by_path
+from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, MARKER
+
+#: Ours, as they are documented. Spark hands all options over in small letters.
+NAMES: Final = (
+    "claim",
+    "topic",
+    "mode",
+    "payloadSchema",
+    "partitions",
+    "maxMessages",
+    "maxMessagesPerBatch",
+    "consumer",
+    "ttl",
+    "writeId",
+    "producer",
+    "connection",
+)
+#: What Spark, or a user who means another part of the query, puts beside them.
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+_PEEK, _DEAD = "peek", "dead"
+
+
+class PawnQueueSparkError(RuntimeError):
+    """An error as Spark tells it: its sentence, behind a mark by which it is found among the stacks of Java."""
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Have errors of the queue come out of Spark as one sentence, without the stack of those that were caught."""
+    try:
+        yield
+    except PawnQueueError as error:
+        raise PawnQueueSparkError(f"{MARKER}{error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a reader or a writer was told."""
+
+    given: Mapping[str, str]
+    """All of them, by names in small letters."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """Check the names.
+
+        :raises InvalidArgumentError: one of them is no option, nor the name of a setting.
+        """
+        options = {name.lower(): value for name, value in given.items() if name.lower() not in _OF_SPARK}
+        if "path" in options:
+            raise _wrong(
+                f"The format pawnqueue takes no path ({options['path']!r}): name a claim or a topic by an option, "
+                '.option("topic", "orders"), and call load() or save() without one.'
+            )
+        known = {name.lower(): name for name in NAMES} | {name: name for name in names_of_settings()}
+        for name in options:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f": did you mean {known[near[0]]!r}?" if near else f"; there are {', '.join(NAMES)}."
+                raise _wrong(f"{name!r} is no option of the format pawnqueue, nor a setting{hint}")
+        return cls(options)
+
+    # --- where the queue is ---
+
+    def settings(self) -> Settings:
+        """Return the settings: options by their names, over the connection's file, or over the environment.
+
+        Read where the query is planned, and taken along to the executors.
+        """
+        names = names_of_settings()
+        explicit = nested_by_path({names[name]: value for name, value in self.given.items() if name in names})
+        path = self.given.get("connection") or os.environ.get(CONNECTION_VARIABLE)
+        if path:
+            return Settings.from_yaml(path, environ={}, **explicit)
+        try:
+            return Settings.from_env(**explicit)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{str(error).rstrip('.')}. Where the queue is, a job is told by options "
+                '(.option("s3.bucket_name", "queues")), by a file (.option("connection", "queue.yaml")), or by '
+                "PAWNQUEUE_* variables.",
+                operation="configure",
+            ) from None
+
+    # --- what is read ---
+
+    @property
+    def has_claim(self) -> bool:
+        """Say whether a claim is to be read, rather than a topic looked at."""
+        if "claim" in self.given and "topic" in self.given:
+            raise _wrong("A claim has its topic: give the option claim or the option topic, not both.")
+        if "claim" not in self.given and "topic" not in self.given and not os.environ.get(CLAIM_VARIABLE):
+            raise _wrong(
+                'Nothing was named to be read: .option("claim", reference) for the messages of a claim, or '
+                '.option("topic", "orders").option("mode", "peek") to look at those of a topic.'
+            )
+        return "topic" not in self.given
+
+    def claims(self) -> list[ClaimReference]:
+        """Return the claims that are to be read; without the option, those that the job was submitted for."""
+        text = self.given.get("claim") or os.environ.get(CLAIM_VARIABLE, "")
+        try:
+            read = json.loads(text)
+        except ValueError:
+            raise _wrong(
+                f"The option claim is no JSON ({_shown(text)}): pass json.dumps(reference), where the reference is "
+                "what the sensor returned, or claim.hand_over().to_dict()."
+            ) from None
+        return [ClaimReference.of(each) for each in (read if isinstance(read, list) else [read])]
+
+    @property
+    def topic(self) -> str:
+        """The topic that is looked at, streamed from, or written to."""
+        if not self.given.get("topic"):
+            raise _wrong('Name the topic: .option("topic", "orders").')
+        return self.given["topic"]
+
+    def is_dead(self) -> bool:
+        """Say whether dead letters are meant."""
+        mode = self.given.get("mode", "")
+        if mode not in (_PEEK, _DEAD):
+            said = f"mode={mode!r} is none" if mode else "a topic is read without claiming"
+            raise _wrong(
+                f'{said[0].upper()}{said[1:]}: .option("mode", "peek") shows the messages that are in it, whoever has '
+                'them, and .option("mode", "dead") its dead letters; to claim, use a stream, or the option claim.'
+            )
+        return mode == _DEAD
+
+    @property
+    def payload_schema(self) -> str:
+        """The columns that are parsed out of the payloads, as Spark writes schemas; empty: none."""
+        return self.given.get("payloadschema", "").strip()
+
+    @property
+    def partitions(self) -> int | None:
+        """Into how many partitions it is cut, if that was said."""
+        return self._count("partitions")
+
+    @property
+    def max_messages(self) -> int | None:
+        """How many messages are looked at, at most."""
+        return self._count("maxMessages")
+
+    # --- streams, and what is written ---
+
+    @property
+    def max_messages_per_batch(self) -> int | None:
+        """How many messages a micro-batch has, at most."""
+        return self._count("maxMessagesPerBatch")
+
+    @property
+    def consumer(self) -> str:
+        """The name of who claims."""
+        if not self.given.get("consumer"):
+            raise _wrong(
+                'A stream claims under a name, by which it finds its claims again: .option("consumer", "billing").'
+            )
+        return self.given["consumer"]
+
+    @property
+    def producer(self) -> str | None:
+        """The name of who publishes."""
+        return self.given.get("producer") or None
+
+    @property
+    def ttl(self) -> float | None:
+        """For how many seconds a claim is kept by a renewal."""
+        text = self.given.get("ttl")
+        if text is None:
+            return None
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            raise _wrong(f"ttl={text!r}: pass a number of seconds, more than 0.")
+        return seconds
+
+    @property
+    def write_id(self) -> str | None:
+        """By which a write that is tried again is known."""
+        return self.given.get("writeid") or None
+
+    def _count(self, name: str) -> int | None:
+        text = self.given.get(name.lower())
+        if text is None:
+            return None
+        try:
+            count = int(text)
+        except ValueError:
+            count = 0
+        if count < 1:
+            raise _wrong(f"{name}={text!r}: pass a whole number of at least 1.")
+        return count
+
+
+def _wrong(sentence: str) -> InvalidArgumentError:
+    return InvalidArgumentError(sentence, operation="spark")
+
+
+def _shown(text: Any) -> str:  # noqa: ANN401 - whatever was passed
+    shown = repr(text)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"  # noqa: PLR2004 - as much as fits in a sentence
