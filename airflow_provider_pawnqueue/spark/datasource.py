@@ -13,7 +13,7 @@ from airflow_provider_pawnqueue.spark.options import Options, told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
 # What reads and writes is imported where it is used: Spark imports this module in each process that plans a query.
@@ -41,6 +41,13 @@ class PawnQueueDataSource(DataSource):
 
         with told():
             return PortionReader(Options.of(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return what claims micro-batches from a topic."""
+        from airflow_provider_pawnqueue.spark.streaming import ClaimStreamReader  # noqa: PLC0415 - as above
+
+        with told():
+            return ClaimStreamReader(Options.of(self.options), schema)
 
 
 def register(spark: SparkSession) -> None:

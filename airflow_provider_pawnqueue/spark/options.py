@@ -119,15 +119,7 @@ class Options:
 
     def claims(self) -> list[ClaimReference]:
         """Return the claims that are to be read; without the option, those that the job was submitted for."""
-        text = self.given.get("claim") or os.environ.get(CLAIM_VARIABLE, "")
-        try:
-            read = json.loads(text)
-        except ValueError:
-            raise _wrong(
-                f"The option claim is no JSON ({_shown(text)}): pass json.dumps(reference), where the reference is "
-                "what the sensor returned, or claim.hand_over().to_dict()."
-            ) from None
-        return [ClaimReference.of(each) for each in (read if isinstance(read, list) else [read])]
+        return references(self.given.get("claim") or os.environ.get(CLAIM_VARIABLE, ""))
 
     @property
     def topic(self) -> str:
@@ -172,11 +164,7 @@ class Options:
     @property
     def consumer(self) -> str:
         """The name of who claims."""
-        if not self.given.get("consumer"):
-            raise _wrong(
-                'A stream claims under a name, by which it finds its claims again: .option("consumer", "billing").'
-            )
-        return self.given["consumer"]
+        return self.given.get("consumer") or "spark"
 
     @property
     def producer(self) -> str | None:
@@ -213,6 +201,21 @@ class Options:
         if count < 1:
             raise _wrong(f"{name}={text!r}: pass a whole number of at least 1.")
         return count
+
+
+def references(text: str) -> list[ClaimReference]:
+    """Read a claim, or several of them, from JSON.
+
+    :raises InvalidArgumentError: it is none.
+    """
+    try:
+        read = json.loads(text)
+    except ValueError:
+        raise _wrong(
+            f"The claim is no JSON ({_shown(text)}): pass json.dumps(reference), where the reference is what the "
+            "sensor returned, or claim.hand_over().to_dict()."
+        ) from None
+    return [ClaimReference.of(each) for each in (read if isinstance(read, list) else [read])]
 
 
 def _wrong(sentence: str) -> InvalidArgumentError:

@@ -38,6 +38,11 @@ class ClaimReference:
     generation: int
     session: str
 
+    @property
+    def stem(self) -> str:
+        """Its id and generation, as logs and leases name it: a name for what is made of its messages, once."""
+        return layout.claim_stem(self.claim_id, self.generation)
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return {
