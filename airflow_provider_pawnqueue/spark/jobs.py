@@ -57,6 +57,7 @@ def report_failures(claim: ClaimReference | Mapping[str, Any] | str, failed: Dat
 
 
 def _collected(claim: ClaimReference, failed: DataFrame | Mapping[str, str]) -> dict[str, str]:
+    found: dict[Any, Any]
     if isinstance(failed, Mapping):
         found = dict(failed)
     else:
@@ -71,8 +72,8 @@ def _collected(claim: ClaimReference, failed: DataFrame | Mapping[str, str]) -> 
         found = {row["id"]: row["reason"] if len(columns) > 1 else None for row in failed.select(*columns).collect()}
     if not all(isinstance(each, str) and each for each in found):
         raise InvalidArgumentError(
-            f"report_failures for claim {claim.stem} takes the ids of messages, and one of them is null: select what "
-            "failed from what was read, and keep its column id.",
+            f"report_failures for claim {claim.stem} takes the ids of messages, and one of them is null: keep the "
+            "column id of what was read.",
             topic=claim.topic,
             operation="report_failures",
         )
