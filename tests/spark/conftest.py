@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tools.kit.servers import S3Server
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -22,7 +24,16 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def spark_cluster() -> Iterator[SparkCluster]:
-    """A master and two workers. Jobs reach it by ``submit``: a process can have one session, and this one has it."""
-    with SparkCluster(workers=2) as cluster:
+def spark_cluster(seaweedfs: S3Server) -> Iterator[SparkCluster]:
+    """A master and two workers, whose executors are told of the SeaweedFS, but for the bucket.
+
+    Jobs reach it by ``submit``: a process can have one session, and this one has it.
+    """
+    env = {
+        "PAWNQUEUE_S3_ENDPOINT_URL": seaweedfs.endpoint,
+        "PAWNQUEUE_S3_REGION": seaweedfs.region,
+        "PAWNQUEUE_S3_ACCESS_KEY": seaweedfs.access_key,
+        "PAWNQUEUE_S3_SECRET_KEY": seaweedfs.secret_key,
+    }
+    with SparkCluster(workers=2, env=env) as cluster:
         yield cluster

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
+# Whatever these processes and their executors write goes into the folder of the one process, and with it: a JVM that is
+# killed leaves all its files behind. The paths are absolute, as executors are in folders of their own.
+_IN_OWN_FOLDER = """
+mkdir local
+export SPARK_LOCAL_DIRS="$PWD/local" TMPDIR="$PWD/local"
+export JAVA_TOOL_OPTIONS="${JAVA_TOOL_OPTIONS:-} -Djava.io.tmpdir=$PWD/local -XX:-UsePerfData"
+exec "$0" "$@"
+"""
 _EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _START_SECONDS = 60.0
 _END_SECONDS = 10.0
@@ -122,10 +130,7 @@ class SparkCluster:
         )
 
     def _command(self, program: str, *options: object) -> list[str]:
-        # What executors write goes into the folder of their worker, and with it. Its path is absolute, as they are in
-        # folders of their own.
-        script = 'SPARK_LOCAL_DIRS="$PWD/local" exec "$@"'
-        return ["sh", "-c", script, "sh", str(spark_home() / "bin" / "spark-class"), program, *map(str, options)]
+        return ["sh", "-c", _IN_OWN_FOLDER, str(spark_home() / "bin" / "spark-class"), program, *map(str, options)]
 
     def _alive(self) -> int | None:
         """Return how many workers the master knows to be alive; none while it does not answer."""

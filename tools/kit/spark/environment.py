@@ -89,7 +89,11 @@ def session(master: str = "local[2]", conf: Mapping[str, object] | None = None) 
         raise SessionRunsError(message)
     with tempfile.TemporaryDirectory(prefix="pawnqueue-spark-") as folder, _interrupts_as_before():
         builder = SparkSession.builder.master(master).appName("pawnqueue")
-        for name, value in spark_settings({"spark.sql.warehouse.dir": f"{folder}/warehouse", **(conf or {})}).items():
+        places = {
+            "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData",
+            "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        }
+        for name, value in spark_settings({**places, **(conf or {})}).items():
             builder = builder.config(name, value)
         try:
             with _variables({**spark_environment(), "SPARK_LOCAL_DIRS": folder}):

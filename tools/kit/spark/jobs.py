@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 _JOB_SECONDS = 100.0
 _TAIL_CHARACTERS = 4_000
+# What it prints is kept apart from the log. Whatever else it writes goes into its folder, and with it.
+_IN_OWN_FOLDER = """
+mkdir local
+export SPARK_LOCAL_DIRS="$PWD/local" TMPDIR="$PWD/local"
+exec "$0" --conf "spark.driver.defaultJavaOptions=-Djava.io.tmpdir=$PWD/local -XX:-UsePerfData" "$@" >../output.txt
+"""
 # A driver that is told to end waits for nothing of ours.
 _GRACE_SECONDS = 0.1
 
@@ -56,14 +62,12 @@ class SparkJob:
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare; nothing is started before the ``with`` block is entered."""
-        command = [str(spark_home() / "bin" / "spark-submit"), "--master", master]
+        command = ["sh", "-c", _IN_OWN_FOLDER, str(spark_home() / "bin" / "spark-submit"), "--master", master]
         for name, value in spark_settings(conf).items():
             command += ["--conf", f"{name}={value}"]
         command += [str(application.resolve()), *map(str, arguments)]
-        # What it prints is kept apart from the log; local files go into its folder, and with it.
-        script = 'SPARK_LOCAL_DIRS="$PWD/local" exec "$@" >../output.txt'
         self._process = ServerProcess(
-            ["sh", "-c", script, "sh", *command],
+            command,
             env={**spark_environment(), **(env or {})},
             ready=lambda: True,
             grace=_GRACE_SECONDS,
