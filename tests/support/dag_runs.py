@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tools.kit.airflow.leftovers import end_marked
 from tools.kit.airflow.settings import ROOT, environment
+from tools.kit.leftovers import end_marked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -98,6 +98,15 @@ class ServerProcess:
             raise ProcessLookupError(self._explain("is not running"))
         os.killpg(self.pid, number)
 
+    def wait(self, seconds: float) -> int:
+        """Wait until the command ends by itself, and return its exit status: 128 and the signal's number if one did it.
+
+        Raises :class:`subprocess.TimeoutExpired` when the time is over; the command runs on.
+        """
+        if self._keeper is None:
+            raise ProcessLookupError(self._explain("was not started"))
+        return self._keeper.wait(seconds)
+
     def stop(self) -> None:
         """End the group and remove the directory. May be called twice."""
         if os.getpid() != self._owner_pid:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tools.kit.airflow import Airflow, AirflowError
-from tools.kit.airflow.leftovers import descendants, marked
+from tools.kit.leftovers import descendants, marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

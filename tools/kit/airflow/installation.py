@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tools.kit.airflow import leftovers
+from tools.kit import leftovers
 from tools.kit.airflow.api import Api, ApiError, Json
 from tools.kit.airflow.components import Component
 from tools.kit.airflow.settings import environment

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tools.kit.airflow.leftovers import MARK
+from tools.kit.leftovers import MARK
 from tools.kit.ports import HOST
 
 ROOT = Path(__file__).parents[3]

@@ -1,7 +1,7 @@
-"""Finds all processes of one Airflow by a mark in their environment, and ends them when their owner is no more.
+"""Finds all processes of one Airflow or Spark by a mark in their environment, and ends them when their owner is gone.
 
-Airflow's tasks leave the process group of what started them, and outlive it when it is killed: neither the group nor
-the parent tells whose they are. The environment does: it is handed down to every child.
+Airflow's tasks and Spark's Python workers leave the process group of what started them, and tasks outlive it when it is
+killed: neither the group nor the parent tells whose they are. The environment does: it is handed down to every child.
 
 As a program (the arguments: the owner's pid, the mark, the folder to remove) it waits for its owner's end, also by
 SIGKILL, and then leaves nothing of it. It imports the standard library alone.
@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-MARK = "PAWNKIT_AIRFLOW"
+MARK = "PAWNKIT_MARK"
 _PAUSE_SECONDS = 0.02
 _LOOKS = 3
 

@@ -1,0 +1,39 @@
+"""Spark, started once for all tests of this folder: a session in this process, and a cluster beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tools.kit.spark import SparkCluster, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from tools.kit.servers import S3Server
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session on ``local[2]`` in this process: two tasks at once, each with a Python worker of its own."""
+    with session() as spark:
+        yield spark
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(seaweedfs: S3Server) -> Iterator[SparkCluster]:
+    """A master and two workers, whose executors are told of the SeaweedFS, but for the bucket.
+
+    Jobs reach it by ``submit``: a process can have one session, and this one has it.
+    """
+    env = {
+        "PAWNQUEUE_S3_ENDPOINT_URL": seaweedfs.endpoint,
+        "PAWNQUEUE_S3_REGION": seaweedfs.region,
+        "PAWNQUEUE_S3_ACCESS_KEY": seaweedfs.access_key,
+        "PAWNQUEUE_S3_SECRET_KEY": seaweedfs.secret_key,
+    }
+    with SparkCluster(workers=2, env=env) as cluster:
+        yield cluster

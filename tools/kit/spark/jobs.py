@@ -1,0 +1,124 @@
+"""Jobs by ``spark-submit``: a driver in a process of its own, which can be waited for, frozen and killed."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from tools.kit.processes import ServerProcess
+from tools.kit.spark.environment import spark_environment, spark_home, spark_settings
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+_JOB_SECONDS = 100.0
+_TAIL_CHARACTERS = 4_000
+# What it prints is kept apart from the log. Whatever else it writes goes into its folder, and with it.
+_IN_OWN_FOLDER = """
+mkdir local
+export SPARK_LOCAL_DIRS="$PWD/local" TMPDIR="$PWD/local"
+exec "$0" --conf "spark.driver.defaultJavaOptions=-Djava.io.tmpdir=$PWD/local -XX:-UsePerfData" "$@" >../output.txt
+"""
+# A driver that is told to end waits for nothing of ours.
+_GRACE_SECONDS = 0.1
+
+
+class JobNotOverError(AssertionError):
+    """A job was not over in time. The message ends with the tail of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended: its exit status, what it printed, and what Spark and it wrote to standard error."""
+
+    status: int
+    output: str
+    log: str
+
+
+class SparkJob:
+    """One Python application, submitted in client mode, for the length of a ``with`` block.
+
+    Entering starts it; :meth:`wait` returns how it ended. Leaving ends it where it still runs, the JVM and the Python
+    driver together, and removes the folder that was its working directory and had its local files. The same happens
+    when the interpreter exits, and when it is killed.
+
+    :param application: the Python file; ``arguments`` is what it finds in ``sys.argv``.
+    :param conf: Spark settings, before the kit's own.
+    :param env: variables for the driver, and in local mode for all there is.
+    """
+
+    def __init__(
+        self,
+        application: Path,
+        arguments: Sequence[object] = (),
+        *,
+        master: str = "local[2]",
+        conf: Mapping[str, object] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare; nothing is started before the ``with`` block is entered."""
+        command = ["sh", "-c", _IN_OWN_FOLDER, str(spark_home() / "bin" / "spark-submit"), "--master", master]
+        for name, value in spark_settings(conf).items():
+            command += ["--conf", f"{name}={value}"]
+        command += [str(application.resolve()), *map(str, arguments)]
+        self._process = ServerProcess(
+            command,
+            env={**spark_environment(), **(env or {})},
+            ready=lambda: True,
+            grace=_GRACE_SECONDS,
+        )
+
+    def __enter__(self) -> Self:
+        """Start the job."""
+        self._process.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the job, if it is not over, and remove its folder."""
+        self._process.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether the job is not over."""
+        return self._process.running
+
+    @property
+    def output(self) -> str:
+        """What the application has printed so far."""
+        path = self._process.directory / "output.txt"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    @property
+    def log(self) -> str:
+        """What Spark and the application have written to standard error so far."""
+        return self._process.log
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the JVM and the Python driver: SIGKILL is the end of the driver's machine."""
+        self._process.signal(number)
+
+    def wait(self, seconds: float = _JOB_SECONDS) -> JobResult:
+        """Wait until the job is over, and return how it ended; one that fails raises nothing."""
+        try:
+            status = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            message = (
+                f"The Spark job was not over after {seconds:g} s; its log ends with:\n{self.log[-_TAIL_CHARACTERS:]}"
+            )
+            raise JobNotOverError(message) from None
+        return JobResult(status, self.output, self.log)
+
+
+def submit(
+    application: Path, arguments: Sequence[object] = (), *, seconds: float = _JOB_SECONDS, **how: Any
+) -> JobResult:
+    """Run a job to its end, and return how it ended; ``master``, ``conf`` and ``env`` as of :class:`SparkJob`."""
+    with SparkJob(application, arguments, **how) as job:
+        return job.wait(seconds)
