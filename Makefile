@@ -43,7 +43,6 @@ demo: $(STAMP)  ## half a minute: 2,000 orders, four consumers, one killed and o
 
 venv: $(STAMP)  ## .venv with the project and all that its tests need; again only after pyproject.toml or constraints.txt changed
 
-# The `spark` extra (456 MB) is not installed: nothing runs on Spark yet.
 $(STAMP): pyproject.toml constraints.txt
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "No Python 3.11 or newer was found: install one, or name it: make venv PYTHON=/path/to/python" >&2; exit 1; fi
@@ -54,9 +53,9 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu: apt-get install python$$version-venv" >&2; exit 1; }
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		echo "== $(VENV): a new virtual environment, with $$("$(PYTHON)" --version)"; "$(PYTHON)" -m venv --clear $(VENV); fi
-	@echo "== $(VENV): installing the project and what its tests need (about 200 packages; a few minutes the first time)"
+	@echo "== $(VENV): installing the project and what its tests need (about 200 packages, Spark and a Java among them; some minutes the first time)"
 	@rm -f $(STAMP)
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[messaging,dev]' | $(PIP_LINES)
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[messaging,spark,dev]' | $(PIP_LINES)
 	@touch $(STAMP)
 	@echo "== $(VENV): ready"
 
