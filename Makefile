@@ -33,7 +33,7 @@ OLD_TESTS := tests/compat tests/hooks tests/operators tests/sensors tests/trigge
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo venv peer lint test test-fast test-airflow test-compat test-full test-servers test-store sim bench dist constraints clean
+.PHONY: help demo venv peer lint test test-fast test-spark test-airflow test-compat test-full test-servers test-store sim bench dist constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,15 +73,23 @@ lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import
 	@echo "== mypy";          $(BIN)/mypy
 	@echo "== import-linter"; $(BIN)/lint-imports
 
-# Airflow's tests are by themselves, so that its processes are gone before, or come after, what the others measure.
+# What starts nothing runs two at a time. What starts servers, Spark or Airflow runs by itself, one kind after the other:
+# those tests measure and kill, and two of them at once would be each other's weather.
+ALONE := servers or peer or spark or airflow
+NOT_HERE := ceph or own_store or full
+
 test: $(STAMP) $(PEER_STAMP)  ## every test that needs neither Debian packages nor an account
-	@echo "== tests"; $(PYTEST) -m "not airflow and not ceph and not own_store and not full"
-	@$(MAKE) --no-print-directory test-airflow
+	@echo "== tests that start nothing"; $(PYTEST) -n 2 --dist loadfile -m "not ($(ALONE) or $(NOT_HERE))"
+	@echo "== tests on real servers"; $(PYTEST) -m "(servers or peer) and not (spark or airflow or $(NOT_HERE))"
+	@$(MAKE) --no-print-directory test-spark test-airflow
 
 test-fast: $(STAMP)  ## the inner loop: no servers, nothing slow
-	@echo "== fast tests"; $(PYTEST) -m "not airflow and not servers and not ceph and not own_store and not slow"
+	@echo "== fast tests"; $(PYTEST) -n 2 --dist loadfile -m "not ($(ALONE) or $(NOT_HERE) or slow)"
 
-test-airflow: $(STAMP)  ## the tests that start a real Airflow, beside a real S3 server
+test-spark: $(STAMP)  ## the tests that start Spark, on local[2] and on a cluster
+	@echo "== tests on Spark"; $(PYTEST) -m "spark and not airflow and not full"
+
+test-airflow: $(STAMP)  ## the tests that start a real Airflow, beside a real S3 server, with Spark too
 	@echo "== tests on a real Airflow"; $(PYTEST) -m "airflow and not full" tests/e2e/airflow
 
 # The warnings of an old Airflow, and of what is newer than it, are nobody's here. It starts a watcher when it has parsed
@@ -98,8 +106,8 @@ $(OLD_STAMP): pyproject.toml $(OLD_PINS)
 	@$(OLD)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(OLD_PINS) -e '.[messaging,dev]' | $(PIP_LINES)
 	@touch $(OLD_STAMP)
 
-test-full: test  ## every test, and each fault on a real Airflow: half an hour more
-	@echo "== every fault on a real Airflow"; $(PYTEST) -m full
+test-full: test  ## every test, and each fault on a real Airflow and on Spark: an hour more
+	@echo "== every fault on a real Airflow, and on Spark"; $(PYTEST) -m full
 
 test-servers: $(STAMP) $(PEER_STAMP)  ## the tests on real S3 servers, Ceph too (as root it installs Ceph's Debian packages, and says so)
 	@missing=; for pair in $(CEPH); do \
