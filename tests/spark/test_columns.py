@@ -465,7 +465,7 @@ def test_ordinary_values_are_read_as_by_from_json(spark: SparkSession) -> None:
 
 
 def test_the_fast_path_is_taken() -> None:
-    """Ordinary columns are handed to Arrow as they are: the property above does not compare the slow path with itself."""
+    """Ordinary columns are handed to Arrow as they are: the property above compares two paths."""
     values = ["a", None, "b"]
     field = types.StructField("a", types.StringType())
     with pytest.MonkeyPatch.context() as patch:
