@@ -60,10 +60,16 @@ class Portion:
     """The claim that has them; without one they are looked at, whoever has them."""
     is_dead: bool = False
 
-    def split(self, most: int) -> Iterator[Portion]:
-        """Cut it into smaller ones, of at most so many units."""
-        for start in range(0, len(self.units), most):
-            yield replace(self, units=self.units[start : start + most])
+    def split(self, most: int, most_cost: int = A_PORTION) -> Iterator[Portion]:
+        """Cut it into smaller ones, of at most so many units, which cost no more than this unless it is a single one."""
+        start = cost = 0
+        for position, unit in enumerate(self.units):
+            if position > start and (position - start == most or cost + unit.cost > most_cost):
+                yield replace(self, units=self.units[start:position])
+                start, cost = position, 0
+            cost += unit.cost
+        if self.units:
+            yield replace(self, units=self.units[start:])
 
     def __len__(self) -> int:
         """Count the messages."""

@@ -438,7 +438,10 @@ def test_without_a_number_as_many_as_they_are_worth() -> None:
 
 
 def test_a_portion_is_read_in_parts() -> None:
-    """In order; each is a portion like the whole."""
+    """In order; each is a portion like the whole, and none of large objects is more than memory has room for."""
+    large = [A_PORTION // 2, A_PORTION // 4, 3 * A_PORTION, 1, 1]
+    assert [len(part) for part in whole(large).split(1000)] == [2, 1, 2]
+    assert list(whole([]).split(3)) == []
     parts = list(whole([1] * 7).split(3))
     assert [len(part) for part in parts] == [3, 3, 1]
     assert [unit.name for part in parts for unit in part.units] == [str(number) for number in range(7)]
