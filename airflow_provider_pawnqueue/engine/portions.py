@@ -61,7 +61,7 @@ class Portion:
     is_dead: bool = False
 
     def split(self, most: int, most_cost: int = A_PORTION) -> Iterator[Portion]:
-        """Cut it into smaller ones, of at most so many units, which cost no more than this unless it is a single one."""
+        """Cut it into smaller ones, of at most so many units, that cost no more than this; one unit may."""
         start = cost = 0
         for position, unit in enumerate(self.units):
             if position > start and (position - start == most or cost + unit.cost > most_cost):

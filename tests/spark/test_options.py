@@ -211,6 +211,14 @@ def test_settings_from_a_file_that_goes_before_the_environment(tmp_path: Path, m
         assert settings.s3.region_name == "us-east-1"
 
 
+def test_a_setting_by_two_names_is_told() -> None:
+    """Which of the two counts would be anybody's guess; where they say the same, both do."""
+    with pytest.raises(InvalidArgumentError, match=r"'bucket_name' and 's3\.bucket_name' are one setting, and differ"):
+        Options.of({"bucket_name": "one", "s3.bucket_name": "two"}).settings()
+    given = {"bucket_name": "same", "s3.bucket_name": "same"}
+    assert Options.of(given).settings().s3.bucket_name == "same"
+
+
 def test_a_connection_that_is_not_there_is_told(tmp_path: Path) -> None:
     """By its path."""
     with pytest.raises(ConfigError, match=r"gone\.yaml"):

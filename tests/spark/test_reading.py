@@ -142,24 +142,23 @@ def test_reading_twice_gives_the_same(shop: Shop) -> None:
     first = frame.collect()
     assert frame.count() == 30
     assert frame.collect() == first
-    cached = frame.cache()
+    cached = shop.read(claim, payloadSchema="order_id long").cache()
     assert cached.count() == 30
     shop.queue.ack(claim)
-    assert cached.collect() == first
+    assert cached.select("*").collect() == first
     cached.unpersist()
-    assert "is settled" in shop.failure(claim) or "no record" in shop.failure(claim)
+    with pytest.raises(PySparkException, match="not there any more"):
+        frame.collect()
 
 
 def test_what_a_query_needs_of_it(shop: Shop) -> None:
-    """Columns chosen, filtered, limited, counted, joined with itself: Spark does it after us."""
+    """Columns chosen, filtered, limited, counted: Spark does it after us."""
     shop.publish(20)
     frame = shop.read(shop.claim(20), payloadSchema="order_id long", partitions=2)
 
     assert frame.select("order_id").filter("order_id % 2 = 0").count() == 10
     assert frame.select("id").limit(3).count() == 3
-    assert frame.alias("a").join(frame.alias("b"), "id").count() == 20
-    assert frame.filter("false").collect() == []
-    assert frame.groupBy((f.col("order_id") % 2).alias("odd")).count().orderBy("odd").collect() == [(0, 10), (1, 10)]
+    assert frame.filter("order_id < 0").collect() == []
 
 
 def test_several_claims_are_read_together(shop: Shop) -> None:
@@ -212,11 +211,11 @@ def test_a_query_may_have_a_schema_of_its_own(shop: Shop) -> None:
 
 def test_one_row_of_many_comes_promptly(shop: Shop) -> None:
     """What was read ahead for a query that has enough is given up, again and again, in workers that are used again."""
-    shop.publish(5000)
-    frame = shop.read(shop.claim(5000), partitions=1)
-    for _ in range(5):
+    shop.publish(3000)
+    frame = shop.read(shop.claim(3000), partitions=1)
+    for _ in range(4):
         assert len(frame.limit(1).collect()) == 1
-    assert frame.count() == 5000
+    assert frame.count() == 3000
 
 
 @pytest.mark.parametrize("read", [0, 1])
@@ -268,20 +267,19 @@ def test_a_claim_that_is_settled_while_it_is_read(shop: Shop) -> None:
     """The message is named; its task's sentence comes out of the executor."""
     shop.publish(3)
     claim = shop.claim(3, claim_id="run")
-    gone = shop.settings.s3.key_prefix
     [portion] = shop.queue.portions(as_dict(claim))
     shop.queue.ack(claim, claim[1])
     # As a task finds it that was planned before: the record still names it, and its body is gone.
     told = f"Message {claim[1].id} of claim run.0 of topic 'orders' is not there any more"
     with pytest.raises(Exception, match=told):
         list(batches(shop.settings, Rows(schema_of("", dead=False)), PortionPartition(portion)))
-    assert gone
     assert [row.id for row in shop.read(claim).collect()] == [claim[0].id, claim[2].id]
 
 
 def test_a_store_that_is_away(shop: Shop) -> None:
     """By its address, and what to look at."""
-    failed = shop.failure(topic="orders", mode="peek", endpoint_url="http://127.0.0.1:9", **{"retry.budget_seconds": 1})
+    away = {"s3.endpoint_url": "http://127.0.0.1:9", "retry.budget_seconds": 1}
+    failed = shop.failure(topic="orders", mode="peek", **away)
     assert "http://127.0.0.1:9 cannot be reached" in failed
     assert "check s3.endpoint_url" in failed
 
@@ -293,10 +291,9 @@ def test_a_store_that_is_away(shop: Shop) -> None:
         ({"topic": "orders"}, 'a topic is read without claiming: .option("mode", "peek")'.capitalize()),
         ({"topic": "gone", "mode": "peek"}, "'gone'"),
         ({"topics": "orders"}, "'topics' is no option of the format pawnqueue, nor a setting: did you mean 'topic'?"),
+        ({"topic": "orders", "mode": "peek", "s3.use_ssl": "true", "use_ssl": "false"}, "are one setting"),
         ({"topic": "orders", "mode": "peek", "payloadSchema": "a lnog"}, "'lnog' is no type (did you mean long?)"),
         ({"topic": "orders", "mode": "peek", "payloadSchema": "a interval day"}, "of type interval, which is not read"),
-        ({"topic": "orders", "mode": "peek", "partitions": "0"}, "partitions='0': pass a whole number"),
-        ({}, "Nothing was named to be read"),
     ],
 )
 def test_wrong_options(shop: Shop, options: dict[str, str], sentence: str) -> None:
@@ -310,17 +307,15 @@ def test_no_settings_at_all(shop: Shop) -> None:
         shop.spark.read.format("pawnqueue").options(topic="orders", mode="peek").load().collect()
 
 
-def test_an_executor_tells_its_sentence(shop: Shop, spark: SparkSession) -> None:
+def test_an_executor_tells_its_sentence(shop: Shop) -> None:
     """What a task meets comes out as what planning meets: once, whatever the stack around it."""
     shop.publish(3)
     claim = shop.claim(3)
     frame = shop.read(claim).select("id")
-    [record] = [key for key in keys(shop) if "/claims/" in key]
     [first, *_] = [key for key in keys(shop) if "/messages/" in key]
     overwrite(shop, first, b"garbage")
     with pytest.raises(PySparkException, match=rf"PawnQueue: Message {claim[0].id} of claim .* was overwritten"):
         frame.collect()
-    assert record
 
 
 def keys(shop: Shop) -> list[str]:
