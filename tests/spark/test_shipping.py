@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from tools.kit.servers import S3Server
     from tools.kit.spark import SparkCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(400)]
+
+#: A job takes a few of them; on a machine that does other work, many more.
+SECONDS = 240.0
 
 # Tells what it has read, and from where the package came on the driver and on the executors.
 JOB = """
@@ -119,6 +122,7 @@ def test_executors_have_it_from_an_archive(
         master=spark_cluster.master_url,
         env={"PYTHONPATH": str(packed)},
         conf={"spark.archives": f"{archive}#pawnqueue", "spark.executorEnv.PYTHONPATH": "pawnqueue"},
+        seconds=SECONDS,
     )
 
     assert done.status == 0, done.log
@@ -143,6 +147,7 @@ def test_it_comes_along_as_a_zip_and_is_registered(
         master=spark_cluster.master_url,
         env={"PYTHONPATH": ""},
         conf={"spark.submit.pyFiles": str(files)},
+        seconds=SECONDS,
     )
 
     assert done.status == 0, done.log
