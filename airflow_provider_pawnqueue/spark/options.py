@@ -89,7 +89,14 @@ class Options:
         Read where the query is planned, and taken along to the executors.
         """
         names = names_of_settings()
-        explicit = nested_by_path({names[name]: value for name, value in self.given.items() if name in names})
+        chosen: dict[str, str] = {}
+        for name in self.given:
+            if name not in names:
+                continue
+            other = chosen.setdefault(names[name], name)
+            if self.given[other] != self.given[name]:
+                raise _wrong(f"The options {other!r} and {name!r} are one setting, and differ: leave one of them out.")
+        explicit = nested_by_path({path: self.given[name] for path, name in chosen.items()})
         path = self.given.get("connection") or os.environ.get(CONNECTION_VARIABLE)
         if path:
             return Settings.from_yaml(path, environ={}, **explicit)
@@ -115,11 +122,23 @@ class Options:
                 'Nothing was named to be read: .option("claim", reference) for the messages of a claim, or '
                 '.option("topic", "orders").option("mode", "peek") to look at those of a topic.'
             )
-        return "topic" not in self.given
+        if "topic" in self.given:
+            return False
+        for name in ("mode", "maxMessages"):
+            if name.lower() in self.given:
+                raise _wrong(
+                    f"The option {name} is for looking at a topic, and a claim is read as a whole: leave it out, or "
+                    'name a topic by .option("topic", "orders").'
+                )
+        return True
 
     def claims(self) -> list[ClaimReference]:
-        """Return the claims that are to be read; without the option, those that the job was submitted for."""
-        return references(self.given.get("claim") or os.environ.get(CLAIM_VARIABLE, ""))
+        """Return the claims that are to be read, each once; without the option, those that the job was submitted for.
+
+        ⚑ A claim that is named twice is read once: its messages are not to be worked on twice.
+        """
+        given = references(self.given.get("claim") or os.environ.get(CLAIM_VARIABLE, ""))
+        return list({(claim.topic, claim.claim_id, claim.generation): claim for claim in given}.values())
 
     @property
     def topic(self) -> str:
@@ -138,6 +157,11 @@ class Options:
                 'them, and .option("mode", "dead") its dead letters; to claim, use a stream, or the option claim.'
             )
         return mode == _DEAD
+
+    @property
+    def shows_dead(self) -> bool:
+        """Whether the rows are dead letters, as far as the options tell before they are all checked."""
+        return self.given.get("mode") == _DEAD
 
     @property
     def payload_schema(self) -> str:
