@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.spark.streams import QUICK, Gate, Sink, Stream, numbers
+from tests.spark.streams import QUICK, Gate, Sink, Stream, numbers, options_of
 from tests.support.waiting import wait_until
+from tools.kit.spark import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,8 +20,22 @@ if TYPE_CHECKING:
 
     from airflow_provider_pawnqueue.engine import Settings
     from tools.kit.servers import S3Server
+    from tools.kit.spark import SparkCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.slow]
+
+
+# Writes what is there as files, by Spark's own sink.
+JOB = """
+import json
+import sys
+from pyspark.sql import SparkSession
+
+options, folder = json.loads(sys.argv[1]), sys.argv[2]
+reader = SparkSession.builder.getOrCreate().readStream.format("pawnqueue").options(**options)
+writer = reader.option("payloadSchema", "order_id long").load().writeStream.format("parquet").trigger(availableNow=True)
+writer.option("checkpointLocation", f"{folder}/checkpoint").start(f"{folder}/out").awaitTermination()
+"""
 
 
 @pytest.fixture
@@ -150,6 +165,39 @@ def test_two_queries_share_a_topic(stream: Stream) -> None:
 
     assert sorted(first.ids + second.ids) == sorted(ids)
     assert all(query.isActive for query in queries)
+
+
+def test_many_batches_of_two_topics_in_one_query(stream: Stream, tmp_path: Path) -> None:
+    """Each topic goes its own way, by its own claims, batch after batch; where one has nothing the other goes on."""
+    other = Stream(stream.spark, stream.settings, tmp_path, "returns")
+    orders, returns = stream.publish(20), other.publish(5)
+    sink = Sink()
+    both = stream.frame(maxMessagesPerBatch=1, partitions=2).union(other.frame(maxMessagesPerBatch=1))
+
+    writer = both.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "both"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+
+    assert [len(rows) for rows in sink.batches.values()] == [2] * 5 + [1] * 15
+    assert sorted(sink.ids) == sorted(orders + returns)
+    assert (stream.counts(), other.counts()) == ((0, 0), (0, 0))
+    other.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_stream_on_a_cluster(stream: Stream, spark_cluster: SparkCluster, tmp_path: Path) -> None:
+    """Executors in other processes read the claims that the driver's planning process has made, by its options."""
+    ids = stream.publish(6)
+    (tmp_path / "job.py").write_text(JOB)
+    options = options_of(stream.settings) | {"topic": stream.topic, "maxMessagesPerBatch": "4", "partitions": "2"}
+
+    done = submit(tmp_path / "job.py", [json.dumps(options), tmp_path], master=spark_cluster.master_url, seconds=200)
+
+    assert done.status == 0, done.log
+    rows = stream.spark.read.parquet(f"{tmp_path}/out").select("id", "order_id").collect()
+    assert sorted(row["id"] for row in rows) == sorted(ids)
+    assert sorted(numbers(rows)) == [*range(6)]
+    assert stream.counts() == (0, 0)
 
 
 def test_payloads_are_columns(stream: Stream) -> None:
