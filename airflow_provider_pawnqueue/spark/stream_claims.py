@@ -62,7 +62,9 @@ class StreamClaims:
             number += 1
             claim = self._claimed(f"{start[STREAM]}-{number}", most)
             if claim:
-                reference = ClaimReference(claim.topic, claim.claim_id, claim.generation, claim.session)
+                # ⚑ §4, Sessions: it names no session. Who reads it in the checkpoint was handed nothing, and waits
+                # until this process has left the claim, or its time is over: both may be alive.
+                reference = ClaimReference(claim.topic, claim.claim_id, claim.generation, session="")
                 return {STREAM: start[STREAM], BATCH: number, CLAIM: reference.to_dict()}
             if claim is None or not (claim.recorded and claim.was_handed_out):
                 return dict(start)

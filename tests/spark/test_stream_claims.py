@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import MemoryStore, Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import ClaimBusyError, MemoryStore, Settings, SyncPawnQueue
 from airflow_provider_pawnqueue.spark import stream_claims
 from airflow_provider_pawnqueue.spark.stream_claims import BATCH, CLAIM, StreamClaims, first_offset
 from tools.kit.stores import HookedStore
@@ -136,8 +136,27 @@ def test_a_restart_waits_for_a_former_self_that_may_be_alive(world: World) -> No
     _killed(former)
 
     claims = world.process(ttl=3)
-    assert claims.following(BEGINNING, MOST)[CLAIM]["claim_id"] == end[CLAIM]["claim_id"]
+    assert _planned(claims, end) == 1
+    assert claims.following(BEGINNING, MOST) == end
     assert world.counts == (0, 1)
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["noted", "not-noted"])
+def test_a_process_that_is_alive_keeps_its_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, is_noted: bool
+) -> None:
+    """A second driver on the same checkpoint waits, and gives up by a sentence; the first one is not disturbed."""
+    monkeypatch.setattr(stream_claims, "PATIENCE", 0.3)
+    world.publish(1)
+    first = world.process()
+    end = first.following(BEGINNING, MOST)
+
+    second = world.process()
+    with pytest.raises(ClaimBusyError, match="is worked for by consumer 'spark'"):
+        second.portions(end, None) if is_noted else second.following(BEGINNING, MOST)
+    assert _planned(first, end) == 1
+    first.finish(end)
+    assert world.counts == (0, 0)
 
 
 def test_a_claim_that_others_took_while_the_query_was_down_is_passed_over(
@@ -170,7 +189,8 @@ def test_a_loss_in_the_middle_is_told_and_acks_nothing(world: World, caplog: pyt
     world.publish(2)
     claims = world.process()
     lost = claims.following(BEGINNING, MOST)
-    others = world.queue.attach(lost[CLAIM])
+    session = claims._held[lost[CLAIM]["claim_id"]].session
+    others = world.queue.attach(lost[CLAIM] | {"session": session})
     assert len(others) == 2
 
     claims.finish(lost)
