@@ -21,6 +21,10 @@ What PySpark 4.2 was seen to call, in a process of its own for each run of a que
 So a query of which the last batch was followed by no latestOffset has left it un-acked: nothing here can tell whether
 the sink has it. Its restart acks it, or the driver, which can tell (:func:`.stream_end.ack_finished`). Where neither
 comes within the claim's time, others are given the messages.
+
+A restart waits until its former self has left its claim, or is no longer trusted (:data:`.stream_claims.SESSION_TTL`).
+A claim that was made before Spark had noted the very first offset is found by nobody: its messages come when its time
+is over.
 """
 
 from __future__ import annotations
