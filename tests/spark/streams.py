@@ -114,10 +114,10 @@ class Stream:
 
 
 class Gate:
-    """Holds a sink at a batch until it is opened."""
+    """Holds a sink at a batch until it is opened; one that ``fails`` does so then."""
 
-    def __init__(self, at: int = 0) -> None:
-        self.at = at
+    def __init__(self, at: int = 0, *, fails: bool = False) -> None:
+        self.at, self.fails = at, fails
         self.reached, self.opened = threading.Event(), threading.Event()
 
     def __call__(self, number: int) -> None:
@@ -125,6 +125,7 @@ class Gate:
         if number == self.at:
             self.reached.set()
             assert self.opened.wait(90), "the gate was not opened"
+            assert not self.fails, "this sink fails"
 
 
 def numbers(rows: Sequence[Row]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +96,7 @@ def test_a_driver_that_is_killed_is_followed_by_the_same_batch(stream: Stream, t
     (tmp_path / "job.py").write_text(JOB)
     options = options_of(stream.settings) | {"topic": stream.topic, "maxMessagesPerBatch": "2", "ttl": "8"}
     with SparkJob(tmp_path / "job.py", [json.dumps(options), tmp_path, phase]) as job:
-        wait_until(lambda: (tmp_path / "here").exists() or not job.running, "the job came to where it dies", seconds=90)
+        wait_until(lambda: (tmp_path / "here").exists() or not job.running, "it came to where it dies", seconds=180)
         assert job.running, job.log
         job.signal(signal.SIGKILL)
     in_work = 0 if phase == "done" else 1
@@ -118,12 +119,15 @@ def test_a_driver_that_is_killed_is_followed_by_the_same_batch(stream: Stream, t
 
 def test_a_query_that_is_stopped_in_its_work_goes_on_at_once(stream: Stream) -> None:
     """query.stop() leaves the batch of which the sink may have a part: nobody else has it, and its restart has all."""
-    gate = Gate()
+    gate = Gate(fails=True)
     ids = stream.publish(3)
     stopped, sink = stream.start(Sink(gate), "one"), Sink()
     assert gate.reached.wait(60)
-    stopped.stop()
+    stopping = threading.Thread(target=stopped.stop)
+    stopping.start()
+    wait_until(lambda: not stopped.isActive, "it was told to stop")
     gate.opened.set()
+    stopping.join()
 
     assert ack_finished(stopped, options_of(stream.settings)) == 0
     assert stream.counts() == (0, 3)
