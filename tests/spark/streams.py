@@ -94,7 +94,7 @@ class Stream:
     def run(self, sink: Callable[[DataFrame, int], None], checkpoint: str = "", **options: object) -> StreamingQuery:
         """Take what is there, to its end."""
         query = self.start(sink, checkpoint, trigger={"availableNow": True}, **options)
-        assert query.awaitTermination(90), "the query did not end"
+        assert query.awaitTermination(200), f"the query did not end: {query.status}, {query.lastProgress}"
         return query
 
     def counts(self) -> tuple[int, int]:

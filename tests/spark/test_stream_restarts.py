@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Settings
     from tools.kit.servers import S3Server
 
-pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 # Writes each batch to a folder of its own, says by a file that it has come to where it is to be killed, and waits.
 JOB = """
@@ -80,7 +80,7 @@ def stream(
     made.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize(
     "phase",
     [

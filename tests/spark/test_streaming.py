@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tools.kit.servers import S3Server
     from tools.kit.spark import SparkCluster
 
-pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 # Writes what is there as files, by Spark's own sink.
@@ -184,7 +184,6 @@ def test_many_batches_of_two_topics_in_one_query(stream: Stream, tmp_path: Path)
     other.close()
 
 
-@pytest.mark.timeout(300)
 def test_a_stream_on_a_cluster(stream: Stream, spark_cluster: SparkCluster, tmp_path: Path) -> None:
     """Executors in other processes read the claims that the driver's planning process has made, by its options."""
     ids = stream.publish(6)
