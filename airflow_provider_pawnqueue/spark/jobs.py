@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,53 +45,80 @@ def report_failures(claim: ClaimReference | Mapping[str, Any] | str, failed: Dat
 
     :param claim: the claim, by its reference.
     :param failed: a DataFrame with a column ``id``, and ``reason`` if it knows one, a row a message; or reasons by id.
-    :raises InvalidArgumentError: it has no such column, or an id is null; or nobody listens: no operator of ours, and
+    :raises InvalidArgumentError: it has no such column, or an id is none; or nobody listens: no operator of ours, and
         no task of Airflow, runs this job.
     """
     reference = references(claim)[0] if isinstance(claim, str) else ClaimReference.of(claim)
-    reasons = _collected(reference, failed)
+    reasons = {
+        each: (str(why) if why else "the job could not do it")[:LONGEST_REASON]
+        for each, why in _told(reference, failed)
+        if _is_id(reference, each)
+    }
     path = os.environ.get(REPORT_VARIABLE)
     if path:
-        with Path(path).open("a", encoding="utf-8") as report:
-            report.writelines(json.dumps({"id": each, "why": why}) + "\n" for each, why in reasons.items())
+        _write(Path(path), reference, reasons)
     else:
-        _tell_the_task(reasons)
+        _tell_the_task(reference, reasons)
     return len(reasons)
 
 
-def _collected(claim: ClaimReference, failed: DataFrame | Mapping[str, str]) -> dict[str, str]:
-    found: dict[Any, Any]
+def _told(claim: ClaimReference, failed: DataFrame | Mapping[str, str]) -> Iterable[tuple[Any, Any]]:
     if isinstance(failed, Mapping):
-        found = dict(failed)
-    else:
-        if "id" not in failed.columns:
-            raise InvalidArgumentError(
-                f"report_failures for claim {claim.stem} takes a DataFrame with a column id, and this one has "
-                f"{', '.join(failed.columns) or 'none'}: keep the column id of what was read.",
-                topic=claim.topic,
-                operation="report_failures",
-            )
-        columns = ["id", "reason"] if "reason" in failed.columns else ["id"]
-        found = {row["id"]: row["reason"] if len(columns) > 1 else None for row in failed.select(*columns).collect()}
-    if not all(isinstance(each, str) and each for each in found):
-        raise InvalidArgumentError(
-            f"report_failures for claim {claim.stem} takes the ids of messages, and one of them is null: keep the "
-            "column id of what was read.",
-            topic=claim.topic,
-            operation="report_failures",
+        return failed.items()
+    columns = getattr(failed, "columns", None)
+    if columns is None or list(columns).count("id") != 1:
+        has = "is none" if columns is None else f"has {', '.join(columns) or 'none'}"
+        raise _wrong(
+            claim,
+            f"takes a DataFrame with one column id, and this one {has}: keep the column id of what was read, or pass "
+            "reasons by id.",
         )
-    return {each: (str(why) if why else "the job could not do it")[:LONGEST_REASON] for each, why in found.items()}
+    if "reason" not in columns:
+        return ((row["id"], None) for row in failed.select("id").collect())
+    # Cut before they come here: a reason may be a payload, and the driver has them all at once.
+    reason = failed["reason"].cast("string").substr(1, LONGEST_REASON)
+    return ((row["id"], row["reason"]) for row in failed.select("id", reason.alias("reason")).collect())
 
 
-def _tell_the_task(reasons: Mapping[str, str]) -> None:
-    """Report to the task of Airflow that runs this job in its own process."""
+def _is_id(claim: ClaimReference, each: object) -> bool:
+    if isinstance(each, str) and each:
+        return True
+    raise _wrong(claim, f"takes the ids of messages, and {each!r} is none: keep the column id of what was read.")
+
+
+def _write(path: Path, claim: ClaimReference, reasons: Mapping[str, str]) -> None:
+    """Add to the report. Batches of a stream may do so at once, and each line stays whole."""
     try:
-        # Where jobs run, Airflow need not be installed.
-        from airflow_provider_pawnqueue.hooks.reports import add  # noqa: PLC0415
-    except ImportError:
-        raise InvalidArgumentError(
-            "Nobody listens to report_failures here: no PawnQueueSparkSubmitOperator has submitted this job, and no "
-            "task of Airflow runs it. Settle by queue.settle(claim, failed={id: reason}).",
-            operation="report_failures",
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(opened, "w", encoding="utf-8") as report:
+            fcntl.flock(report, fcntl.LOCK_EX)  # until it is closed, and so is written
+            report.writelines(json.dumps({"id": each, "why": why}) + "\n" for each, why in reasons.items())
+    except OSError as error:
+        raise _wrong(
+            claim,
+            f"cannot write to {path}, where the operator that submitted this job reads it ({error.strerror}): have the "
+            "driver run on the operator's machine (deploy mode client).",
         ) from None
-    add(reasons, ())
+
+
+def _tell_the_task(claim: ClaimReference, reasons: Mapping[str, str]) -> None:
+    """Report to the task of Airflow that runs this job in its own process."""
+    with suppress(InvalidArgumentError):
+        if "airflow" in sys.modules:  # or no task runs here; where jobs run, Airflow need not be installed
+            from airflow_provider_pawnqueue.hooks.reports import add  # noqa: PLC0415 - as above
+
+            add(reasons, ())
+            return
+    raise _wrong(
+        claim,
+        "has nobody who listens: no PawnQueueSparkSubmitOperator has submitted this job, and no task of Airflow runs "
+        "it. Settle by queue.settle(claim, failed={id: reason}).",
+    )
+
+
+def _wrong(claim: ClaimReference, sentence: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"report_failures for claim {claim.stem} of topic {claim.topic!r} {sentence}",
+        topic=claim.topic,
+        operation="report_failures",
+    )

@@ -1,0 +1,255 @@
+"""The claims of a stream, without Spark: what is asked of the store, what a restart finds, what is told of a loss."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import ClaimBusyError, MemoryStore, Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.spark import stream_claims
+from airflow_provider_pawnqueue.spark.stream_claims import BATCH, CLAIM, StreamClaims, first_offset
+from tools.kit.stores import HookedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_pawnqueue.spark.stream_claims import Offset
+
+BEGINNING = first_offset("s")
+MOST = 100
+LOSS = "A batch was not acked, and others may have its messages"
+
+
+class World:
+    """A bucket in memory with a topic, and processes that stream from it."""
+
+    def __init__(self) -> None:
+        self.store = HookedStore(MemoryStore())
+        self.queue = self.open()
+        self.queue.create_topic("orders")
+        self.opened = [self.queue]
+
+    def open(self, interval: float = 0.0) -> SyncPawnQueue:
+        """Open the queue as another process does."""
+        settings: dict[str, Any] = {"polling": {"interval_seconds": interval}, "claims": {"margin_seconds": 0.7}}
+        return SyncPawnQueue.open(Settings(s3={"bucket_name": "queues"}, **settings), store=self.store)
+
+    def process(self, *, ttl: float = 300, interval: float = 0.0) -> StreamClaims:
+        """Begin to stream."""
+        queue = self.open(interval)
+        self.opened.append(queue)
+        return StreamClaims(queue, "orders", "spark", ttl=ttl)
+
+    def publish(self, count: int) -> None:
+        """Publish some messages."""
+        self.queue.publish("orders", [{"number": number} for number in range(count)])
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many messages wait, and how many somebody has."""
+        stats = self.queue.stats("orders")
+        return stats.pending, stats.in_flight
+
+    def counted(self) -> list[str]:
+        """Count requests from now on."""
+        seen: list[str] = []
+
+        async def hook(request: Any, carry_out: Any) -> object:  # noqa: ANN401 - the port's own types, passed on
+            seen.append(request.kind)
+            return await carry_out()
+
+        self.store.hook = hook
+        return seen
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A bucket in memory with an empty topic."""
+    made = World()
+    yield made
+    for queue in made.opened:
+        queue.close()
+
+
+def _planned(claims: StreamClaims, end: Offset) -> int:
+    return sum(len(portion.units) for portion in claims.portions(end, None))
+
+
+def test_an_idle_stream_costs_what_an_idle_consumer_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks without end; the store is asked once an interval, and each question waits for a while."""
+    monkeypatch.setattr(stream_claims, "PAUSE", 0.01)
+    claims = world.process(interval=60)
+    assert claims.following(BEGINNING, MOST) == BEGINNING
+
+    seen = world.counted()
+    begun = time.monotonic()
+    for _ in range(100):
+        claims.finish(BEGINNING)
+        assert claims.following(BEGINNING, MOST) == BEGINNING
+
+    assert seen == []
+    assert time.monotonic() - begun >= 1  # of which it has slept all
+
+
+def test_what_is_finished_is_not_asked_for_again(world: World) -> None:
+    """Spark names where it stands with every question: the batch before it is acked by the first."""
+    world.publish(1)
+    claims = world.process(interval=60)
+    end = claims.following(BEGINNING, MOST)
+    assert claims.following(end, MOST) == end
+    claims.finish(end)
+    assert world.counts == (0, 0)
+
+    seen = world.counted()
+    for _ in range(10):
+        claims.finish(end)
+        claims.finish(BEGINNING)
+    assert seen == []
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["noted", "not-noted"])
+def test_a_restart_finds_the_claim_of_its_former_self(world: World, *, is_noted: bool) -> None:
+    """Whether or not Spark had noted the offset: the same messages, at once if it was left, and nothing besides."""
+    world.publish(3)
+    former = world.process()
+    end = former.following(BEGINNING, 2)
+    former.close()
+
+    claims = world.process()
+    again = end if is_noted else claims.following(BEGINNING, 2)
+    assert again[CLAIM]["claim_id"] == end[CLAIM]["claim_id"]
+    assert again[BATCH] == 1
+    assert _planned(claims, again) == 2
+    claims.finish(again)
+    assert world.counts == (1, 0)
+
+
+def test_a_restart_waits_for_a_former_self_that_may_be_alive(world: World) -> None:
+    """Who was killed gives nothing back: its session's time is waited for, which is short, and nobody else has it."""
+    world.publish(1)
+    former = world.process(ttl=3)
+    end = former.following(BEGINNING, MOST)
+    _killed(former)
+
+    claims = world.process(ttl=3)
+    assert _planned(claims, end) == 1
+    assert claims.following(BEGINNING, MOST) == end
+    assert world.counts == (0, 1)
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["noted", "not-noted"])
+def test_a_process_that_is_alive_keeps_its_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, is_noted: bool
+) -> None:
+    """A second driver on the same checkpoint waits, and gives up by a sentence; the first one is not disturbed."""
+    monkeypatch.setattr(stream_claims, "PATIENCE", 0.3)
+    world.publish(1)
+    first = world.process()
+    end = first.following(BEGINNING, MOST)
+
+    second = world.process()
+    with pytest.raises(ClaimBusyError, match="is worked for by consumer 'spark'"):
+        second.portions(end, None) if is_noted else second.following(BEGINNING, MOST)
+    assert _planned(first, end) == 1
+    first.finish(end)
+    assert world.counts == (0, 0)
+
+
+def test_a_claim_that_others_took_while_the_query_was_down_is_passed_over(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the claim had is not had twice: its batch has no rows, and the next claim has another number. It is told."""
+    caplog.set_level(logging.WARNING, "pawnqueue.spark")
+    world.publish(2)
+    former = world.process(ttl=3)
+    lost = former.following(BEGINNING, MOST)
+    _killed(former)
+    others = world.queue.claim("orders", "others", wait=30)
+    assert len(others) == 2
+
+    claims = world.process(ttl=3)
+    assert claims.portions(lost, None) == []
+    world.publish(1)
+    following = claims.following(BEGINNING, MOST)
+    assert following[BATCH] == 2
+    assert _planned(claims, following) == 1
+    claims.finish(following)
+    world.queue.ack(others)
+    assert world.counts == (0, 0)
+    assert LOSS in caplog.text
+    assert "A longer ttl keeps them" in caplog.text
+
+
+def test_a_loss_in_the_middle_is_told_and_acks_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Who has the messages now keeps them; the stream is told, and goes on to the next batch."""
+    world.publish(2)
+    claims = world.process()
+    lost = claims.following(BEGINNING, MOST)
+    session = claims._held[lost[CLAIM]["claim_id"]].session
+    others = world.queue.attach(lost[CLAIM] | {"session": session})
+    assert len(others) == 2
+
+    claims.finish(lost)
+    assert LOSS in caplog.text
+    assert "Let the sink tell by the column id what it has" in caplog.text
+    assert world.counts == (0, 2)
+    world.publish(1)
+    following = claims.following(lost, MOST)
+    assert following[BATCH] == 2
+    claims.finish(following)
+    assert world.counts == (0, 2)
+
+
+def test_what_is_there_is_counted_once(world: World) -> None:
+    """A batch of before a restart is not of what is there now, nor is what is published later."""
+    world.publish(2)
+    former = world.process()
+    former.following(BEGINNING, 2)
+    former.close()
+    world.publish(3)
+
+    claims = world.process()
+    claims.take_what_is_there()
+    world.publish(4)
+    offset, sizes = BEGINNING, []
+    while (end := claims.following(offset, 2)) != offset:
+        sizes.append(_planned(claims, end))
+        claims.finish(end)
+        offset = end
+
+    assert sizes == [2, 2, 1]
+    assert world.counts == (4, 0)
+
+
+def test_closing_ends_a_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits in vain for messages, a pause at a time, is let go when the stream is closed; twice is once."""
+    monkeypatch.setattr(stream_claims, "PAUSE", 60)
+    claims = world.process(interval=60)
+    claims.following(BEGINNING, MOST)
+    waiting = threading.Thread(target=lambda: claims.following(BEGINNING, MOST))
+    waiting.start()
+    claims.close()
+    claims.close()
+
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+def test_closing_leaves_no_thread(world: World) -> None:
+    """A stream that is closed with a batch in work has ended its loop, and what kept the claim."""
+    world.publish(1)
+    before = set(threading.enumerate())
+    claims = world.process()
+    claims.following(BEGINNING, MOST)
+    claims.close()
+
+    assert set(threading.enumerate()) <= before
+
+
+def _killed(claims: StreamClaims) -> None:
+    """End a process without a word: what keeps its claims is no more, and its queue is never closed in good order."""
+    claims._queue._loop.stop()
