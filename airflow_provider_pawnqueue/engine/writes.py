@@ -104,6 +104,7 @@ class Commit:
                 done = standing.record
             if held is not None:
                 done = await held.finish()
+                backoff = context.store.backoff()  # that was work, and none of it standing still
             if done is None and not await backoff.pause():
                 raise _undecided(topic, write_id)
         await clear(context, topic, write_id)
