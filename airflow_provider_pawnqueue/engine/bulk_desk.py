@@ -97,7 +97,7 @@ class BulkDesk(TopicDesk):
         layout.checked_write_id(write_id)
         layout.checked_part(part)
         before = staging.continued(Staged(topic, write_id, part), after)
-        checked = checked_messages(messages, None, self._context.settings.limits, topic)
+        checked = checked_messages(messages, None, self._context.settings.limits, topic, first=len(before))
         await self._topic(topic, "stage")
         producer_id = "" if producer is None else (await self._register("producers", producer)).entity_id
         return await staging.stage(self._context, before, checked, producer_id)

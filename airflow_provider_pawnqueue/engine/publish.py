@@ -58,9 +58,12 @@ class Checked:
 
 
 def checked_messages(
-    payloads: object, headers: Mapping[str, str] | None, limits: LimitsSettings, topic: str
+    payloads: object, headers: Mapping[str, str] | None, limits: LimitsSettings, topic: str, *, first: int = 0
 ) -> list[Checked]:
-    """Return copies of the payloads, or raise naming the one, and the place in it, that is wrong."""
+    """Return copies of the payloads, or raise naming the one, and the place in it, that is wrong.
+
+    :param first: the number of the first of them.
+    """
     if isinstance(payloads, Mapping | NewMessage | str | bytes) or not isinstance(payloads, Iterable):
         what = "one of them" if isinstance(payloads, Mapping | NewMessage) else f"a {type(payloads).__name__}"
         raise InvalidPayloadError(
@@ -71,7 +74,7 @@ def checked_messages(
         )
     common = checked_headers(headers, topic)
     checked = []
-    for position, payload in enumerate(payloads):
+    for position, payload in enumerate(payloads, first):
         given = payload if isinstance(payload, NewMessage) else NewMessage(payload)
         # Checked together: their size counts together.
         own = common if not given.headers else checked_headers(_joined(common, given.headers), topic, position)
