@@ -133,9 +133,11 @@ class BulkDesk(TopicDesk):
         A write that is decided is left alone. What nobody removes, the janitor does, a day after the last was staged.
 
         :param staged: only that; without it, all that is staged under this id, whoever has staged it.
+        :raises TopicNotFoundError: there is no such topic.
         """
         self._life.check_open()
         layout.checked_topic(topic)
         layout.checked_write_id(write_id)
         parts = None if staged is None else staging.in_order(topic, write_id, staged)
+        await self._topic(topic, "abort_write")
         return await writes.abort(self._context, topic, write_id, parts)
