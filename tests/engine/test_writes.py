@@ -454,8 +454,9 @@ async def test_two_committers_at_once(world: World, ann: Process, bob: Process) 
         assert visible(world)[before:] == EVERY
 
 
-async def test_who_is_late_sends_nothing(world: World, ann: Process, bob: Process) -> None:
+async def test_who_is_late_sends_nothing(world: World, bob: Process) -> None:
     """A committer that stands still is taken over; what it had not sent, it does not send, and has the outcome."""
+    ann = await world.process(concurrency={"max_in_flight": 1})  # all others of the chunk come after the first
     parts = await staged(ann)
     delivered: Counter[int] = Counter()
 
@@ -466,8 +467,6 @@ async def test_who_is_late_sends_nothing(world: World, ann: Process, bob: Proces
             await committed(bob)
             delivered.update(await consumed(bob, "all"))
 
-    # One request at a time: all others of the chunk come after it.
-    object.__setattr__(ann.queue._context.settings.concurrency, "max_in_flight", 1)
     ann.client.meanwhile = stand_still
     written = await ann.queue.commit_write(TOPIC, WRITE, parts)
     assert written.count == COUNT
@@ -476,10 +475,10 @@ async def test_who_is_late_sends_nothing(world: World, ann: Process, bob: Proces
     assert visible(world) == [0]
 
 
-async def test_a_slow_store_is_waited_for(world: World, ann: Process, bob: Process) -> None:
+async def test_a_slow_store_is_waited_for(world: World) -> None:
     """Where a chunk takes longer than it is trusted, it is noted anew, and goes on."""
+    ann = await world.process(concurrency={"max_in_flight": 1})
     parts = await staged(ann)
-    object.__setattr__(ann.queue._context.settings.concurrency, "max_in_flight", 1)
 
     async def slowly(kind: Kind, key: str) -> None:
         if kind == "PUT" and "/messages/" in key:

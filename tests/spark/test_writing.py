@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import PawnQueue, Settings
     from tools.kit.servers import S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TOPIC = "orders"
+#: What a job may take where others have the machine as well.
+LONG = 280.0
 
 
 class Target:
@@ -261,11 +263,11 @@ def test_a_task_that_is_tried_again_leaves_nothing(target: Target, tmp_path: Pat
     """Of its first attempts nothing is published, nor left; with no attempt left, nothing of the query is."""
     job = tmp_path / "job.py"
     job.write_text(FAILING)
-    failed = submit(job, [3, "w"], master="local[2,3]", env=target.variables)
+    failed = submit(job, [3, "w"], master="local[2,3]", env=target.variables, seconds=LONG)
     assert failed.status != 0
     assert "this attempt fails" in failed.log
     assert target.keys("messages") == target.keys("staged") == []
-    done = submit(job, [2, "w"], master="local[2,3]", env=target.variables)
+    done = submit(job, [2, "w"], master="local[2,3]", env=target.variables, seconds=LONG)
     assert done.status == 0, done.log
     assert target.numbers() == Counter(range(100))
     assert target.keys("staged") == []
@@ -303,13 +305,13 @@ def test_a_stream_that_is_killed_while_it_publishes(target: Target, tmp_path: Pa
         wait_until(
             lambda: any(each.state == "begun" and each.published for each in target.records()) or not running.running,
             "a batch is half published",
-            seconds=90,
+            seconds=LONG,
         )
         running.signal(signal.SIGKILL)
     [begun] = [each for each in target.records() if each.state == "begun"]
     seen = target.numbers()
     assert 0 < len(seen) < first
-    done = submit(job, arguments, env=target.variables, seconds=150)
+    done = submit(job, arguments, env=target.variables, seconds=LONG)
     assert done.status == 0, done.log
     assert target.numbers() == Counter(range(first))
     assert [each.state for each in target.records()] == ["done"] * 3
