@@ -24,6 +24,7 @@ from airflow_provider_pawnqueue.engine import (
     writes,
 )
 from airflow_provider_pawnqueue.engine import events as happened
+from airflow_provider_pawnqueue.engine.records import BucketRecord
 from tests.engine.virtual import MARGIN, TOPIC, Died, Process, World, numbered, numbers
 from tests.engine.written import (
     COUNT,
@@ -323,9 +324,16 @@ async def test_an_abort_beats_a_decision_that_lands_late(world: World, ann: Proc
 # --- crashes ---
 
 
-async def requests_of_a_commit() -> int:
+def of_strategy(strategy: str) -> World:
+    """A world whose processes agreed on a strategy."""
+    world = World()
+    world.bucket.plant(layout.BUCKET_RECORD, BucketRecord(strategy=strategy).encode())
+    return world
+
+
+async def requests_of_a_commit(strategy: str = "conditional_write") -> int:
     """How many requests it makes."""
-    async with World() as world:
+    async with of_strategy(strategy) as world:
         process = await world.process()
         parts = await staged(process)
         with process.client.counting() as requests:
@@ -335,11 +343,12 @@ async def requests_of_a_commit() -> int:
 
 @pytest.mark.parametrize("effect", ["dies", "dies after"])
 @pytest.mark.parametrize("finisher", ["commit", "sweep"])
-async def test_every_crash_point_is_finished(effect: Effect, finisher: str) -> None:
+@pytest.mark.parametrize("strategy", ["conditional_write", "csprng_verify"])
+async def test_every_crash_point_is_finished(effect: Effect, finisher: str, strategy: str) -> None:
     """Cut before and after each request, then committed again, or swept: all of it once, or nothing and not staged."""
     seen: Counter[str] = Counter()
-    for number in range(await requests_of_a_commit()):
-        async with World() as world:
+    for number in range(await requests_of_a_commit(strategy)):
+        async with of_strategy(strategy) as world:
             ann, bob = await world.process(), await world.process()
             await cut(ann, effect, number)
             decided = record(world)
@@ -437,13 +446,16 @@ async def test_who_waits_finishes_what_another_one_left(world: World, ann: Proce
     assert visible(world) == EVERY
 
 
-async def test_two_committers_at_once(world: World, ann: Process, bob: Process) -> None:
+@pytest.mark.parametrize(("strategy", "slowness"), [("conditional_write", 0.5), ("csprng_verify", 0.1)])
+async def test_two_committers_at_once(strategy: str, slowness: float) -> None:
     """One of them decides, and both are told of one outcome: each message is there once, in whichever turn."""
+    world = of_strategy(strategy)
+    ann, bob = await world.process(), await world.process()
     for seed in range(40):
         write_id, before = f"w{seed}", len(visible(world))
         mine = await staged(ann, write_id=write_id)
         yours = await staged(bob, write_id=write_id)
-        world.stagger([ann, bob], seed, at_most=0.5)
+        world.stagger([ann, bob], seed, at_most=slowness)
         outcomes = await asyncio.gather(
             ann.queue.commit_write(TOPIC, write_id, mine, wait=300),
             bob.queue.commit_write(TOPIC, write_id, yours, wait=300),
@@ -452,6 +464,8 @@ async def test_two_committers_at_once(world: World, ann: Process, bob: Process) 
         bob.client.heal()
         assert sorted(each.already for each in outcomes) == [False, True]
         assert visible(world)[before:] == EVERY
+    for process in (ann, bob):
+        await process.queue.aclose()
 
 
 async def test_who_is_late_sends_nothing(world: World, bob: Process) -> None:
