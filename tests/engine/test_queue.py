@@ -52,6 +52,9 @@ CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "find": lambda queue, claim: queue.find(TOPIC, claim.ids[0]),
     "stats": lambda queue, _: queue.stats(TOPIC),
     "backlog": lambda queue, _: queue.backlog(TOPIC),
+    "stage": lambda queue, _: queue.stage(TOPIC, "w", 0, numbered(1)),
+    "commit_write": lambda queue, _: queue.commit_write(TOPIC, "w", []),
+    "abort_write": lambda queue, _: queue.abort_write(TOPIC, "w"),
 }
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 OF_A_TOPIC: dict[str, Callable[[PawnQueue, str], Awaitable[Any]]] = {
@@ -73,6 +76,9 @@ OF_A_TOPIC: dict[str, Callable[[PawnQueue, str], Awaitable[Any]]] = {
     "peek": lambda queue, topic: queue.peek(topic),
     "find": lambda queue, topic: queue.find(topic, UNKNOWN),
     "stats": lambda queue, topic: queue.stats(topic),
+    "stage": lambda queue, topic: queue.stage(topic, "w", 0, numbered(1)),
+    "commit_write": lambda queue, topic: queue.commit_write(topic, "w", []),
+    "abort_write": lambda queue, topic: queue.abort_write(topic, "w"),
 }
 
 
