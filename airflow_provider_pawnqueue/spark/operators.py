@@ -147,7 +147,7 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
             lost = next((claim for claim in claims if claim.lost is not None), None)
             if lost is not None:
                 raise LeaseLostError(
-                    f"The claim that this job worked on is lost ({lost.lost}): others may have its messages, and work "
+                    f"The claim that this task worked on is lost ({lost.lost}): others may have its messages, and work "
                     "on them. A longer ttl, or a janitor DAG, keeps claims for longer.",
                     topic=lost.topic,
                     operation="keep_alive",

@@ -125,7 +125,6 @@ class Guarded:
             except subprocess.TimeoutExpired:
                 look()
             else:
-                self._clear_up()
                 return status if status >= 0 else 128 - status
 
     def ask_to_end(self, grace: float) -> None:

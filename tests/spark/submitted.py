@@ -32,6 +32,8 @@ class Place:
             made.mkdir()
         self.application.write_text("")
         self.ti = FakeTask(TASK)
+        #: What its operators are given besides.
+        self.more: dict[str, Any] = {}
         self._monkeypatch = monkeypatch
         monkeypatch.setattr("tempfile.tempdir", str(self.temporary))
         monkeypatch.setattr("airflow.providers.common.compat.sdk.get_current_context", lambda: context_of(self.ti))
@@ -54,7 +56,9 @@ class Place:
 
     def operator(self, claim: Any, **more: Any) -> PawnQueueSparkSubmitOperator:  # noqa: ANN401 - as the sensor returned it
         """The task's operator."""
-        return PawnQueueSparkSubmitOperator(task_id=TASK, claim=claim, application=str(self.application), **more)
+        return PawnQueueSparkSubmitOperator(
+            task_id=TASK, claim=claim, application=str(self.application), **(self.more | more)
+        )
 
     def run(self, claim: Any, **more: Any) -> dict[str, int]:  # noqa: ANN401 - likewise
         """Run the task to its end."""
@@ -72,3 +76,12 @@ def claim_of(queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_i
     sensor = PawnQueueSensor(task_id=task_id, topic=topic, deferrable=False, poke_interval=0.05, timeout=5)
     claim: dict[str, Any] = sensor.execute(context_of(FakeTask(task_id)))
     return claim
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
