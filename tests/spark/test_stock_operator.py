@@ -25,13 +25,13 @@ CLAIM = {
     "session": "s",
     "queue": "queues/",
     "count": 1,
-    "messages": [{"id": "a", "payload": {"text": "<'quoted'> & \"more\" – {{ braces }}"}}],
+    "messages": [{"id": "a", "payload": {"text": "<'quoted'> & \"more\" \u00e9 {{ braces }}"}}],
 }
 
 
 def rendered(given: Any, template: str, place: Place) -> SparkSubmitOperator:  # noqa: ANN401 - as a sensor returns it
     """The operator of a task that has what the sensor returned by template."""
-    operator = SparkSubmitOperator(
+    process = SparkSubmitOperator(
         task_id="process",
         application=str(place.application),
         env_vars={CLAIM_VARIABLE: template},
@@ -39,8 +39,8 @@ def rendered(given: Any, template: str, place: Place) -> SparkSubmitOperator:  #
     )
     ti = FakeTask("process")
     ti.xcom_push("return_value", given, task_id="claim")
-    operator.render_template_fields(context_of(ti))
-    return operator
+    process.render_template_fields(context_of(ti))
+    return process
 
 
 @pytest.fixture
@@ -54,7 +54,10 @@ def test_a_job_finds_its_claim(given: Any, place: Place, monkeypatch: pytest.Mon
     """In its environment and in its arguments, with whatever is in the messages that came along."""
     place.spark_submit(f"(folder / 'told.json').write_text(json.dumps([os.environ[{CLAIM_VARIABLE!r}], sys.argv[-1]]))")
 
-    rendered(given, TEMPLATE, place).execute(context_of(FakeTask("process")))
+    process = rendered(given, TEMPLATE, place)
+    process.execute(context_of(FakeTask("process")))
+    assert process._hook is not None
+    process._hook._submit_sp.stdout.close()  # the provider leaves it to the end of the process
 
     for text in json.loads((place.folder / "told.json").read_text()):
         monkeypatch.setenv(CLAIM_VARIABLE, text)
