@@ -17,6 +17,7 @@ from airflow_provider_pawnqueue.hooks import clients
 from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from tests.hooks.opening import done, program
+from tests.support.airflow_names import redact
 from tests.support.faults import FaultServer
 from tools.kit.servers import S3Server
 
@@ -224,6 +225,32 @@ class TestBorrowedIdentity:
         hook.create_topic("orders")
         assert {request.access_key_id for request in server.requests} == {"AWSKEY"}
 
+    def test_others_are_given_its_keys(
+        self, here: Clients, connection: Callable[..., str], server: FaultServer
+    ) -> None:
+        """A program beside Airflow opens the queue by them, and they are hidden in logs."""
+        aws = connection(
+            "aws_there", {"endpoint_url": server.endpoint}, conn_type="aws", login="AWSKEY", password="aws-secret-key"
+        )
+        address = PawnQueueHook(connection(extra={"bucket_name": "queues", "aws_conn_id": aws})).address
+        settings = clients.settings_for_others(address)
+        assert settings.s3.aws_access_key_id == "AWSKEY"
+        assert settings.s3.endpoint_url == server.endpoint
+        assert redact("it is aws-secret-key") == "it is ***"
+        with SyncPawnQueue.open(settings) as queue:
+            queue.create_topic("orders")
+        assert {request.access_key_id for request in server.requests} == {"AWSKEY"}
+
+    def test_others_find_the_identity_of_the_machine_themselves(
+        self, connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where the AWS connection has no keys, none are handed on: they would end, and that renews itself."""
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "MACHINE")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "machine-secret")
+        aws = connection("aws_there", {"region_name": "us-east-1"}, conn_type="aws")
+        address = PawnQueueHook(connection(extra={"bucket_name": "queues", "aws_conn_id": aws})).address
+        assert clients.settings_for_others(address) == address.settings
+
     @pytest.mark.servers
     def test_a_role_is_assumed(self, here: Clients, connection: Callable[..., str], moto: S3Server) -> None:
         """By the token service, whose keys are not those of the connection."""
@@ -248,6 +275,9 @@ class TestBorrowedIdentity:
         assert frozen.token
         hook.create_topic("orders")
         assert hook.list_topics() == ["orders"]
+        lent = clients.settings_for_others(hook.address).s3
+        assert lent.aws_session_token is not None
+        assert lent.aws_access_key_id != moto.access_key
 
 
 def test_a_test_of_the_users_may_keep_it_in_memory(here: Clients, connection: Callable[..., str]) -> None:
