@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.arguments import checked_count, checked_flag
 from airflow_provider_pawnqueue.engine.claims import ClaimReference, Message
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
 from airflow_provider_pawnqueue.engine.portions import Portion, portions_of_claim, portions_of_topic, read_portion
 from airflow_provider_pawnqueue.engine.topic_desk import TopicDesk
 
@@ -35,12 +36,19 @@ class BulkDesk(TopicDesk):
         :param parts: how many, at most; without it, as many as their sizes are worth.
         :param dead: of a topic, its dead letters instead.
         :param max_messages: of a topic, how many at most, from its head.
-        :raises LeaseLostError: the claim has no record any more, was taken over, or its time is over.
+        :raises LeaseLostError: the claim has no record any more, was taken over, its time is over, or all of it is
+            settled.
         """
         self._life.check_open()
         wanted = None if parts is None else checked_count(parts, "parts", "portions")
         if not isinstance(of, str):
             reference = ClaimReference.of(of)
+            if dead is not False or max_messages is not None:
+                raise InvalidArgumentError(
+                    "dead= and max_messages= are for the messages of a topic: a claim is cut as a whole.",
+                    topic=reference.topic,
+                    operation="portions",
+                )
             await self._topic(reference.topic, "portions")
             return await portions_of_claim(self._context, reference, wanted)
         layout.checked_topic(of)
@@ -56,4 +64,9 @@ class BulkDesk(TopicDesk):
         :raises StoreError: one of the claim's messages cannot be read now.
         """
         self._life.check_open()
+        if not isinstance(portion, Portion):
+            raise InvalidArgumentError(
+                f"A {type(portion).__name__} is no portion: pass one of those that portions() returns.",
+                operation="read",
+            )
         return await read_portion(self._context, portion)

@@ -13,12 +13,12 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims.bodies import read_members
+from airflow_provider_pawnqueue.engine.claims.bodies import read_each
 from airflow_provider_pawnqueue.engine.claims.looking import looked_at
 from airflow_provider_pawnqueue.engine.dead_letters import Listed, listed, read_letters
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError
 from airflow_provider_pawnqueue.engine.inspect_topic import read_messages
-from airflow_provider_pawnqueue.engine.records import Member
+from airflow_provider_pawnqueue.engine.records import Decision, Member
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.claim import ClaimReference, Message
@@ -73,9 +73,17 @@ class Portion:
 async def portions_of_claim(context: Context, reference: ClaimReference, parts: int | None) -> list[Portion]:
     """Cut what a claim has not settled into portions, in publish order: one request, whatever its size.
 
-    :raises LeaseLostError: it has no record, or has ended, or its time is over.
+    :raises LeaseLostError: it has no record, or has ended, or its time is over, or all of it is settled.
     """
     record = await looked_at(context, reference, "portions")
+    if record.members and not record.unsettled:
+        # ⚑ No rows would be an answer that a job writes over what it made of the claim before.
+        raise LeaseLostError(
+            f"Claim {record.stem} of topic {reference.topic!r} is settled: nothing of it is left to be read, and what "
+            "was made of it is to stay as it is. Claim anew.",
+            topic=reference.topic,
+            operation="portions",
+        )
     units = [
         Unit(member.name, member.size, member.deliveries) for member in (record.members[u] for u in record.unsettled)
     ]
@@ -109,20 +117,30 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
     names = [unit.name for unit in portion.units]
     if not portion.claim:
         return await read_messages(context, portion.topic, names)
-    members = {unit.name: Member(name=unit.name, deliveries=unit.deliveries) for unit in portion.units}
-    found = await read_members(context, portion.topic, members)
-    missing = next((name for name in names if name not in found), None)
-    if missing is not None:
-        parsed = layout.parse_message(missing)
-        raise LeaseLostError(
-            f"Message {parsed.uuid if parsed else missing} of claim {portion.claim} of topic {portion.topic!r} is not "
-            "there any more: it was settled while it was to be read, or the claim was lost. Settle after the last "
-            "read, or claim anew.",
-            topic=portion.topic,
-            message=missing,
-            operation="read",
-        )
-    return [found[name] for name in names]
+    members = [Member(name=unit.name, deliveries=unit.deliveries) for unit in portion.units]
+    found: list[Message] = []
+    for name, body in zip(names, await read_each(context, portion.topic, members), strict=True):
+        if isinstance(body, Decision):
+            raise _not_read(portion, name, body)
+        found.append(body)
+    return found
+
+
+def _not_read(portion: Portion, name: str, why: Decision) -> LeaseLostError:
+    parsed = layout.parse_message(name)
+    message = parsed.uuid if parsed else name
+    what = (
+        "is not there any more: it was settled while it was to be read, or the claim was lost. Settle after the last "
+        "read, or claim anew."
+        if why.how == "gone"
+        else f"was overwritten, and is no message any more ({why.error}): claim anew, which buries it."
+    )
+    return LeaseLostError(
+        f"Message {message} of claim {portion.claim} of topic {portion.topic!r} {what}",
+        topic=portion.topic,
+        message=message,
+        operation="read",
+    )
 
 
 def _units(page: Iterable[ObjectInfo]) -> Iterator[Unit]:
@@ -133,16 +151,22 @@ def _units(page: Iterable[ObjectInfo]) -> Iterator[Unit]:
 
 
 def _cut(whole: Portion, parts: int | None) -> list[Portion]:
-    """Cut evenly by cost, in order; an object is never cut, and no portion is empty."""
-    total = sum(unit.cost for unit in whole.units)
-    wanted = parts if parts is not None else max(1, ceil(total / A_PORTION))
+    """Cut evenly by cost, in order; an object is never cut, and no portion is empty.
+
+    ⚑ Each portion has its share of what is still left, so that a large object costs those behind it nothing.
+    """
+    left = sum(unit.cost for unit in whole.units)
+    wanted = parts if parts is not None else max(1, ceil(left / A_PORTION))
     found: list[Portion] = []
     units: list[Unit] = []
-    passed = 0
+    cost = 0
     for unit in whole.units:
-        units.append(unit)
-        passed += unit.cost
-        if passed * wanted >= total * (len(found) + 1):
+        more = wanted - len(found)
+        # With this one it would be further above its share than it is below it now.
+        if units and more > 1 and (2 * cost + unit.cost) * more > 2 * left:
             found.append(replace(whole, units=tuple(units)))
-            units = []
-    return found
+            left -= cost
+            units, cost = [], 0
+        units.append(unit)
+        cost += unit.cost
+    return [*found, replace(whole, units=tuple(units))] if units else found

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, DecimalException, localcontext
@@ -18,104 +19,131 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from airflow_provider_pawnqueue.engine import DeadLetter, InvalidArgumentError, Message
+from airflow_provider_pawnqueue.spark.ddl import REQUIRED, check_names, payload_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructField, StructType
+    from pyspark.sql.types import DataType, StructField
 
 #: In a row in which something of the payload did not fit.
 CORRUPT: Final = "_corrupt"
 
-_OF_A_MESSAGE: Final[Mapping[str, tuple[str, Callable[[Message], Any]]]] = {
-    "id": ("string", lambda message: message.id),
-    "topic": ("string", lambda message: message.topic),
-    "producer_id": ("string", lambda message: message.producer_id),
-    "created_at": ("timestamp", lambda message: message.created_at),
-    "payload": ("string", lambda message: json.dumps(message.payload, ensure_ascii=False, separators=(",", ":"))),
-    "headers": ("map<string,string>", lambda message: list(message.headers.items())),
-    "deliveries": ("int", lambda message: message.deliveries),
+PAYLOAD: Final = "payload"
+
+
+def _shown(text: str) -> str:
+    """Return a text as UTF-8 can have it: JSON can escape half a character, which then stays the escape that it was."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _as_json(message: Message) -> str | None:
+    try:
+        return _shown(json.dumps(message.payload, ensure_ascii=False, separators=(",", ":")))
+    except RecursionError:
+        return None  # of another program's: ours are not nested so deeply. The others in its batch are not to suffer.
+
+
+_STRING: Final = types.StringType()
+_OF_A_MESSAGE: Final[Mapping[str, tuple[DataType, Callable[[Message], Any]]]] = {
+    "id": (_STRING, lambda message: _shown(message.id)),
+    "topic": (_STRING, lambda message: message.topic),
+    "producer_id": (_STRING, lambda message: _shown(message.producer_id)),
+    "created_at": (types.TimestampType(), lambda message: message.created_at),
+    PAYLOAD: (_STRING, _as_json),
+    "headers": (
+        types.MapType(_STRING, _STRING),
+        lambda message: [(_shown(name), _shown(value)) for name, value in message.headers.items()],
+    ),
+    "deliveries": (types.IntegerType(), lambda message: message.deliveries),
 }
-_OF_A_LETTER: Final[Mapping[str, tuple[str, Callable[[DeadLetter], Any]]]] = {
-    "letter_id": ("string", lambda letter: letter.id),
-    "buried_at": ("timestamp", lambda letter: letter.buried_at),
-    "reason": ("string", lambda letter: letter.reason),
-    "error": ("string", lambda letter: letter.error),
-    "fault": ("string", lambda letter: letter.fault),
+_OF_A_LETTER: Final[Mapping[str, tuple[DataType, Callable[[DeadLetter], Any]]]] = {
+    "letter_id": (_STRING, lambda letter: letter.id),
+    "buried_at": (types.TimestampType(), lambda letter: letter.buried_at),
+    "reason": (_STRING, lambda letter: _shown(letter.reason)),
+    "error": (_STRING, lambda letter: _shown(letter.error)),
+    "fault": (_STRING, lambda letter: _shown(letter.fault)),
 }
 
 
-def ddl_of(payload_schema: str, *, dead: bool) -> str:
-    """Return the schema of what is read, as Spark writes schemas.
+def schema_of(payload_schema: str, *, dead: bool) -> StructType:
+    """Return the schema of what is read.
 
-    :raises InvalidArgumentError: a column of the payload has the name of one that every message has.
+    :raises InvalidArgumentError: a column of the payload has the name of one that every message has, or is none.
     """
-    own = {**_OF_A_MESSAGE, **_OF_A_LETTER} if dead else _OF_A_MESSAGE
-    columns = [f"{name} {kind}" for name, (kind, _) in own.items()]
+    columns = [types.StructField(name, kind) for name, (kind, _) in _own(dead=dead).items()]
     if payload_schema:
-        for name in _top_level_names(payload_schema):
-            if name.lower() in {*own, CORRUPT}:
+        of_payload = payload_columns(payload_schema)
+        for field in of_payload:
+            if field.name.lower() in {*_own(dead=dead), CORRUPT}:
                 raise InvalidArgumentError(
-                    f"payloadSchema has a column {name!r}, and so has every message: leave it out, and take it from "
-                    f"the payload yourself: get_json_object(payload, '$.{name}').",
+                    f"payloadSchema has a column {field.name!r}, and so has every message: leave it out, and take it "
+                    f"from the payload yourself: get_json_object(payload, '$.{field.name}').",
                     operation="spark",
                 )
-        columns += [payload_schema.strip().rstrip(","), f"{CORRUPT} boolean"]
-    return ", ".join(columns)
+        columns += [*of_payload, types.StructField(CORRUPT, types.BooleanType())]
+    return StructType(columns)
 
 
-def _top_level_names(ddl: str) -> Iterator[str]:
-    """Give the names of the columns of a schema, without reading their types."""
-    depth, begins = 0, True
-    for part in re.findall(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[<>(),]|[^\s<>(),`']+", ddl):
-        if begins:
-            yield part[1:-1].replace("``", "`") if part.startswith("`") else part.rstrip(":")
-            begins = False
-        elif part == ",":
-            begins = depth == 0
-        else:
-            depth += (part in "<(") - (part in ">)")
+def _own(*, dead: bool) -> Mapping[str, tuple[DataType, Callable[[Any], Any]]]:
+    """Return the columns that every message has, or every dead letter."""
+    return {**_OF_A_MESSAGE, **_OF_A_LETTER} if dead else _OF_A_MESSAGE
 
 
 @dataclass(frozen=True)
 class Rows:
-    """How messages become rows of a schema: of :func:`ddl_of`, or of one that the query gives."""
+    """How messages become rows of a schema: of :func:`schema_of`, or of one that the query gives."""
 
     schema: StructType
+    dead: bool = False
+    """Whether they are dead letters: those have columns of their own, which of other messages are in the payload."""
 
     def __post_init__(self) -> None:
-        for field in self._of_payload:
-            _check_readable(field.name, field.dataType)
-
-    @property
-    def _of_payload(self) -> list[StructField]:
-        own = {*_OF_A_MESSAGE, *_OF_A_LETTER, CORRUPT}
-        return [field for field in self.schema.fields if field.name not in own]
+        check_names(self.schema)
+        own = {**_own(dead=self.dead), CORRUPT: (types.BooleanType(), bool)}
+        for field in self.schema.fields:
+            if field.name.lower() not in own:
+                _check_column(field)
+                _check_readable(field.name, field.dataType)
+                continue
+            kind = own[field.name.lower()][0]
+            if field.dataType != kind:
+                raise InvalidArgumentError(
+                    f"Column {field.name!r} of the schema is {field.dataType.simpleString()}, and every message has "
+                    f"one of that name, which is {kind.simpleString()}: give it that type, or leave it out and take "
+                    f"yours from the payload: get_json_object(payload, '$.{field.name}').",
+                    operation="spark",
+                )
 
     def batch(self, found: Sequence[Message] | Sequence[DeadLetter]) -> pa.RecordBatch:
         """Make rows of messages, or of dead letters."""
         arrow = to_arrow_schema(self.schema, timezone="UTC")
         letters = [each if isinstance(each, DeadLetter) else None for each in found]
         messages = [each.message if isinstance(each, DeadLetter) else each for each in found]
-        corrupt = [False] * len(found)
+        corrupt = [message is None for message in messages]
         columns: dict[str, pa.Array] = {}
-        for field in self._of_payload:
-            values = [None if message is None else message.payload.get(field.name) for message in messages]
-            columns[field.name] = _column(values, field, arrow.field(field.name).type, corrupt)
-        for name in self.schema.names:
-            if name == CORRUPT:
-                columns[name] = pa.array(corrupt, arrow.field(name).type)
-            elif name not in columns:
-                columns[name] = pa.array(_own(name, messages, letters), arrow.field(name).type)
+        for field in self.schema.fields:
+            name, kind = field.name.lower(), arrow.field(field.name).type
+            if name in _OF_A_MESSAGE:
+                of_message = _OF_A_MESSAGE[name][1]
+                values = [None if message is None else of_message(message) for message in messages]
+            elif name in _OF_A_LETTER and self.dead:
+                of_letter = _OF_A_LETTER[name][1]
+                values = [None if letter is None else of_letter(letter) for letter in letters]
+            elif name == CORRUPT:
+                continue
+            else:
+                values = [None if message is None else message.payload.get(field.name) for message in messages]
+                columns[field.name] = _column(values, field, kind, corrupt)
+                continue
+            if name == PAYLOAD:
+                corrupt = [was or value is None for was, value in zip(corrupt, values, strict=True)]
+            columns[field.name] = pa.array(values, kind)
+        for field in self.schema.fields:
+            if field.name.lower() == CORRUPT:
+                columns[field.name] = pa.array(corrupt, arrow.field(field.name).type)
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=arrow)
-
-
-def _own(name: str, messages: Sequence[Message | None], letters: Sequence[DeadLetter | None]) -> list[Any]:
-    if name in _OF_A_LETTER:
-        tell = _OF_A_LETTER[name][1]
-        return [None if letter is None else tell(letter) for letter in letters]
-    of_message = _OF_A_MESSAGE[name][1]
-    return [None if message is None else of_message(message) for message in messages]
 
 
 # --- payloads ---
@@ -123,16 +151,17 @@ def _own(name: str, messages: Sequence[Message | None], letters: Sequence[DeadLe
 
 def _column(values: list[Any], field: StructField, arrow: pa.DataType, corrupt: list[bool]) -> pa.Array:
     kind = field.dataType
+    required = bool(field.metadata.get(REQUIRED))
     plain = _PLAIN.get(type(kind))
-    if plain is not None and field.nullable and set(map(type, values)) <= {*plain, type(None)}:
+    if plain is not None and not required and set(map(type, values)) <= {*plain, type(None)}:
         try:
             return pa.array(values, arrow)
-        except (pa.ArrowInvalid, OverflowError):
-            pass  # a number that is too large: one by one
+        except (ValueError, OverflowError):
+            pass  # a number that is too large, half a character: one by one
     fitting = []
     for position, value in enumerate(values):
         try:
-            fitting.append(_fitted(value, kind, nullable=field.nullable))
+            fitting.append(_fitted(value, kind, nullable=not required))
         except _UnfitError:
             corrupt[position] = True
             fitting.append(None)
@@ -155,6 +184,10 @@ _BITS: Final[Mapping[type[DataType], int]] = {
     types.ShortType: 16,
     types.ByteType: 8,
 }
+
+
+#: A number as JSON writes it.
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
 
 
 class _UnfitError(Exception):
@@ -180,6 +213,7 @@ def _expect(value: object, *kinds: type) -> None:
 
 def _text(value: Any, _: DataType) -> str:  # noqa: ANN401 - JSON
     _expect(value, str)
+    value.encode()  # half a character, which JSON can escape, is in no column
     return str(value)
 
 
@@ -196,6 +230,12 @@ def _number(value: Any, _: DataType) -> float:  # noqa: ANN401 - JSON
     return float(value)
 
 
+def _single(value: Any, _: DataType) -> float:  # noqa: ANN401 - JSON
+    _expect(value, int, float)
+    struct.pack("f", float(value))  # too large for four bytes: Arrow would make it infinite
+    return float(value)
+
+
 def _truth(value: Any, _: DataType) -> bool:  # noqa: ANN401 - JSON
     _expect(value, bool)
     return bool(value)
@@ -203,6 +243,8 @@ def _truth(value: Any, _: DataType) -> bool:  # noqa: ANN401 - JSON
 
 def _decimal(value: Any, kind: Any) -> Decimal:  # noqa: ANN401 - JSON, and a DecimalType
     _expect(value, int, float, str)
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        raise _UnfitError  # Python also reads 1_000, and the digits of other scripts
     with localcontext() as context:
         context.prec = 2 * types.DecimalType(38, 0).precision
         number = Decimal(str(value)).quantize(Decimal(1).scaleb(-kind.scale), rounding=ROUND_HALF_UP)
@@ -242,7 +284,10 @@ def _list(value: Any, kind: Any) -> list[Any]:  # noqa: ANN401 - JSON, and an Ar
 
 def _map(value: Any, kind: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - JSON, and a MapType
     _expect(value, dict)
-    return [(name, _fitted(each, kind.valueType, nullable=kind.valueContainsNull)) for name, each in value.items()]
+    return [
+        (_text(name, kind.keyType), _fitted(each, kind.valueType, nullable=kind.valueContainsNull))
+        for name, each in value.items()
+    ]
 
 
 def _struct(value: Any, kind: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON, and a StructType
@@ -259,7 +304,7 @@ _READERS: Final[Mapping[type[DataType], Callable[[Any, DataType], Any]]] = {
     types.ShortType: _whole,
     types.ByteType: _whole,
     types.DoubleType: _number,
-    types.FloatType: _number,
+    types.FloatType: _single,
     types.BooleanType: _truth,
     types.DecimalType: _decimal,
     types.TimestampType: _instant,
@@ -270,6 +315,16 @@ _READERS: Final[Mapping[type[DataType], Callable[[Any, DataType], Any]]] = {
     types.MapType: _map,
     types.StructType: _struct,
 }
+
+
+def _check_column(field: StructField) -> None:
+    if not field.nullable:
+        raise InvalidArgumentError(
+            f"Column {field.name!r} of the schema cannot be null, and is where a payload does not fit it: make it "
+            'nullable, or name it in the option payloadSchema, as "not null", which marks such rows in the column '
+            f"{CORRUPT}.",
+            operation="spark",
+        )
 
 
 def _check_readable(name: str, kind: DataType) -> None:
@@ -291,6 +346,7 @@ def _check_readable(name: str, kind: DataType) -> None:
     elif isinstance(kind, types.MapType):
         below = {f"{name}{{}}": kind.valueType}
     elif isinstance(kind, types.StructType):
+        check_names(kind)
         below = {f"{name}.{field.name}": field.dataType for field in kind.fields}
     for path, inner in below.items():
         _check_readable(path, inner)

@@ -27,13 +27,13 @@ class PawnQueueDataSource(DataSource):
         """Return the name of the format."""
         return "pawnqueue"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Return the columns of what is read."""
-        from airflow_provider_pawnqueue.spark.columns import ddl_of  # noqa: PLC0415 - as above
+        from airflow_provider_pawnqueue.spark.columns import schema_of  # noqa: PLC0415 - as above
 
         with told():
             options = Options.of(self.options)
-            return ddl_of(options.payload_schema, dead=options.given.get("mode") == "dead")
+            return schema_of(options.payload_schema, dead=options.shows_dead)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a claim, or looks at a topic."""

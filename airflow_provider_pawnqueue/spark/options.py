@@ -115,11 +115,23 @@ class Options:
                 'Nothing was named to be read: .option("claim", reference) for the messages of a claim, or '
                 '.option("topic", "orders").option("mode", "peek") to look at those of a topic.'
             )
-        return "topic" not in self.given
+        if "topic" in self.given:
+            return False
+        for name in ("mode", "maxMessages"):
+            if name.lower() in self.given:
+                raise _wrong(
+                    f"The option {name} is for looking at a topic, and a claim is read as a whole: leave it out, or "
+                    'name a topic by .option("topic", "orders").'
+                )
+        return True
 
     def claims(self) -> list[ClaimReference]:
-        """Return the claims that are to be read; without the option, those that the job was submitted for."""
-        return references(self.given.get("claim") or os.environ.get(CLAIM_VARIABLE, ""))
+        """Return the claims that are to be read, each once; without the option, those that the job was submitted for.
+
+        ⚑ A claim that is named twice is read once: its messages are not to be worked on twice.
+        """
+        given = references(self.given.get("claim") or os.environ.get(CLAIM_VARIABLE, ""))
+        return list({(claim.topic, claim.claim_id, claim.generation): claim for claim in given}.values())
 
     @property
     def topic(self) -> str:
@@ -138,6 +150,11 @@ class Options:
                 'them, and .option("mode", "dead") its dead letters; to claim, use a stream, or the option claim.'
             )
         return mode == _DEAD
+
+    @property
+    def shows_dead(self) -> bool:
+        """Whether the rows are dead letters, as far as the options tell before they are all checked."""
+        return self.given.get("mode") == _DEAD
 
     @property
     def payload_schema(self) -> str:

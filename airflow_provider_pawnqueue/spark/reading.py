@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
-from airflow_provider_pawnqueue.spark.columns import Rows
+from airflow_provider_pawnqueue.engine import InvalidArgumentError, SyncPawnQueue
+from airflow_provider_pawnqueue.spark.columns import Rows, schema_of
 from airflow_provider_pawnqueue.spark.options import told
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class PortionReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         with told():
             self._options = options
-            self._rows = Rows(schema)
+            self._rows = Rows(schema, dead=not options.has_claim and options.is_dead())
+            _check_schema(options, schema)
             self._settings = options.settings()
 
     def partitions(self) -> list[InputPartition]:
@@ -58,12 +59,25 @@ class PortionReader(DataSourceReader):
         return batches(self._settings, self._rows, partition)
 
 
+def _check_schema(options: Options, schema: StructType) -> None:
+    if not options.payload_schema:
+        return
+    asked = schema_of(options.payload_schema, dead=options.shows_dead)
+    if [(field.name, field.dataType) for field in asked] != [(field.name, field.dataType) for field in schema]:
+        raise InvalidArgumentError(
+            "The query has a schema of its own and the option payloadSchema: leave out one of them; payloadSchema adds "
+            "columns to those that every message has, .schema(…) names all that there are.",
+            operation="spark",
+        )
+
+
 def batches(settings: Settings, rows: Rows, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read a partition, a batch ahead of who takes them."""
     if not isinstance(partition, PortionPartition):
         return  # Spark's own, where there is nothing to be read
     # ⚑ One loop, one set of connections a task: Spark's workers are forked, and obstore does not survive that.
-    with told(), SyncPawnQueue.open(settings) as queue, ThreadPoolExecutor(1) as ahead:
+    # The queue is closed before the thread is waited for: what it reads ahead ends then, if nobody wants it any more.
+    with told(), ThreadPoolExecutor(1) as ahead, SyncPawnQueue.open(settings) as queue:
         coming = None
         for portion in partition.portion.split(A_BATCH):
             following = ahead.submit(queue.read, portion)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
@@ -31,6 +31,9 @@ class Bodies:
     aside: dict[str, PawnQueueError] = field(default_factory=dict)
     """Not for this process, or not now: given back, whatever else is decided. Never buried."""
 
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of the objects that were read."""
+
     unread: list[str] = field(default_factory=list)
     """Not to be read: their uuids stand for them."""
 
@@ -51,7 +54,9 @@ class Bodies:
             else:
                 wanted.append(uuid)
 
-        found = await _fetch_all(context, topic.name, {uuid: members[uuid] for uuid in wanted}, seconds)
+        found = await _fetch_all(
+            context, topic.name, {uuid: members[uuid] for uuid in wanted}, seconds, sizes=bodies.sizes
+        )
         for uuid, body in found.items():
             if isinstance(body, Message):
                 bodies.messages[uuid] = body
@@ -68,12 +73,20 @@ async def read_members(context: Context, topic: str, members: Mapping[str, Membe
 
     :raises PawnQueueError: one cannot be read by this process, or now: those that were read are not all that there are.
     """
+    found = await read_each(context, topic, members.values())
+    return {key: body for key, body in zip(members, found, strict=True) if isinstance(body, Message)}
+
+
+async def read_each(context: Context, topic: str, members: Iterable[Member]) -> list[Message | Decision]:
+    """Read the members' messages, in their order; of what is malformed or gone, tell what is to be decided of it.
+
+    :raises PawnQueueError: one cannot be read by this process, or now.
+    """
 
     async def fetch(member: Member) -> Message | Decision:
-        return await _fetch(context, topic, member)
+        return (await _fetch(context, topic, member))[0]
 
-    found = await for_each(fetch, members.values(), at_once=context.at_once)
-    return {key: body for key, body in zip(members, found, strict=True) if isinstance(body, Message)}
+    return await for_each(fetch, members, at_once=context.at_once)
 
 
 async def read_ids(context: Context, topic: str, members: Mapping[str, Member], seconds: float) -> dict[str, str]:
@@ -90,15 +103,18 @@ async def read_ids(context: Context, topic: str, members: Mapping[str, Member], 
 
 
 async def _fetch_all(
-    context: Context, topic: str, members: Mapping[str, Member], seconds: float
+    context: Context, topic: str, members: Mapping[str, Member], seconds: float, *, sizes: dict[str, int] | None = None
 ) -> dict[str, Message | Decision | PawnQueueError]:
     patient = context.patient(seconds)
 
     async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
         try:
-            return await _fetch(patient, topic, members[uuid])
+            body, size = await _fetch(patient, topic, members[uuid])
         except (StoreError, CompatibilityError) as error:
             return error
+        if sizes is not None:
+            sizes[uuid] = size
+        return body
 
     # One that hangs is left out as well.
     found = await for_each_in_time(
@@ -107,16 +123,18 @@ async def _fetch_all(
     return dict(zip(members, found, strict=True))
 
 
-async def _fetch(context: Context, topic: str, member: Member) -> Message | Decision:
+async def _fetch(context: Context, topic: str, member: Member) -> tuple[Message | Decision, int]:
+    """Read a message; return it, or what is to be decided of it, and the size of its object."""
     key = layout.message(topic, member.name)
     found = await context.store.get(key)
     if found is None:
-        return Decision(how="gone", unseen=True)
+        return Decision(how="gone", unseen=True), 0
+    size = len(found.body)
     try:
         envelope = Envelope.decode(found.body, key)
     except UnreadableRecordError as problem:
-        return _dead("malformed", str(problem))
-    return as_message(envelope, topic, member.name, deliveries=member.deliveries)
+        return _dead("malformed", str(problem)), size
+    return as_message(envelope, topic, member.name, deliveries=member.deliveries), size
 
 
 def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) -> Message:

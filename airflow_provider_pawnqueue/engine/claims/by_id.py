@@ -256,6 +256,9 @@ class ById:
         bodies = await Bodies.fetch(context, request.topic, won.members, HASTE)
         if context.clock.elapsed() >= won.deadline:
             return None
+        # A lease does not tell how large its message is, which who plans the work wants to know.
+        for uuid, size in bodies.sizes.items():
+            won.members[uuid] = won.members[uuid].model_copy(update={"size": size})
         record = made_record(request, won, bodies.decisions)
         outcome = await records.create(context, request.topic.name, record)
         if isinstance(outcome, Unknown):
