@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 #: What a request costs, in bytes that could have been read in its time: single messages are bound by requests.
 A_REQUEST: Final = 8192
-#: What a portion costs by default: two or three thousand small messages, or twenty megabytes.
-A_PORTION: Final = 20 * 1024 * 1024
+#: What a portion costs by default, at most: twelve hundred small messages, or ten megabytes. Reading it takes long
+#: enough for what a task costs to be little beside it, and is over soon enough for no core to wait long for the last.
+A_PORTION: Final = 10 * 1024 * 1024
+#: Nobody here knows how many cores there will be; so many portions, or a multiple, leave none of 2 or 4 without work.
+EVEN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,19 @@ class Portion:
     """The claim that has them; without one they are looked at, whoever has them."""
     is_dead: bool = False
 
-    def split(self, most: int) -> Iterator[Portion]:
-        """Cut it into smaller ones, of at most so many units."""
-        for start in range(0, len(self.units), most):
-            yield replace(self, units=self.units[start : start + most])
+    def split(self, most: int, most_bytes: int) -> Iterator[Portion]:
+        """Cut it into smaller ones, of at most so many messages and bytes; an object is never cut."""
+        units: list[Unit] = []
+        count = size = 0
+        for unit in self.units:
+            if units and (count + unit.count > most or size + unit.size > most_bytes):
+                yield replace(self, units=tuple(units))
+                units, count, size = [], 0, 0
+            units.append(unit)
+            count += unit.count
+            size += unit.size
+        if units:
+            yield replace(self, units=tuple(units))
 
     def __len__(self) -> int:
         """Count the messages."""
@@ -156,7 +168,7 @@ def _cut(whole: Portion, parts: int | None) -> list[Portion]:
     ⚑ Each portion has its share of what is still left, so that a large object costs those behind it nothing.
     """
     left = sum(unit.cost for unit in whole.units)
-    wanted = parts if parts is not None else max(1, ceil(left / A_PORTION))
+    wanted = parts if parts is not None else _worth(left)
     found: list[Portion] = []
     units: list[Unit] = []
     cost = 0
@@ -170,3 +182,9 @@ def _cut(whole: Portion, parts: int | None) -> list[Portion]:
         units.append(unit)
         cost += unit.cost
     return [*found, replace(whole, units=tuple(units))] if units else found
+
+
+def _worth(cost: int) -> int:
+    """Return into how many portions it is cut where nobody says it."""
+    parts = ceil(cost / A_PORTION)
+    return max(1, parts) if parts <= EVEN // 2 else ceil(parts / EVEN) * EVEN

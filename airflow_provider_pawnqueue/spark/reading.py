@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Portion, Settings
     from airflow_provider_pawnqueue.spark.options import Options
 
-#: So many messages are a batch of Arrow; while Spark works on one, the next is read.
+#: So many messages, of so many bytes, are a batch of Arrow; while Spark works on one, the next is read.
 A_BATCH: Final = 1000
+A_BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
 class PortionPartition(InputPartition):
@@ -79,7 +80,7 @@ def batches(settings: Settings, rows: Rows, partition: InputPartition) -> Iterat
     # The queue is closed before the thread is waited for: what it reads ahead ends then, if nobody wants it any more.
     with told(), ThreadPoolExecutor(1) as ahead, SyncPawnQueue.open(settings) as queue:
         coming = None
-        for portion in partition.portion.split(A_BATCH):
+        for portion in partition.portion.split(A_BATCH, A_BATCH_BYTES):
             following = ahead.submit(queue.read, portion)
             if coming is not None:
                 yield rows.batch(coming.result())

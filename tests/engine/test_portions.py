@@ -431,18 +431,27 @@ def test_a_large_object_does_not_leave_crumbs() -> None:
 
 
 def test_without_a_number_as_many_as_they_are_worth() -> None:
-    """Some thousand small messages are one portion, and twenty megabytes are one."""
+    """A thousand small messages are one portion, and ten megabytes are one; more than two are a multiple of four."""
     assert len(_cut(whole([300] * 1000), None)) == 1
-    assert len(_cut(whole([300] * 20_000), None)) == 9
-    assert len(_cut(whole([A_PORTION] * 5), None)) in (5, 6)
+    assert len(_cut(whole([300] * 2000), None)) == 2
+    assert len(_cut(whole([300] * 3000), None)) == 4
+    assert len(_cut(whole([300] * 20_000), None)) == 20
+    assert len(_cut(whole([A_PORTION] * 40), None)) == 40
 
 
 def test_a_portion_is_read_in_parts() -> None:
     """In order; each is a portion like the whole."""
-    parts = list(whole([1] * 7).split(3))
+    parts = list(whole([1] * 7).split(3, 1000))
     assert [len(part) for part in parts] == [3, 3, 1]
     assert [unit.name for part in parts for unit in part.units] == [str(number) for number in range(7)]
     assert {part.claim for part in parts} == {"run.0"}
+
+
+def test_a_part_has_few_messages_and_few_bytes() -> None:
+    """What alone is more than is wanted is a part of its own."""
+    assert [len(part) for part in whole([500, 500, 1, 5000, 1, 1]).split(3, 1000)] == [2, 1, 1, 2]
+    packs = Portion(TOPIC, tuple(Unit(str(number), 10, count=2) for number in range(5)))
+    assert [len(part.units) for part in packs.split(4, 1000)] == [2, 2, 1]
 
 
 async def test_a_claim_that_lives_on_without_its_session_is_read(world: World, ann: Process, bob: Process) -> None:
