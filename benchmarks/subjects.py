@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks import airflow_latency, airflow_sensors, claim_ack, client_cpu, csprng, idle_look, spark_read
+from benchmarks import (
+    airflow_latency,
+    airflow_sensors,
+    claim_ack,
+    client_cpu,
+    csprng,
+    idle_look,
+    spark_growth,
+    spark_read,
+    spark_submit,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +37,9 @@ SUBJECTS: Mapping[str, Subject] = {
     "airflow-sensors": Subject("200 deferred sensors on one triggerer", airflow_sensors.run),
     "spark-read": Subject(
         "A claim read on Spark, against a bare process and local files", spark_read.run, takes_arguments=True
+    ),
+    "spark-growth": Subject("From 1,000 to 100,000 messages on Spark", spark_growth.run, takes_arguments=True),
+    "spark-submit-overhead": Subject(
+        "What the submit operator adds to spark-submit", spark_submit.run, takes_arguments=True
     ),
 }
