@@ -14,15 +14,15 @@ import resource
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from airflow_provider_pawnqueue.engine import Settings, SyncPawnQueue
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from benchmarks.counted import counted
 from benchmarks.installed import machine
-from benchmarks.spark_read import A_PUBLISH, CORES, SCHEMA, TOPIC, added_up, options, payload, wanted
+from benchmarks.spark_read import A_PUBLISH, CORES, SCHEMA, TOPIC, added_up, jvm, options, payload, wanted
 from tools.kit import servers
-from tools.kit.leftovers import descendants, memory
+from tools.kit.leftovers import memory
 from tools.kit.spark import session
 from tools.kit.stores import CountingStore
 
@@ -47,8 +47,8 @@ class Planned:
 
     seconds: float
     partitions: int
-    grown: int
-    """How many bytes of memory it took more than before, at its peak."""
+    memory: int
+    """How many bytes the process had at its peak."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ def run(arguments: Sequence[str] = ()) -> None:
     print(f"   {machine()}", flush=True)
     rows = []
     with servers.seaweedfs() as server, session(f"local[{CORES}]") as spark:
-        spark.range(1).mapInArrow(lambda batches: batches, "id long").count()  # Spark has started a worker by now
+        _warm(server, spark)
         for messages in asked.sizes:
             rows.append(_measured(server, spark, messages, asked.claim))
             _print(rows[-1:], head=messages == asked.sizes[0])
     print("\n   All of it:\n")
     _print(rows, head=True)
     print(
-        f"\n   At most {asked.claim:,} messages a claim; Spark reads all claims at once, on {CORES} cores. Requests are"
-        f" a message's: to publish, to\n   claim (leases, bodies, record), to plan and read (counted up to {COUNTED:,} "
-        "messages, by another read). Memory is at its peak: what the\n   planner took, the JVM of the driver, and all "
+        f"\n   At most {asked.claim:,} messages a claim; Spark reads all claims at once, on {CORES} cores. Requests "
+        "are a message's:\n   to publish, to claim (leases, bodies, record), to plan and read (by another read, up to "
+        f"{COUNTED:,} messages). Memory is\n   at its peak: the planner's, that of the driver's JVM, and that of all "
         "Python workers.\n"
     )
 
@@ -101,13 +101,23 @@ def _print(rows: Sequence[Row], *, head: bool) -> None:
     for row in rows:
         rate = row.messages / row.read
         told = " ".join("    -" if each is None else f"{each:5.2f}" for each in row.requests)
-        sizes = " ".join(f"{size / 2**20:5,.0f} MB" for size in (row.planned.grown, *row.memory))
+        sizes = " ".join(f"{size / 2**20:5,.0f} MB" for size in (row.planned.memory, *row.memory))
         print(
             f"   {row.messages:9,} {row.claims:6} {row.record / 2**20:5.1f} MB {row.publish:6.1f} s {row.claim:6.1f} s "
             f"{row.planned.seconds:5.2f} s {row.planned.partitions:5} {row.read:6.1f} s {rate:7,.0f} "
             f"{told:>16} {sizes}",
             flush=True,
         )
+
+
+def _warm(server: S3Server, spark: SparkSession) -> None:
+    """Have Spark start its Python workers, and these import what they need."""
+    place = server.address(server.make_bucket())
+    with SyncPawnQueue.open(s3=place) as queue:
+        queue.publish(TOPIC, [payload(number) for number in range(CORES)], create=True)
+    given = {f"s3.{name}": str(value) for name, value in place.items()}
+    looked = spark.read.format("pawnqueue").options(topic=TOPIC, mode="peek", partitions=CORES, payloadSchema=SCHEMA)
+    added_up(looked.options(**given).load())
 
 
 def _measured(server: S3Server, spark: SparkSession, messages: int, most: int) -> Row:
@@ -182,14 +192,10 @@ def _plan(given: dict[str, str]) -> Planned:
     from airflow_provider_pawnqueue.spark.datasource import PawnQueueDataSource  # noqa: PLC0415 - likewise
 
     reader = PawnQueueDataSource(given).reader(schema_of(SCHEMA, dead=False))
-    before = _peak_memory()
     started = time.perf_counter()
     partitions = reader.partitions()
-    return Planned(time.perf_counter() - started, len(partitions), _peak_memory() - before)
-
-
-def _peak_memory() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds = time.perf_counter() - started
+    return Planned(seconds, len(partitions), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 class _Peak:
@@ -209,13 +215,11 @@ class _Peak:
         self._thread.join()
 
     def _watch(self) -> None:
-        from pyspark import SparkContext  # noqa: PLC0415 - takes a second, and is there by now
-
-        gateway: Any = SparkContext._gateway  # noqa: SLF001 - nothing public tells which process the JVM is
         while not self._over.wait(EVERY):
-            jvm = [pid for pid in (gateway.proc.pid, *descendants(gateway.proc.pid)) if _is_java(pid)]
-            workers = [pid for pid in descendants(gateway.proc.pid) if pid not in jvm]
-            self.jvm = max(self.jvm, memory(jvm))
+            pids = jvm()
+            java = [pid for pid in pids if _is_java(pid)]
+            workers = [pid for pid in pids if pid not in java]
+            self.jvm = max(self.jvm, memory(java))
             self.workers = max(self.workers, memory(workers))
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
@@ -26,6 +28,7 @@ from obstore.store import S3Store
 from airflow_provider_pawnqueue.engine import SyncPawnQueue, layout
 from benchmarks.installed import machine
 from tools.kit import servers
+from tools.kit.leftovers import descendants
 from tools.kit.spark import session
 
 if TYPE_CHECKING:
@@ -53,7 +56,10 @@ class Way:
     name: str
     told: str
     read: Callable[[], dict[str, int]]
+    processes: Callable[[], list[int]]
     seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """Of its processes, the store's not among them; what others do on the machine is not in it."""
 
     @property
     def warm(self) -> list[float]:
@@ -78,18 +84,25 @@ def run(arguments: Sequence[str] = ()) -> None:
         reference, keys, size = _fill(place, asked.messages, Path(folder))
         with session(f"local[{CORES}]") as spark:
             frame = spark.read.format("pawnqueue").options(**options(place, reference), payloadSchema=SCHEMA).load()
+            alone = pool.apply(os.getpid)
             ways = [
-                Way(SPARK, f"{CORES} cores, {frame.rdd.getNumPartitions()} partitions", partial(added_up, frame)),
-                Way(BARE, f"no Spark, {AT_ONCE} GETs at once", partial(pool.apply, bare, (place, keys, AT_ONCE))),
-                Way(FILES, f"{CORES} cores, spark.read.json", lambda: added_up(_of_files(spark, folder))),
+                Way(SPARK, f"{CORES} cores, {frame.rdd.getNumPartitions()} partitions", partial(added_up, frame), jvm),
+                Way(
+                    BARE,
+                    f"no Spark, {AT_ONCE} GETs at once",
+                    partial(pool.apply, bare, (place, keys, AT_ONCE)),
+                    lambda: [alone],
+                ),
+                Way(FILES, f"{CORES} cores, spark.read.json", lambda: added_up(_of_files(spark, folder)), jvm),
             ]
             for number in range(asked.rounds):
                 for way in ways if number % 2 else reversed(ways):
-                    started = time.perf_counter()
+                    used, started = _cpu(way.processes()), time.perf_counter()
                     found = way.read()
                     way.seconds.append(time.perf_counter() - started)
+                    way.cpu.append(_cpu(way.processes()) - used)
                     assert found == expected, way.name  # noqa: S101 - who reads less is no quicker
-                told = ", ".join(f"{way.name} {way.seconds[-1]:.2f} s" for way in ways)
+                told = ", ".join(f"{way.name} {way.seconds[-1]:.2f} s (CPU {way.cpu[-1]:.1f} s)" for way in ways)
                 print(f"   round {number + 1}{'' if number else ' (cold)'}: {told}", flush=True)
     _print(ways, asked.messages, size)
 
@@ -99,7 +112,8 @@ def _print(ways: Sequence[Way], messages: int, size: float) -> None:
     print(
         f"\n   {messages:,} messages of {size:.0f} bytes, an object each, in one claim; {len(bare.warm)} warm rounds.\n"
         f"   Rates are messages a second; the ratio is to the {BARE}'s.\n\n"
-        f"   {'':18} {'':28} {'cold':>8} {'median':>8} {'best':>8} {'cold':>7} {'median':>7} {'best':>7} {'by pair':>8}"
+        f"   {'':18} {'':28} {'cold':>8} {'median':>8} {'best':>8} {'cold':>7} {'median':>7} {'best':>7} "
+        f"{'by pair':>8} {'CPU':>8}"
     )
     for way in ways:
         rates = [messages / seconds for seconds in (way.seconds[0], statistics.median(way.warm), min(way.warm))]
@@ -109,9 +123,13 @@ def _print(ways: Sequence[Way], messages: int, size: float) -> None:
         paired = statistics.median(other / own for own, other in zip(way.warm, bare.warm, strict=True))
         print(
             f"   {way.name:18} {way.told:28} {rates[0]:8,.0f} {rates[1]:8,.0f} {rates[2]:8,.0f} "
-            f"{ratios[0]:6.2f}x {ratios[1]:6.2f}x {ratios[2]:6.2f}x {paired:7.2f}x"
+            f"{ratios[0]:6.2f}x {ratios[1]:6.2f}x {ratios[2]:6.2f}x {paired:7.2f}x "
+            f"{min(way.cpu[1:]) / messages * 1000:5.2f} ms"
         )
-    print(f"\n   By pair: the median of the rounds' own ratios. The goal of the {SPARK} is {GOAL:.2f}x, warm.\n")
+    print(
+        f"\n   By pair: the median of the rounds' own ratios. The goal of the {SPARK} is {GOAL:.2f}x, warm. CPU is the "
+        "client's, a\n   message, of the best warm round: of the JVM and its Python workers, or of the process.\n"
+    )
 
 
 # --- what is read ---
@@ -165,6 +183,24 @@ def _fill(place: Mapping[str, Any], messages: int, folder: Path) -> tuple[dict[s
     print(f"   published in {published - started:.1f} s, claimed in {claimed - published:.1f} s", flush=True)
     keys = [layout.message(TOPIC, unit.name) for unit in units]
     return reference.to_dict(), keys, statistics.mean(unit.size for unit in units)
+
+
+def jvm() -> list[int]:
+    """Return the processes of the session of this process: its JVM, and what that has started."""
+    from pyspark import SparkContext  # noqa: PLC0415 - takes a second, and is there by now
+
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - nothing public tells which process the JVM is
+    return [gateway.proc.pid, *descendants(gateway.proc.pid)]
+
+
+def _cpu(pids: Sequence[int]) -> float:
+    """Return how many seconds of CPU they have taken, and those of their children that have ended."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            ticks += sum(int(one) for one in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _of_files(spark: SparkSession, folder: str) -> DataFrame:
