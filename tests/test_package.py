@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jsonschema
@@ -45,6 +46,54 @@ def test_import_stays_light(module: str) -> None:
 
     assert PACKAGE in imported
     assert not imported & TOO_HEAVY
+
+
+# Spark imports it at the start of each session, in a process that has PySpark already.
+TOO_HEAVY_FOR_SPARK = TOO_HEAVY - {"pyspark", "pyspark_pawnqueue", "pandas", "pyarrow"} | {
+    "obstore",
+    "aiohttp",
+    "fastapi",
+}
+
+
+def test_what_spark_imports_stays_light() -> None:
+    """Where Spark looks for data sources, ours brings its own three files and the engine, no client and no Airflow."""
+    program = (
+        "import json, sys, pyspark.sql.datasource; before = set(sys.modules)\n"
+        "import pyspark_pawnqueue; print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    imported = json.loads(_run(program))
+    spark = {name for name in imported if name.startswith(f"{PACKAGE}.spark")}
+
+    assert not {name.partition(".")[0] for name in imported} & (TOO_HEAVY_FOR_SPARK | {"pandas", "pyarrow"})
+    assert spark == {f"{PACKAGE}.spark", *(f"{PACKAGE}.spark.{name}" for name in ("datasource", "job", "options"))}
+
+
+def test_sparks_two_distributions_are_of_one_version() -> None:
+    """Both own the folder ``pyspark``: of unequal versions, what is there is neither's."""
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    named = [each for extra in project["optional-dependencies"].values() for each in extra] + project["dependencies"]
+    pins = (TOP / "constraints.txt").read_text().splitlines()
+    versions = {
+        (place, name): [line.partition("==")[2] for line in lines if re.match(rf"{name}(?![\w-])", line)]
+        for name in ("pyspark", "pyspark-client")
+        for place, lines in (("pyproject.toml", named), ("constraints.txt", pins))
+    }
+    installed = {importlib.metadata.version(name) for name in ("pyspark", "pyspark-client")}
+    code = re.search(r"__version__: str = ['\"](.+)['\"]", (_spark() / "version.py").read_text())
+
+    assert all(len(found) == 1 for found in versions.values()), versions
+    assert {version for found in versions.values() for version in found} == installed
+    assert len(installed) == 1
+    assert code is not None
+    assert {code.group(1)} == installed
+
+
+def _spark() -> Path:
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    return Path(found.submodule_search_locations[0])
 
 
 def test_version_is_the_one_installed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import email
 import logging
 import re
@@ -38,14 +39,53 @@ def _project(folder: Path) -> dict[str, Any]:
     return project
 
 
+def _for_jobs() -> set[str]:
+    """Return the files that Spark's driver and executors need: what the data source and the jobs' own module import.
+
+    Imports inside of functions count too. ``hooks`` are for jobs that run in a task of Airflow's, and are there then.
+    """
+    found = {f"{PACKAGE}/spark/__init__.py", "pyspark_pawnqueue/__init__.py"}
+    left = ["pyspark_pawnqueue", f"{PACKAGE}.spark.jobs"]
+    while left:
+        path = Path(left.pop().replace(".", "/"))
+        path = path / "__init__.py" if (TOP / path).is_dir() else path.with_suffix(".py")
+        found.add(str(path))
+        for node in ast.walk(ast.parse((TOP / path).read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}.spark."):
+                name = str(node.module)
+                if f"{name.replace('.', '/')}.py" not in found:
+                    left.append(name)
+    return found
+
+
 @pytest.mark.slow
 def test_the_wheels_share_the_engine_byte_for_byte(wheels: Wheels) -> None:
-    """What is in the engine's wheel is in the provider's too, unchanged, and it is all of the engine."""
+    """What is in the engine's wheel is in the provider's too, unchanged: the engine, and what Spark's jobs need."""
     provider, engine = _files(wheels.provider), _files(wheels.engine)
     own = {str(path.relative_to(TOP)) for path in (TOP / PACKAGE / "engine").rglob("*.py")}
 
     assert {name: body for name, body in provider.items() if name in engine} == engine
-    assert set(engine) == own | {f"{PACKAGE}/__init__.py", f"{PACKAGE}/py.typed"}
+    assert set(engine) == own | {f"{PACKAGE}/__init__.py", f"{PACKAGE}/py.typed"} | _for_jobs()
+
+
+def test_what_spark_needs_is_without_airflow() -> None:
+    """A job's module imports no room of Airflow's where it is imported itself; the operator is no part of it."""
+    files = _for_jobs()
+    assert f"{PACKAGE}/spark/datasource.py" in files
+    assert f"{PACKAGE}/spark/operators.py" not in files
+    for name in files:
+        imported = {
+            str(node.module)
+            for node in ast.parse((TOP / name).read_text()).body
+            if isinstance(node, ast.ImportFrom) and node.level == 0
+        }
+        strange = {
+            module
+            for module in imported
+            if module.partition(".")[0] == "airflow"
+            or (module.startswith(PACKAGE) and not re.match(rf"{PACKAGE}(\.engine|\.spark|$)", module))
+        }
+        assert strange == set(), name
 
 
 @pytest.mark.slow

@@ -63,19 +63,16 @@ class Portion:
     """The claim that has them; without one they are looked at, whoever has them."""
     is_dead: bool = False
 
-    def split(self, most: int, most_bytes: int) -> Iterator[Portion]:
-        """Cut it into smaller ones, of at most so many messages and bytes; an object is never cut."""
-        units: list[Unit] = []
-        count = size = 0
-        for unit in self.units:
-            if units and (count + unit.count > most or size + unit.size > most_bytes):
-                yield replace(self, units=tuple(units))
-                units, count, size = [], 0, 0
-            units.append(unit)
-            count += unit.count
-            size += unit.size
-        if units:
-            yield replace(self, units=tuple(units))
+    def split(self, most: int, most_cost: int = A_PORTION) -> Iterator[Portion]:
+        """Cut it into smaller ones, of at most so many units, that cost no more than this; one unit may."""
+        start = cost = 0
+        for position, unit in enumerate(self.units):
+            if position > start and (position - start == most or cost + unit.cost > most_cost):
+                yield replace(self, units=self.units[start:position])
+                start, cost = position, 0
+            cost += unit.cost
+        if self.units:
+            yield replace(self, units=self.units[start:])
 
     def __len__(self) -> int:
         """Count the messages."""

@@ -232,7 +232,7 @@ def _number(value: Any, _: DataType) -> float:  # noqa: ANN401 - JSON
 
 def _single(value: Any, _: DataType) -> float:  # noqa: ANN401 - JSON
     _expect(value, int, float)
-    struct.pack("f", float(value))  # too large for four bytes: Arrow would make it infinite
+    struct.pack("<f", float(value))  # too large for four bytes: Arrow would make it infinite
     return float(value)
 
 

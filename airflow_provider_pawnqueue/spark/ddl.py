@@ -45,8 +45,9 @@ _NESTED: Final = ("array", "map", "struct")
 #: Types of Spark's for which JSON has nothing.
 _FOREIGN: Final = ("char", "character", "varchar", "variant", "void", "interval", "geography", "geometry", "time")
 _DIGITS: Final = types.DecimalType(38, 0).precision
-_COMMENT: Final = r"\s+|--[^\n]*|/\*.*?\*/"
-_TOKEN: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|[^\s]", re.DOTALL)
+_QUOTED: Final = r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\""""
+_BLANK: Final = re.compile(rf"({_QUOTED})|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_TOKEN: Final = re.compile(rf"{_QUOTED}|\w+|\S", re.DOTALL)
 
 
 def payload_columns(text: str) -> StructType:
@@ -96,7 +97,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._words = list(_TOKEN.findall(re.sub(rf"(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*')|{_COMMENT}", _kept, text)))
+        self._words = list(_TOKEN.findall(_BLANK.sub(_kept, text)))
         self._at = 0
 
     def columns(self) -> StructType:

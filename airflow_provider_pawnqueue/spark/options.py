@@ -89,7 +89,14 @@ class Options:
         Read where the query is planned, and taken along to the executors.
         """
         names = names_of_settings()
-        explicit = nested_by_path({names[name]: value for name, value in self.given.items() if name in names})
+        chosen: dict[str, str] = {}
+        for name in self.given:
+            if name not in names:
+                continue
+            other = chosen.setdefault(names[name], name)
+            if self.given[other] != self.given[name]:
+                raise _wrong(f"The options {other!r} and {name!r} are one setting, and differ: leave one of them out.")
+        explicit = nested_by_path({path: self.given[name] for path, name in chosen.items()})
         path = self.given.get("connection") or os.environ.get(CONNECTION_VARIABLE)
         if path:
             return Settings.from_yaml(path, environ={}, **explicit)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from airflow_provider_pawnqueue.engine import InvalidArgumentError, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import (
+    ConfigError,
+    InvalidArgumentError,
+    PawnQueueError,
+    StoreError,
+    SyncPawnQueue,
+)
 from airflow_provider_pawnqueue.spark.columns import Rows, schema_of
 from airflow_provider_pawnqueue.spark.options import told
 
@@ -19,9 +27,8 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Portion, Settings
     from airflow_provider_pawnqueue.spark.options import Options
 
-#: So many messages, of so many bytes, are a batch of Arrow; while Spark works on one, the next is read.
+#: So many messages are a batch of Arrow; while Spark works on one, the next is read.
 A_BATCH: Final = 1000
-A_BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
 class PortionPartition(InputPartition):
@@ -60,6 +67,23 @@ class PortionReader(DataSourceReader):
         return batches(self._settings, self._rows, partition)
 
 
+@contextmanager
+def _where_it_was(settings: Settings) -> Iterator[None]:
+    """Say of a store that refuses an executor which was given no keys that the driver's own are not its."""
+    try:
+        yield
+    except (ConfigError, StoreError) as error:
+        if settings.s3.aws_access_key_id is not None or getattr(error, "transient", False):
+            raise
+        raise PawnQueueError(
+            f"{error} This was on a Spark executor ({socket.gethostname()}), which was given no keys and has those of "
+            "its own surroundings only: give the job the keys, by the options aws_access_key_id and "
+            "aws_secret_access_key or by the file of the option connection, or give the workers a role or AWS_* "
+            "variables, as the driver has.",
+            operation="read",
+        ) from None
+
+
 def _check_schema(options: Options, schema: StructType) -> None:
     if not options.payload_schema:
         return
@@ -78,9 +102,9 @@ def batches(settings: Settings, rows: Rows, partition: InputPartition) -> Iterat
         return  # Spark's own, where there is nothing to be read
     # ⚑ One loop, one set of connections a task: Spark's workers are forked, and obstore does not survive that.
     # The queue is closed before the thread is waited for: what it reads ahead ends then, if nobody wants it any more.
-    with told(), ThreadPoolExecutor(1) as ahead, SyncPawnQueue.open(settings) as queue:
+    with told(), _where_it_was(settings), ThreadPoolExecutor(1) as ahead, SyncPawnQueue.open(settings) as queue:
         coming = None
-        for portion in partition.portion.split(A_BATCH, A_BATCH_BYTES):
+        for portion in partition.portion.split(A_BATCH):
             following = ahead.submit(queue.read, portion)
             if coming is not None:
                 yield rows.batch(coming.result())

@@ -1,0 +1,118 @@
+"""What a task does to read its partition: its requests, and its end, however it comes to it. No Spark runs here."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import ClaimReference, Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.spark import reading
+from airflow_provider_pawnqueue.spark.columns import Rows, schema_of
+from airflow_provider_pawnqueue.spark.options import PawnQueueSparkError
+from airflow_provider_pawnqueue.spark.reading import PortionPartition, batches
+from tests.engine.opened import BUCKET, settings_at
+from tests.support.faults import Fault, FaultServer, NeverAnswers, Status
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
+
+ROWS = Rows(schema_of("n long", dead=False))
+BODIES = "*/messages/*"
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    """A store that can be told to misbehave."""
+    with FaultServer(buckets=(BUCKET,)) as started:
+        yield started
+
+
+@pytest.fixture
+def settings(server: FaultServer) -> Settings:
+    """Settings with which a request that hangs is waited for until the test's own time is over."""
+    given = settings_at(server.endpoint, request_timeout_seconds=3600)
+    given["retry"] = {**given["retry"], "budget_seconds": 0}
+    return Settings(**given)
+
+
+@pytest.fixture
+def partition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> InputPartition:
+    """A claim of ten messages as one partition, which is read two at a time."""
+    monkeypatch.setattr(reading, "A_BATCH", 2)
+    with SyncPawnQueue.open(settings) as queue:
+        queue.create_topic("orders")
+        queue.publish("orders", [{"n": number} for number in range(10)])
+        claim = queue.claim("orders", "c", max_messages=10, ttl=600, claim_id="run")
+        queue.leave(claim)
+        [portion] = queue.portions(ClaimReference("orders", "run", 0, ""), parts=1)
+    return PortionPartition(portion)
+
+
+def running() -> set[str]:
+    """Return the names of the threads that read."""
+    return {
+        thread.name for thread in threading.enumerate() if thread.name.startswith(("pawnqueue", "ThreadPoolExecutor"))
+    }
+
+
+def test_one_request_a_message(server: FaultServer, settings: Settings, partition: InputPartition) -> None:
+    """And one for what the bucket's users agree on: nothing is listed, nothing written, no claim looked at."""
+    server.forget_requests()
+    found = list(batches(settings, ROWS, partition))
+
+    assert [batch.column("n").to_pylist() for batch in found] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    asked = Counter((request.operation, request.key.split("/")[1]) for request in server.requests)
+    assert asked.pop(("GetObject", "messages")) == 10
+    assert asked == {("GetObject", "bucket.json"): 1}
+
+
+def test_a_batch_is_read_ahead(server: FaultServer, settings: Settings, partition: InputPartition) -> None:
+    """One, and no more: while Spark works on a batch, the next is on its way."""
+    server.forget_requests()
+    rows = batches(settings, ROWS, partition)
+    next(rows)
+    server.wait_until(lambda: sum("/messages/" in request.key for request in server.requests) == 4)
+    rows.close()
+    assert sum("/messages/" in request.key for request in server.requests) == 4
+
+
+def test_who_has_enough_does_not_wait_for_what_is_read_ahead(
+    server: FaultServer, settings: Settings, partition: InputPartition
+) -> None:
+    """Not even where the store hangs: limit(1) ends, and no thread is left."""
+    rows = batches(settings, ROWS, partition)
+    names = sorted(key for key in server.objects(BUCKET) if "/messages/" in key)
+    server.inject(Fault(NeverAnswers(), operation="GetObject", key=names[2]))
+    assert next(rows).column("n").to_pylist() == [0, 1]
+    server.wait_until(lambda: any(request.key == names[2] for request in server.requests))
+    rows.close()
+
+    assert running() == set()
+
+
+def test_what_fails_is_told_when_it_is_its_turn(
+    server: FaultServer, settings: Settings, partition: InputPartition
+) -> None:
+    """What was read before it is there; the failure ends the task, and all that ran for it."""
+    names = sorted(key for key in server.objects(BUCKET) if "/messages/" in key)
+    server.inject(Fault(Status(403, "AccessDenied"), operation="GetObject", key=names[3]))
+    rows = batches(settings, ROWS, partition)
+
+    assert next(rows).column("n").to_pylist() == [0, 1]
+    with pytest.raises(PawnQueueSparkError, match=r"^PawnQueue: .* denied GetObject"):
+        next(rows)
+    assert running() == set()
+    assert list(rows) == []
+
+
+def test_sparks_own_partition_of_nothing_is_nothing(server: FaultServer, settings: Settings) -> None:
+    """It makes one where there is none, and nobody is asked for it."""
+    from pyspark.sql.datasource import InputPartition  # noqa: PLC0415 - its name is the annotations' too
+
+    server.forget_requests()
+    assert list(batches(settings, ROWS, InputPartition(None))) == []
+    assert server.requests == []

@@ -1,0 +1,256 @@
+"""The options of the format: their names in any letters, what each may be, and what is told where one is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import ClaimReference, ConfigError, InvalidArgumentError
+from airflow_provider_pawnqueue.engine.settings.names import names_of_settings
+from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, CONNECTION_VARIABLE
+from airflow_provider_pawnqueue.spark.options import NAMES, Options, PawnQueueSparkError, references, told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REFERENCE = ClaimReference("orders", "run", 2, "session")
+CLAIM = json.dumps(REFERENCE.to_dict())
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has been told of no queue and no claim."""
+    for name in (CLAIM_VARIABLE, CONNECTION_VARIABLE, "PAWNQUEUE_S3_BUCKET_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_our_names_are_known_in_any_letters(name: str) -> None:
+    """Spark writes them small, users as they like."""
+    for written in (name, name.lower(), name.upper()):
+        assert Options.of({written: "1"}).given == {name.lower(): "1"}
+
+
+def test_no_setting_has_the_name_of_an_option() -> None:
+    """Else one of the two could not be given."""
+    assert {name.lower() for name in NAMES} & set(names_of_settings()) == set()
+    assert [name for name in names_of_settings() if name != name.lower()] == []
+
+
+@pytest.mark.parametrize("name", sorted(names_of_settings()))
+def test_every_setting_is_an_option(name: str) -> None:
+    """By itself, or with its sections, in any letters."""
+    assert Options.of({name.upper(): "1"}).given == {name: "1"}
+
+
+@pytest.mark.parametrize("name", ["checkpointLocation", "queryName", "outputMode"])
+def test_what_is_sparks_is_left_to_it(name: str) -> None:
+    """Spark hands it to the source too."""
+    assert Options.of({name: "/tmp/x", "topic": "orders"}).given == {"topic": "orders"}  # noqa: S108 - never opened
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("payloadschem", r"did you mean 'payloadSchema'\?"),
+        ("Claims", r"did you mean 'claim'\?"),
+        ("bucket", r"did you mean 'bucket_name'\?"),
+        ("s3.endpoint", r"did you mean 's3.endpoint_url'\?"),
+        ("zzz", r"there are claim, topic, mode, .*connection\."),
+    ],
+)
+def test_an_unknown_option_is_told_with_the_nearest(name: str, hint: str) -> None:
+    """A typing error is not passed over."""
+    with pytest.raises(InvalidArgumentError, match=f"'{name.lower()}' is no option of the format pawnqueue.*{hint}"):
+        Options.of({"topic": "orders", name: "x"})
+
+
+def test_a_path_is_told() -> None:
+    """``load("orders")`` means something elsewhere."""
+    with pytest.raises(InvalidArgumentError, match=r"takes no path \('orders'\).*without one"):
+        Options.of({"path": "orders"})
+
+
+# --- what is read ---
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "Nothing was named to be read"),
+        ({"claim": CLAIM, "topic": "orders"}, "claim or the option topic, not both"),
+        ({"claim": CLAIM, "mode": "dead"}, "mode is for looking at a topic"),
+        ({"claim": CLAIM, "maxMessages": "3"}, "maxMessages is for looking at a topic"),
+    ],
+)
+def test_what_is_to_be_read_is_said_once(given: dict[str, str], sentence: str) -> None:
+    """A claim or a topic; what is for the one is not passed over with the other."""
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        _ = Options.of(given).has_claim
+
+
+def test_the_submitted_claim_is_read_where_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of the operator need not name it; what it names goes before."""
+    monkeypatch.setenv(CLAIM_VARIABLE, CLAIM)
+    assert (Options.of({}).has_claim, Options.of({}).claims()) == (True, [REFERENCE])
+    assert Options.of({"topic": "orders"}).has_claim is False
+    other = ClaimReference("orders", "other", 0, "")
+    assert Options.of({"claim": json.dumps(other.to_dict())}).claims() == [other]
+    assert Options.of({"claim": ""}).claims() == [REFERENCE]
+
+
+def test_several_claims_are_a_list_each_of_them_once() -> None:
+    """⚑ Messages are not to be worked on twice because their claim was named twice."""
+    other = ClaimReference("orders", "other", 0, "")
+    given = [REFERENCE.to_dict(), other.to_dict(), {**REFERENCE.to_dict(), "session": "of-another-hand"}]
+    assert [claim.stem for claim in Options.of({"claim": json.dumps(given)}).claims()] == ["run.2", "other.0"]
+    assert Options.of({"claim": "[]"}).claims() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "orders", "{", "{'topic': 'orders'}", "5", "null", '"orders"', "[5]", "[[]]", "{}", '{"topic": "orders"}'],
+)
+def test_what_is_no_claim_is_told(text: str) -> None:
+    """In one sentence that says what to pass."""
+    with pytest.raises(InvalidArgumentError) as raised:
+        references(text)
+    assert "\n" not in str(raised.value)
+    assert any(word in str(raised.value) for word in ("json.dumps(reference)", "hand_over()"))
+
+
+def test_a_long_text_that_is_no_claim_is_cut() -> None:
+    """Nobody reads a payload in an error."""
+    with pytest.raises(InvalidArgumentError) as raised:
+        references("x" * 5000)
+    assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize("mode", [None, "", "claim", "Peek"])
+def test_a_topic_is_read_without_claiming_and_that_is_said(mode: str | None) -> None:
+    """Peek or dead; who wants to claim is told how."""
+    given = {"topic": "orders"} | ({} if mode is None else {"mode": mode})
+    with pytest.raises(InvalidArgumentError, match=r'"mode", "peek".*"mode", "dead".*to claim, use a stream'):
+        Options.of(given).is_dead()
+
+
+def test_the_modes() -> None:
+    """Two of them."""
+    assert Options.of({"topic": "orders", "mode": "dead"}).is_dead() is True
+    assert Options.of({"topic": "orders", "mode": "peek"}).is_dead() is False
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("partitions", "partitions"),
+        ("maxMessages", "max_messages"),
+        ("maxMessagesPerBatch", "max_messages_per_batch"),
+    ],
+)
+def test_counts(name: str, read: str) -> None:
+    """Whole numbers from 1; the error names the option as it is written."""
+    assert getattr(Options.of({}), read) is None
+    assert getattr(Options.of({name: "12"}), read) == 12
+    for wrong in ("0", "-1", "1.5", "many", ""):
+        with pytest.raises(InvalidArgumentError, match=f"{name}='{wrong}': pass a whole number of at least 1"):
+            getattr(Options.of({name: wrong}), read)
+
+
+def test_a_time() -> None:
+    """Seconds, more than none."""
+    assert Options.of({}).ttl is None
+    assert Options.of({"ttl": "2.5"}).ttl == 2.5
+    for wrong in ("0", "-1", "inf", "nan", "5m", ""):
+        with pytest.raises(InvalidArgumentError, match=f"ttl='{wrong}': pass a number of seconds"):
+            _ = Options.of({"ttl": wrong}).ttl
+
+
+def test_without_a_topic_it_is_asked_for() -> None:
+    """An empty one is none."""
+    for given in ({}, {"topic": ""}):
+        with pytest.raises(InvalidArgumentError, match="Name the topic"):
+            _ = Options.of(given).topic
+
+
+def test_the_rest() -> None:
+    """Names, and their defaults."""
+    bare = Options.of({})
+    assert (bare.consumer, bare.producer, bare.write_id, bare.payload_schema) == ("spark", None, None, "")
+    given = Options.of({"consumer": "c", "producer": "p", "writeId": "w", "payloadSchema": " a int "})
+    assert (given.consumer, given.producer, given.write_id, given.payload_schema) == ("c", "p", "w", "a int")
+
+
+# --- where the queue is ---
+
+
+def test_settings_from_options_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by its name or its path; the rest from variables."""
+    monkeypatch.setenv("PAWNQUEUE_S3_BUCKET_NAME", "of-the-environment")
+    monkeypatch.setenv("PAWNQUEUE_S3_REGION", "eu-1")
+    settings = Options.of({"S3.Bucket_Name": "queues", "visibility_timeout": "60", "use_ssl": "false"}).settings()
+    assert (settings.s3.bucket_name, settings.s3.region_name, settings.s3.use_ssl) == ("queues", "eu-1", False)
+    assert settings.polling.visibility_timeout_seconds == 60
+    assert Options.of({}).settings().s3.bucket_name == "of-the-environment"
+
+
+def test_settings_from_a_file_that_goes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named by an option, or by the operator's variable; options go before it, the environment does not count."""
+    monkeypatch.setenv("PAWNQUEUE_S3_REGION", "eu-1")
+    path = tmp_path / "queue.yaml"
+    path.write_text("s3:\n  bucket_name: of-the-file\n  key_prefix: team/\n")
+    for given in ({"connection": str(path)}, {}):
+        monkeypatch.setenv(CONNECTION_VARIABLE, str(path))
+        settings = Options.of({**given, "key_prefix": "mine/"}).settings()
+        assert (settings.s3.bucket_name, settings.s3.key_prefix) == ("of-the-file", "mine/")
+        assert settings.s3.region_name == "us-east-1"
+
+
+def test_a_setting_by_two_names_is_told() -> None:
+    """Which of the two counts would be anybody's guess; where they say the same, both do."""
+    with pytest.raises(InvalidArgumentError, match=r"'bucket_name' and 's3\.bucket_name' are one setting, and differ"):
+        Options.of({"bucket_name": "one", "s3.bucket_name": "two"}).settings()
+    given = {"bucket_name": "same", "s3.bucket_name": "same"}
+    assert Options.of(given).settings().s3.bucket_name == "same"
+
+
+def test_a_connection_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """By its path."""
+    with pytest.raises(ConfigError, match=r"gone\.yaml"):
+        Options.of({"connection": str(tmp_path / "gone.yaml")}).settings()
+
+
+def test_no_settings_at_all_tells_the_ways() -> None:
+    """Options, a file, variables."""
+    with pytest.raises(ConfigError) as raised:
+        Options.of({}).settings()
+    sentence = str(raised.value)
+    assert "s3.bucket_name is missing" in sentence
+    for way in ('.option("s3.bucket_name"', '.option("connection"', "PAWNQUEUE_*"):
+        assert way in sentence
+    assert "\n" not in sentence
+
+
+def test_a_secret_is_in_no_error() -> None:
+    """Whatever else is wrong with it."""
+    with pytest.raises(ConfigError) as raised:
+        Options.of({"secret_access_key": "hunter2\n", "bucket_name": "no bucket"}).settings()
+    assert "hunter2" not in str(raised.value)
+
+
+# --- errors ---
+
+
+def test_an_error_of_the_queue_comes_out_as_its_sentence() -> None:
+    """Behind the mark by which it is found, and without what was caught; others pass as they are."""
+    with pytest.raises(PawnQueueSparkError, match=r"^PawnQueue: Name the topic") as raised, told():
+        _ = Options.of({}).topic
+    assert raised.value.__suppress_context__
+    error: Any = ZeroDivisionError("other")
+    with pytest.raises(ZeroDivisionError), told():
+        raise error

@@ -1,0 +1,347 @@
+"""Claims, topics and dead letters as DataFrames, on a real session and a real store."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+from airflow_provider_pawnqueue.engine import ClaimReference, SyncPawnQueue
+from airflow_provider_pawnqueue.spark.columns import Rows, schema_of
+from airflow_provider_pawnqueue.spark.job import MARKER
+from airflow_provider_pawnqueue.spark.reading import PortionPartition, batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_provider_pawnqueue.engine import Claim, Settings
+    from tools.kit.servers import S3Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow]
+
+SCHEMA = "order_id long, item string, lines array<struct<sku: string, count: int>>"
+
+
+class Shop:
+    """A queue with a topic, and how a session reads it."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, queue: SyncPawnQueue) -> None:
+        self.spark = spark
+        self.settings = settings
+        self.queue = queue
+
+    def publish(self, count: int, start: int = 0) -> list[str]:
+        """Publish orders."""
+        lines = [{"sku": "a", "count": 1}]
+        return self.queue.publish(
+            "orders", [{"order_id": n, "item": f"it {n}", "lines": lines} for n in range(start, start + count)]
+        )
+
+    def claim(self, count: int, **how: Any) -> Claim:
+        """Claim orders for as long as a test takes."""
+        return self.queue.claim("orders", "c", max_messages=count, ttl=600, **how)
+
+    def read(self, *claims: Claim | dict[str, Any], **options: Any) -> DataFrame:
+        """Return what the format makes of claims, or of these options."""
+        found = [as_dict(claim) for claim in claims]
+        if found:
+            options["claim"] = json.dumps(found[0] if len(found) == 1 else found)
+        return self.spark.read.format("pawnqueue").options(**{**where(self.settings), **options}).load()
+
+    def failure(self, *claims: Claim | dict[str, Any], **options: Any) -> str:
+        """Return the sentence with which a read fails."""
+        with pytest.raises(PySparkException) as raised:
+            self.read(*claims, **options).collect()
+        told = [line for line in str(raised.value).splitlines() if MARKER in line]
+        assert len(told) == 1, str(raised.value)
+        return told[0].partition(MARKER)[2]
+
+
+def as_dict(claim: Claim | dict[str, Any]) -> dict[str, Any]:
+    """Return the reference that goes through XCom, while the claim's holder works on it."""
+    if isinstance(claim, dict):
+        return claim
+    return ClaimReference(claim.topic, claim.claim_id, claim.generation, claim.session).to_dict()
+
+
+def where(settings: Settings) -> dict[str, str]:
+    """Return the options that tell a job where the queue is."""
+    s3 = settings.s3
+    assert s3.aws_access_key_id is not None
+    assert s3.aws_secret_access_key is not None
+    return {
+        "s3.endpoint_url": str(s3.endpoint_url),
+        "S3.Bucket_Name": s3.bucket_name,
+        "KEY_PREFIX": s3.key_prefix,
+        "access_key_id": s3.aws_access_key_id,
+        "aws_secret_access_key": s3.aws_secret_access_key.get_secret_value(),
+        "retry.budget_seconds": "5",
+    }
+
+
+@pytest.fixture
+def shop(spark: SparkSession, seaweedfs: S3Server, settings_for: Callable[..., Settings]) -> Iterator[Shop]:
+    """A topic of orders, of its own."""
+    settings = settings_for(seaweedfs)
+    with SyncPawnQueue.open(settings) as queue:
+        queue.create_topic("orders")
+        yield Shop(spark, settings, queue)
+
+
+def test_a_claim_is_a_dataframe(shop: Shop) -> None:
+    """Its messages, in publish order; Spark has found the format by itself; nothing is claimed and nothing written."""
+    ids = shop.publish(5)
+    claim = shop.claim(4)
+    frame = shop.read(claim)
+
+    assert frame.schema.simpleString() == (
+        "struct<id:string,topic:string,producer_id:string,created_at:timestamp,payload:string,"
+        "headers:map<string,string>,deliveries:int>"
+    )
+    found = frame.collect()
+    assert [row.id for row in found] == ids[:4]
+    assert [json.loads(row.payload) for row in found] == [message.payload for message in claim]
+    assert {(row.topic, row.deliveries) for row in found} == {("orders", 1)}
+    assert [row.created_at.astimezone(UTC) for row in found] == [message.created_at for message in claim]
+    assert shop.queue.stats("orders").pending == 1
+    assert shop.queue.ack(claim).complete
+
+
+def test_a_payload_has_columns(shop: Shop) -> None:
+    """By their schema; what does not fit is null, and its row is marked."""
+    shop.publish(2)
+    shop.queue.publish("orders", [{"order_id": "three", "item": "x", "other": 1}], headers={"h": "ż"})
+    frame = shop.read(shop.claim(3), payloadSchema=SCHEMA)
+
+    assert frame.columns[-4:] == ["order_id", "item", "lines", "_corrupt"]
+    assert [(row.order_id, row.item, row._corrupt) for row in frame.collect()] == [
+        (0, "it 0", False),
+        (1, "it 1", False),
+        (None, "x", True),
+    ]
+    assert frame.filter("_corrupt").select("headers", "payload").collect() == [
+        ({"h": "ż"}, '{"item":"x","order_id":"three","other":1}')
+    ]
+    assert frame.select(f.sum("order_id"), f.sum(f.col("lines")[0]["count"])).collect() == [(1, 2)]
+
+
+def test_reading_twice_gives_the_same(shop: Shop) -> None:
+    """Any number of actions, cached or not; each message is delivered once, however often it is read."""
+    shop.publish(30)
+    claim = shop.claim(30)
+    frame = shop.read(claim, payloadSchema="order_id long", partitions=3)
+
+    assert frame.rdd.getNumPartitions() == 3
+    first = frame.collect()
+    assert frame.count() == 30
+    assert frame.collect() == first
+    cached = shop.read(claim, payloadSchema="order_id long").cache()
+    assert cached.count() == 30
+    shop.queue.ack(claim)
+    assert cached.select("*").collect() == first
+    cached.unpersist()
+    with pytest.raises(PySparkException, match="not there any more"):
+        frame.collect()
+
+
+def test_what_a_query_needs_of_it(shop: Shop) -> None:
+    """Columns chosen, filtered, limited, counted: Spark does it after us."""
+    shop.publish(20)
+    frame = shop.read(shop.claim(20), payloadSchema="order_id long", partitions=2)
+
+    assert frame.select("order_id").filter("order_id % 2 = 0").count() == 10
+    assert frame.select("id").limit(3).count() == 3
+    assert frame.filter("order_id < 0").collect() == []
+
+
+def test_several_claims_are_read_together(shop: Shop) -> None:
+    """As a list of references: each of them once."""
+    shop.publish(6)
+    claims = [shop.claim(2), shop.claim(2)]
+    assert shop.read(*claims, *claims[:1], payloadSchema="order_id int").select("order_id").collect() == [
+        (0,),
+        (1,),
+        (2,),
+        (3,),
+    ]
+    assert shop.read(claim="[]").count() == 0
+
+
+def test_a_topic_is_looked_at(shop: Shop) -> None:
+    """Whoever has its messages; some of them from its head; an empty one is empty."""
+    assert shop.read(topic="orders", mode="peek").collect() == []
+    ids = shop.publish(5)
+    shop.claim(2)
+    assert [row.id for row in shop.read(topic="orders", mode="peek").collect()] == ids
+    assert [row.id for row in shop.read(topic="orders", mode="peek", maxMessages=3).collect()] == ids[:3]
+    assert {row.deliveries for row in shop.read(topic="orders", mode="peek").collect()} == {0}
+    assert shop.queue.stats("orders").pending == 3
+
+
+def test_dead_letters_are_looked_at(shop: Shop) -> None:
+    """With why each was given up on."""
+    assert shop.read(topic="orders", mode="dead").collect() == []
+    ids = shop.publish(3)
+    before = datetime.now(UTC).timestamp()
+    shop.queue.nack(shop.claim(3), reason="unfit", error="it is broken")
+    frame = shop.read(topic="orders", mode="dead", payloadSchema="order_id long, item string")
+
+    assert {row.letter_id: (row.id, row.reason, row.error, row.fault, row.order_id) for row in frame.collect()} == {
+        each: (each, "unfit", "it is broken", "", number) for number, each in enumerate(ids)
+    }
+    assert frame.filter(f.col("buried_at") >= f.timestamp_seconds(f.lit(int(before) - 5))).count() == 3
+
+
+def test_a_query_may_have_a_schema_of_its_own(shop: Shop) -> None:
+    """Then these are the columns, and payloadSchema is one too many."""
+    shop.publish(1)
+    options = {**where(shop.settings), "claim": json.dumps(as_dict(shop.claim(1)))}
+    reader = shop.spark.read.format("pawnqueue").options(**options).schema("order_id long, deliveries int")
+    assert reader.load().collect() == [(0, 1)]
+    with pytest.raises(PySparkException, match="schema of its own and the option payloadSchema"):
+        reader.option("payloadSchema", "order_id long").load().collect()
+
+
+def test_one_row_of_many_comes_promptly(shop: Shop) -> None:
+    """What was read ahead for a query that has enough is given up, again and again, in workers that are used again."""
+    shop.publish(3000)
+    frame = shop.read(shop.claim(3000), partitions=1)
+    for _ in range(4):
+        assert len(frame.limit(1).collect()) == 1
+    assert frame.count() == 3000
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_who_stops_reading_leaves_nothing_running(shop: Shop, read: int) -> None:
+    """Neither a thread nor a connection, after the first batch as before it."""
+    shop.publish(3000)
+    [portion] = shop.queue.portions(as_dict(shop.claim(3000)), parts=1)
+    before = set(threading.enumerate())
+    rows = batches(shop.settings, Rows(schema_of("", dead=False)), PortionPartition(portion))
+    assert [next(rows).num_rows for _ in range(read)] == [1000] * read
+    rows.close()
+
+    assert [thread for thread in threading.enumerate() if thread not in before and not thread.daemon] == []
+    assert not [thread.name for thread in threading.enumerate() if thread not in before and "pawnqueue" in thread.name]
+
+
+def test_secrets_are_shown_nowhere(shop: Shop) -> None:
+    """Neither in a plan nor in an error."""
+    shop.publish(1)
+    frame = shop.read(shop.claim(1))
+    plan = frame._jdf.queryExecution().toString() + frame._jdf.queryExecution().explainString(
+        frame.sparkSession._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("extended")
+    )
+    assert "pawnqueue" in plan
+    for hidden in (where(shop.settings)["aws_secret_access_key"], where(shop.settings)["access_key_id"]):
+        assert hidden not in plan
+    failed = shop.failure(topic="orders", mode="peek", aws_secret_access_key="hunter2hunter2")
+    assert "hunter2" not in failed
+    assert "secret key is wrong; correct s3.aws_secret_access_key" in failed
+
+
+# --- what goes wrong, each told in a sentence that says what to do ---
+
+
+def test_a_claim_that_is_gone(shop: Shop) -> None:
+    """Never made, settled, of a topic that was deleted."""
+    shop.publish(2)
+    made_up = {"topic": "orders", "claim_id": "made-up", "generation": 0, "session": ""}
+    assert "Claim made-up of topic 'orders' cannot be looked at: it has no record any more" in shop.failure(made_up)
+    claim = shop.claim(2, claim_id="run")
+    shop.queue.ack(claim)
+    assert "Claim run.0 of topic 'orders' is settled" in shop.failure(claim)
+    reference = as_dict(claim)
+    shop.queue.delete_topic("orders", force=True)
+    assert "'orders'" in shop.failure(reference)
+
+
+def test_a_claim_that_is_settled_while_it_is_read(shop: Shop) -> None:
+    """The message is named; its task's sentence comes out of the executor."""
+    shop.publish(3)
+    claim = shop.claim(3, claim_id="run")
+    [portion] = shop.queue.portions(as_dict(claim))
+    shop.queue.ack(claim, claim[1])
+    # As a task finds it that was planned before: the record still names it, and its body is gone.
+    told = f"Message {claim[1].id} of claim run.0 of topic 'orders' is not there any more"
+    with pytest.raises(Exception, match=told):
+        list(batches(shop.settings, Rows(schema_of("", dead=False)), PortionPartition(portion)))
+    assert [row.id for row in shop.read(claim).collect()] == [claim[0].id, claim[2].id]
+
+
+def test_a_store_that_is_away(shop: Shop) -> None:
+    """By its address, and what to look at."""
+    away = {"s3.endpoint_url": "http://127.0.0.1:9", "retry.budget_seconds": 1}
+    failed = shop.failure(topic="orders", mode="peek", **away)
+    assert "http://127.0.0.1:9 cannot be reached" in failed
+    assert "check s3.endpoint_url" in failed
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"claim": "orders"}, "The claim is no JSON ('orders'): pass json.dumps(reference)"),
+        ({"topic": "orders"}, 'a topic is read without claiming: .option("mode", "peek")'.capitalize()),
+        ({"topic": "gone", "mode": "peek"}, "'gone'"),
+        ({"topics": "orders"}, "'topics' is no option of the format pawnqueue, nor a setting: did you mean 'topic'?"),
+        ({"topic": "orders", "mode": "peek", "s3.use_ssl": "true", "use_ssl": "false"}, "are one setting"),
+        ({"topic": "orders", "mode": "peek", "payloadSchema": "a lnog"}, "'lnog' is no type (did you mean long?)"),
+        ({"topic": "orders", "mode": "peek", "payloadSchema": "a interval day"}, "of type interval, which is not read"),
+    ],
+)
+def test_wrong_options(shop: Shop, options: dict[str, str], sentence: str) -> None:
+    """What is wrong, and what to write."""
+    assert sentence.lower() in shop.failure(**options).lower()
+
+
+def test_no_settings_at_all(shop: Shop) -> None:
+    """All the ways to give them."""
+    with pytest.raises(PySparkException, match=r"PawnQueue: .*s3\.bucket_name is missing.*PAWNQUEUE_\* variables"):
+        shop.spark.read.format("pawnqueue").options(topic="orders", mode="peek").load().collect()
+
+
+def test_an_executor_tells_its_sentence(shop: Shop) -> None:
+    """What a task meets comes out as what planning meets: once, whatever the stack around it."""
+    shop.publish(3)
+    claim = shop.claim(3)
+    frame = shop.read(claim).select("id")
+    [first, *_] = [key for key in keys(shop) if "/messages/" in key]
+    overwrite(shop, first, b"garbage")
+    with pytest.raises(PySparkException, match=rf"PawnQueue: Message {claim[0].id} of claim .* was overwritten"):
+        frame.collect()
+
+
+def keys(shop: Shop) -> list[str]:
+    """Return all keys of the queue."""
+    return sorted(info["Key"] for info in client(shop).list_objects_v2(**place(shop))["Contents"])
+
+
+def overwrite(shop: Shop, key: str, body: bytes) -> None:
+    """Have a stranger spoil an object."""
+    client(shop).put_object(Bucket=shop.settings.s3.bucket_name, Key=key, Body=body)
+
+
+def place(shop: Shop) -> dict[str, str]:
+    """Return where the queue is in its bucket."""
+    return {"Bucket": shop.settings.s3.bucket_name, "Prefix": shop.settings.s3.key_prefix}
+
+
+def client(shop: Shop) -> Any:  # noqa: ANN401 - of boto3
+    """Return a client beside the engine's."""
+    import boto3  # noqa: PLC0415 - for two tests
+
+    told = where(shop.settings)
+    return boto3.client(
+        "s3",
+        endpoint_url=told["s3.endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=told["access_key_id"],
+        aws_secret_access_key=told["aws_secret_access_key"],
+    )
