@@ -133,8 +133,8 @@ test-store: $(STAMP)  ## the conformance suite on your own bucket, named by PAWN
 sim: $(STAMP)  ## 100,000 schedules of the simulation, always new ones (COUNT=1000: fewer)
 	@echo "== simulation"; $(BIN)/python -m tests.sim.run $(or $(COUNT),100000)
 
-bench: $(STAMP)  ## the benchmarks, on servers that they start themselves
-	@echo "== benchmarks"; $(BIN)/python -m benchmarks
+bench: $(STAMP)  ## the benchmarks, on servers that they start themselves (ONLY="spark-growth -- 1000000": one, with its arguments)
+	@echo "== benchmarks"; $(BIN)/python -m benchmarks $(ONLY)
 
 dist: $(STAMP)  ## dist/: the wheels of the provider, and of the engine by itself
 	@echo "== wheels"; rm -rf dist; $(BIN)/python -m pip wheel --disable-pip-version-check --progress-bar off --quiet --no-deps --wheel-dir dist . ./tools/engine

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks import airflow_latency, airflow_sensors, claim_ack, client_cpu, csprng, idle_look
+from benchmarks import (
+    airflow_latency,
+    airflow_sensors,
+    claim_ack,
+    client_cpu,
+    csprng,
+    idle_look,
+    spark_growth,
+    spark_read,
+    spark_submit,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +23,9 @@ class Subject:
     """What can be measured."""
 
     title: str
-    run: Callable[[], None]
+    run: Callable[..., None]
+    takes_arguments: bool = False
+    """Whether it is given a list of arguments, of its own command line."""
 
 
 SUBJECTS: Mapping[str, Subject] = {
@@ -23,4 +35,11 @@ SUBJECTS: Mapping[str, Subject] = {
     "csprng": Subject("A claim without conditional writes, by the size of its batch", csprng.run),
     "airflow-latency": Subject("From publish to the task after the claim, on an idle Airflow", airflow_latency.run),
     "airflow-sensors": Subject("200 deferred sensors on one triggerer", airflow_sensors.run),
+    "spark-read": Subject(
+        "A claim read on Spark, against a bare process and local files", spark_read.run, takes_arguments=True
+    ),
+    "spark-growth": Subject("From 1,000 to 100,000 messages on Spark", spark_growth.run, takes_arguments=True),
+    "spark-submit-overhead": Subject(
+        "What the submit operator adds to spark-submit", spark_submit.run, takes_arguments=True
+    ),
 }

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 #: What a request costs, in bytes that could have been read in its time: single messages are bound by requests.
 A_REQUEST: Final = 8192
-#: What a portion costs by default: two or three thousand small messages, or twenty megabytes.
-A_PORTION: Final = 20 * 1024 * 1024
+#: What a portion costs by default, at most: twelve hundred small messages, or ten megabytes. Reading it takes long
+#: enough for what a task costs to be little beside it, and is over soon enough for no core to wait long for the last.
+A_PORTION: Final = 10 * 1024 * 1024
+#: Nobody here knows how many cores there will be; so many portions, or a multiple, leave none of 2 or 4 without work.
+EVEN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ def _cut(whole: Portion, parts: int | None) -> list[Portion]:
     ⚑ Each portion has its share of what is still left, so that a large object costs those behind it nothing.
     """
     left = sum(unit.cost for unit in whole.units)
-    wanted = parts if parts is not None else max(1, ceil(left / A_PORTION))
+    wanted = parts if parts is not None else _worth(left)
     found: list[Portion] = []
     units: list[Unit] = []
     cost = 0
@@ -176,3 +179,9 @@ def _cut(whole: Portion, parts: int | None) -> list[Portion]:
         units.append(unit)
         cost += unit.cost
     return [*found, replace(whole, units=tuple(units))] if units else found
+
+
+def _worth(cost: int) -> int:
+    """Return into how many portions it is cut where nobody says it."""
+    parts = ceil(cost / A_PORTION)
+    return max(1, parts) if parts <= EVEN // 2 else ceil(parts / EVEN) * EVEN

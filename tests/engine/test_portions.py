@@ -431,10 +431,12 @@ def test_a_large_object_does_not_leave_crumbs() -> None:
 
 
 def test_without_a_number_as_many_as_they_are_worth() -> None:
-    """Some thousand small messages are one portion, and twenty megabytes are one."""
+    """A thousand small messages are one portion, and ten megabytes are one; more than two are a multiple of four."""
     assert len(_cut(whole([300] * 1000), None)) == 1
-    assert len(_cut(whole([300] * 20_000), None)) == 9
-    assert len(_cut(whole([A_PORTION] * 5), None)) in (5, 6)
+    assert len(_cut(whole([300] * 2000), None)) == 2
+    assert len(_cut(whole([300] * 3000), None)) == 4
+    assert len(_cut(whole([300] * 20_000), None)) == 20
+    assert len(_cut(whole([A_PORTION] * 40), None)) == 40
 
 
 def test_a_portion_is_read_in_parts() -> None:
