@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Claim, Settings
     from tools.kit.servers import S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow]
+# A query takes seconds; on a machine that does other work, many more.
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SCHEMA = "order_id long, item string, lines array<struct<sku: string, count: int>>"
 
