@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 
 from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from airflow_provider_pawnqueue.engine.records import WriteRecord
+from airflow_provider_pawnqueue.engine.settings.environment import variable_of
 from airflow_provider_pawnqueue.spark.datasource import register
 from tests.support.waiting import wait_until
 from tools.kit.spark import SparkJob, submit
@@ -62,7 +63,7 @@ class Target:
     @property
     def variables(self) -> dict[str, str]:
         """The same, for a job's environment."""
-        return {f"PAWNQUEUE_S3_{name.upper()}": value for name, value in self.address.items()}
+        return {variable_of(f"s3.{name}"): value for name, value in self.address.items()}
 
     def write(self, frame: DataFrame, mode: str = "append", **options: object) -> None:
         """Write a DataFrame into the topic."""
@@ -239,6 +240,7 @@ FAILING = """
 import sys
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from airflow_provider_pawnqueue.engine.settings.environment import variable_of
 from airflow_provider_pawnqueue.spark.datasource import register
 
 attempts, write_id = int(sys.argv[1]), sys.argv[2]
@@ -277,6 +279,7 @@ def test_a_task_that_is_tried_again_leaves_nothing(target: Target, tmp_path: Pat
 STREAM = """
 import sys
 from pyspark.sql import SparkSession
+from airflow_provider_pawnqueue.engine.settings.environment import variable_of
 from airflow_provider_pawnqueue.spark.datasource import register
 
 lines, checkpoint = sys.argv[1:]
