@@ -26,6 +26,8 @@ def counted(event: events.Event) -> list[tuple[str, int, dict[str, str]]]:
     match event:
         case events.Published():
             counts = {"published": len(event.ids)}
+        case events.WriteDone():
+            counts = {"published": event.count}
         case events.Claimed():
             counts = {"claims": 1, "claimed": len(event.ids)}
         case events.Settled():

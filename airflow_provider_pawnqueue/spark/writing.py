@@ -96,7 +96,11 @@ class _Writing:
         return StagedPart(staged)
 
     def _abort(self, parts: Sequence[Staged]) -> None:
-        """Remove what is known to be staged; of the rest, and of what cannot be removed now, the janitor does."""
+        """Remove what is known to be staged.
+
+        Spark tells nobody of what a task has staged that it killed: that is removed by the write's next commit, or by
+        the janitor, and so is what cannot be removed now.
+        """
         if not any(part.objects for part in parts):
             return
         try:

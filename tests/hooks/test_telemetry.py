@@ -56,8 +56,9 @@ def test_what_happens_is_counted(queue: SyncPawnQueue, metrics: Metrics) -> None
     queue.nack(claim, claim.ids[3:], requeue=True)
     queue.redrive("orders")
     queue.sweep("orders")
+    queue.commit_write("orders", "w", [queue.stage("orders", "w", 0, [{"n": 5}, {"n": 6}])])
     expected = {
-        "published": 5,
+        "published": 7,
         "claims": 1,
         "claimed": 5,
         "acked": 2,
