@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.dag_runs import DagTests
-from tools.kit.airflow import Airflow
+from tools.kit.airflow import Airflow, spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,8 @@ def connection(seaweedfs: S3Server, bucket: str) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def airflow_session(connection: dict[str, Any]) -> Iterator[Airflow]:
     """The Airflow, as it was started. Where it cannot start, the test fails with the log."""
-    with Airflow(connections={"pawnqueue_default": connection}) as airflow:
+    connections = {"pawnqueue_default": connection, "spark_default": spark.LOCAL}
+    with Airflow(connections=connections, with_spark=True) as airflow:
         yield airflow
 
 
