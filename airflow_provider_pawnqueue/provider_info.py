@@ -26,7 +26,7 @@ def get_provider_info() -> dict[str, Any]:
         "versions": [__version__],
         "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
         "hooks": [_modules("hooks.pawnqueue")],
-        "operators": [_modules("operators.pawnqueue")],
+        "operators": [_modules("operators.pawnqueue", "spark.operators")],
         "sensors": [_modules("sensors.pawnqueue")],
         "triggers": [_modules("triggers.pawnqueue")],
         "connection-types": [_connection_type()],

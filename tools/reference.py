@@ -30,6 +30,7 @@ SECTIONS: dict[str, list[tuple[str, str]]] = {
             "PawnQueueJanitorOperator",
         )
     ],
+    "Spark": [("spark.operators", "PawnQueueSparkSubmitOperator")],
     "The hook": [("hooks.pawnqueue", "PawnQueueHook")],
     "Triggers": [
         ("triggers.pawnqueue", "PawnQueueEventTrigger"),

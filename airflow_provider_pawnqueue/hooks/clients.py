@@ -12,11 +12,12 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider_pawnqueue.engine import ConfigError, PawnQueueError, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import ConfigError, PawnQueueError, Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.engine.settings.names import nested_by_path
 from airflow_provider_pawnqueue.hooks import telemetry
-from airflow_provider_pawnqueue.hooks.connection import Address, aws_hook
+from airflow_provider_pawnqueue.hooks.connection import Address, aws_hook, hide
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
 
 if TYPE_CHECKING:
@@ -88,6 +89,35 @@ def opened(address: Address, store: Store | None = None) -> SyncPawnQueue:
     if store is None and address.aws_conn_id:
         session = _session(address.aws_conn_id, address.settings.s3.region_name)
     return SyncPawnQueue.open(address.settings, store=store, session=session, on_event=telemetry.record)
+
+
+def settings_for_others(address: Address) -> Settings:
+    """Return settings by which another program on this machine opens the queue, without Airflow.
+
+    The keys of an AWS connection that is borrowed are in them, as they are now: temporary ones end when they end. Where
+    it has none, and the machine itself has an identity (its role, its environment), that program finds it too.
+    """
+    if not address.aws_conn_id:
+        return address.settings
+    credentials = _session(address.aws_conn_id, address.settings.s3.region_name).get_credentials()
+    if credentials is None or credentials.method in _OF_THE_MACHINE:
+        return address.settings
+    keys = credentials.get_frozen_credentials()
+    found = {"s3.aws_access_key_id": keys.access_key, "s3.aws_secret_access_key": keys.secret_key}
+    if keys.token:
+        found["s3.aws_session_token"] = keys.token
+        logger.info(
+            "The keys of the AWS connection %r that are handed on are temporary, and end at %s: what works for longer "
+            "needs an identity that renews itself (role_arn in the connection of the queue, or the machine's own).",
+            address.aws_conn_id,
+            getattr(credentials, "_expiry_time", None) or "a time that is not known",
+        )
+    hide(found)
+    return address.settings.model_copy(update=nested_by_path(found))
+
+
+#: What boto3 calls identities that every program on a machine finds by itself, and that renew themselves.
+_OF_THE_MACHINE: Final = frozenset({"iam-role", "container-role", "env"})
 
 
 def _session(aws_conn_id: str, region: str) -> Session:

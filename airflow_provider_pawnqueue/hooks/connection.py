@@ -86,7 +86,7 @@ def read(connection: Connection) -> Address:
     with suppress(TypeError, ValueError):  # what is no time is told of below
         if 0 < float(given[_TTL]) < _SHORT_TTL:
             given.setdefault(_REFRESH, float(given[_TTL]) / 4)
-    _mask(given)
+    hide(given)
     borrowed = ""
     if aws_conn_id is not None:
         _check_one_identity(given, aws_conn_id, name)
@@ -107,8 +107,8 @@ def missing(name: str) -> str:
     )
 
 
-def _mask(given: Mapping[str, Any]) -> None:
-    """Have Airflow's logs hide the secrets, by whatever name they were given."""
+def hide(given: Mapping[str, Any]) -> None:
+    """Have Airflow's logs hide the secrets among settings, by their dotted paths."""
     from airflow.providers.common.compat.sdk import mask_secret  # noqa: PLC0415 - not at import: DAG files are parsed often
 
     for path in _SECRETS:

@@ -19,6 +19,7 @@ MODULES = [
     "plugin",
     "queues.pawnqueue",
     "sensors.pawnqueue",
+    "spark.operators",
     "triggers.pawnqueue",
 ]
 _PROGRAM = """

@@ -1,0 +1,74 @@
+"""Tasks that submit a job: with a program of a few lines in the place of spark-submit, where Spark is not the point."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from airflow_provider_pawnqueue.spark.operators import PawnQueueSparkSubmitOperator
+from tests.support.airflow import TOPIC, FakeTask, context_of
+
+if TYPE_CHECKING:
+    import pytest
+
+    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+
+TASK = "process"
+
+
+class Place:
+    """A worker: its folder for temporary files, its PATH, a Spark connection, and a task that runs on it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.temporary = folder / "tmp"
+        self.programs = folder / "bin"
+        self.application = folder / "job.py"
+        for made in (self.temporary, self.programs):
+            made.mkdir()
+        self.application.write_text("")
+        self.ti = FakeTask(TASK)
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr("tempfile.tempdir", str(self.temporary))
+        monkeypatch.setattr("airflow.providers.common.compat.sdk.get_current_context", lambda: context_of(self.ti))
+        monkeypatch.setenv("PATH", f"{self.programs}{os.pathsep}{os.environ['PATH']}")
+        self.connect("spark_default")
+
+    def connect(self, conn_id: str, host: str = "local[1]", **extra: str) -> None:
+        """Make a Spark connection."""
+        said = {"conn_type": "spark", "host": host, "extra": extra}
+        self._monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(said))
+
+    def spark_submit(self, text: str, name: str = "spark-submit") -> Path:
+        """Put a program of Python in its place; ``folder`` is where it may leave something."""
+        path = self.programs / name
+        path.write_text(
+            f"#!{sys.executable}\nimport os, sys, json, pathlib\nfolder = pathlib.Path({str(self.folder)!r})\n{text}\n"
+        )
+        path.chmod(0o755)
+        return path
+
+    def operator(self, claim: Any, **more: Any) -> PawnQueueSparkSubmitOperator:  # noqa: ANN401 - as the sensor returned it
+        """The task's operator."""
+        return PawnQueueSparkSubmitOperator(task_id=TASK, claim=claim, application=str(self.application), **more)
+
+    def run(self, claim: Any, **more: Any) -> dict[str, int]:  # noqa: ANN401 - likewise
+        """Run the task to its end."""
+        return self.operator(claim, **more).execute(context_of(self.ti))
+
+    @property
+    def left_behind(self) -> list[str]:
+        """What is in its folder for temporary files."""
+        return sorted(path.name for path in self.temporary.iterdir() if path.name.startswith("pawnqueue-"))
+
+
+def claim_of(queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_id: str = "claim") -> dict[str, Any]:
+    """Publish and claim so many, as the sensor does; with the messages."""
+    queue.publish(topic, [{"n": number} for number in range(count)])
+    sensor = PawnQueueSensor(task_id=task_id, topic=topic, deferrable=False, poke_interval=0.05, timeout=5)
+    claim: dict[str, Any] = sensor.execute(context_of(FakeTask(task_id)))
+    return claim
