@@ -6,13 +6,13 @@ the block runs, and the next try has it if the worker dies.
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 
 from airflow.sdk import DAG, task
 
 from airflow_provider_pawnqueue.decorators import claimed
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.spark.in_process import reading
 
 TOPIC = "small_orders"
 
@@ -24,14 +24,9 @@ with (
     @task.pyspark(conn_id="spark_default", retries=2, retry_delay=timedelta(seconds=5))
     def totals(claim: dict, spark) -> dict[str, int]:  # noqa: ANN001 - given by Airflow's Spark provider
         """Count what was ordered of each item; what is no order is reported, and buried."""
-        with PawnQueueHook().working_on(claim, payloads=False):
-            orders = (
-                spark.read.format("pawnqueue")
-                .option("claim", json.dumps(claim))
-                .option("payloadSchema", "item string, quantity int")
-                .load()
-                .cache()
-            )
+        with reading(claim) as options:
+            reader = spark.read.format("pawnqueue").options(**options)
+            orders = reader.option("payloadSchema", "item string, quantity int").load().cache()
             bad = orders.where("_corrupt or item is null").select("id").collect()
             PawnQueueHook.report(failed={row.id: "the payload is no order" for row in bad})
             sums = orders.where("not _corrupt and item is not null").groupBy("item").sum("quantity").collect()
