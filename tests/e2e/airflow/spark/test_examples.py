@@ -1,0 +1,71 @@
+"""The example DAGs that run Spark, on a real Airflow, by a real spark-submit: from published orders to Parquet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.airflow.spark.orders import BAD, judge, left_of, orders, written
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from tools.kit.airflow import Airflow
+
+pytestmark = [pytest.mark.airflow, pytest.mark.servers, pytest.mark.spark, pytest.mark.timeout(600)]
+_SECONDS = 400.0
+
+
+def test_publish_claim_spark_settle(  # noqa: PLR0913, PLR0917 - a whole pipeline
+    airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, master: str, dag_id: str, tmp_path: Path
+) -> None:
+    """Each order is in the result once, what is none is a dead letter with its reason, and nothing else is left."""
+    queue.create_topic(dag_id)
+    queue.publish(dag_id, [*orders(1500), *BAD.values()])
+    example("orders_spark", bulk_orders=dag_id, spark_default=master)
+    run_id = airflow.run("orders_spark", {"out": str(tmp_path)}, timeout=_SECONDS)
+    assert airflow.api.xcom("orders_spark", run_id, f"{dag_id}.etl") == {"messages": 1503, "reported": 3}
+    judge(queue, dag_id, tmp_path, 1500)
+
+
+def test_the_stock_operator(
+    airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, jobs: Path, tmp_path: Path
+) -> None:
+    """It does the same, but that nobody hears what it rejects: that is acked, and in a table."""
+    queue.create_topic("stock_orders")
+    queue.publish("stock_orders", [*orders(50), *BAD.values()])
+    example("orders_spark_stock")
+    airflow.run("orders_spark_stock", {"out": str(tmp_path)}, timeout=_SECONDS)
+    assert written(tmp_path, "orders", "order_id") == Counter(range(50))
+    assert sum(written(tmp_path, "rejected", "id").values()) == len(BAD)
+    assert left_of(queue, "stock_orders") == {}
+
+
+def test_the_stream(
+    airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, jobs: Path, tmp_path: Path
+) -> None:
+    """A run takes what is there, in several batches, and acks it all, the last one too; the next one goes on."""
+    queue.create_topic("streamed_orders")
+    example("orders_spark_stream")
+    for first, count in ((0, 600), (600, 20)):
+        queue.publish("streamed_orders", orders(count, first))
+        airflow.run("orders_spark_stream", {"out": str(tmp_path)}, timeout=_SECONDS)
+        assert written(tmp_path, "orders", "order_id") == Counter(range(first + count))
+        assert left_of(queue, "streamed_orders") == {}
+    assert len([*tmp_path.glob("claim=*")]) == 3
+
+
+def test_pyspark_in_a_task(airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, jobs: Path) -> None:
+    """A session in the task reads the claim, and what is no order is a dead letter."""
+    queue.create_topic("small_orders")
+    queue.publish("small_orders", [*orders(40), {"item": 5}])
+    example("orders_pyspark_task")
+    run_id = airflow.run("orders_pyspark_task", timeout=_SECONDS)
+    found = airflow.api.xcom("orders_pyspark_task", run_id, "small_orders.totals")
+    assert sum(found.values()) == sum(1 + n % 4 for n in range(40))
+    [letter] = queue.dead_letters("small_orders")
+    assert "the payload is no order" in letter.error
+    assert left_of(queue, "small_orders") == {"dead": 1}
