@@ -23,10 +23,12 @@ from airflow_provider_pawnqueue.engine.errors import (
     QueueClosedError,
     QueueFullError,
     RetryBudgetExceededError,
+    StagedGoneError,
     StoreError,
     TopicExistsError,
     TopicNotEmptyError,
     TopicNotFoundError,
+    WriteBusyError,
 )
 from airflow_provider_pawnqueue.engine.health import Health
 from airflow_provider_pawnqueue.engine.inspect_topic import Location
@@ -40,9 +42,11 @@ from airflow_provider_pawnqueue.engine.redrive import RedriveResult
 from airflow_provider_pawnqueue.engine.registry import Registration
 from airflow_provider_pawnqueue.engine.removal import Removed
 from airflow_provider_pawnqueue.engine.settings import Settings
+from airflow_provider_pawnqueue.engine.staging import Staged
 from airflow_provider_pawnqueue.engine.store.memory import MemoryStore
 from airflow_provider_pawnqueue.engine.sync import SyncKeepAlive, SyncPawnQueue
 from airflow_provider_pawnqueue.engine.topics import Topic
+from airflow_provider_pawnqueue.engine.writes import Written
 
 __all__ = [
     "Backlog",
@@ -78,6 +82,8 @@ __all__ = [
     "RetryBudgetExceededError",
     "Settings",
     "Settlement",
+    "Staged",
+    "StagedGoneError",
     "Stats",
     "StoreError",
     "SweepReport",
@@ -89,5 +95,7 @@ __all__ = [
     "TopicNotFoundError",
     "TopicSettings",
     "Unit",
+    "WriteBusyError",
+    "Written",
     "events",
 ]

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.arguments import checked_count, checked_flag
+from airflow_provider_pawnqueue.engine import layout, staging, writes
+from airflow_provider_pawnqueue.engine.arguments import checked_count, checked_flag, checked_seconds
 from airflow_provider_pawnqueue.engine.claims import ClaimReference, Message
 from airflow_provider_pawnqueue.engine.portions import Portion, portions_of_claim, portions_of_topic, read_portion
+from airflow_provider_pawnqueue.engine.publish import NewMessage, Publisher, checked_messages
+from airflow_provider_pawnqueue.engine.staging import Staged
 from airflow_provider_pawnqueue.engine.topic_desk import TopicDesk
+from airflow_provider_pawnqueue.engine.waiting import until_free
+from airflow_provider_pawnqueue.engine.writes import Commit, Written
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.dead_letters import DeadLetter
 
 
 class BulkDesk(TopicDesk):
     """What one process plans, and others carry out."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._publisher = Publisher(context)
 
     async def portions(
         self,
@@ -57,3 +66,76 @@ class BulkDesk(TopicDesk):
         """
         self._life.check_open()
         return await read_portion(self._context, portion)
+
+    # --- writes: what many processes stage becomes visible as one ---
+
+    async def stage(  # noqa: PLR0913 - what is written, and as what; the rest has a default
+        self,
+        topic: str,
+        write_id: str,
+        part: int,
+        messages: Iterable[Mapping[str, Any] | NewMessage],
+        *,
+        producer: str | None = None,
+        after: Staged | None = None,
+    ) -> Staged:
+        """Stage messages of a write: nobody sees them before :meth:`commit_write`, which is given what this returns.
+
+        Their ids are made of the write's id, the part and their place in it: the same write has the same ids.
+
+        :param write_id: names the write in its topic, like the id of a claim. A write that is done is not done again.
+        :param part: which part of the write it is, by a number of your own: parts are published in their order. Several
+            attempts at a part may be staged, and one of them is committed.
+        :param messages: as :meth:`publish` takes them.
+        :param producer: who publishes, by name; its id is in each message.
+        :param after: what was staged of the same part, behind which these are: for more messages than memory has.
+        :raises TopicNotFoundError: there is no such topic.
+        :raises InvalidPayloadError: one of the payloads is no JSON object; nothing was staged.
+        """
+        self._life.check_open()
+        layout.checked_topic(topic)
+        layout.checked_write_id(write_id)
+        layout.checked_part(part)
+        before = staging.continued(Staged(topic, write_id, part), after)
+        checked = checked_messages(messages, None, self._context.settings.limits, topic, first=len(before))
+        await self._topic(topic, "stage")
+        producer_id = "" if producer is None else (await self._register("producers", producer)).entity_id
+        return await staging.stage(self._context, before, checked, producer_id)
+
+    async def commit_write(self, topic: str, write_id: str, staged: Iterable[Staged], *, wait: float = 0.0) -> Written:
+        """Publish what was staged: all of it, once, whatever dies meanwhile; or nothing.
+
+        One request decides it. Before that nothing is visible; after it all of it will be, within the time that one
+        PUT a message takes: if this process dies, whoever commits the write again goes on, and so does the janitor.
+        A write that is done publishes nothing again: its outcome is returned, and what was staged anew is removed.
+
+        :param staged: what :meth:`stage` has returned, of one attempt at each part.
+        :param wait: for how many seconds to wait while another process commits this write.
+        :raises TopicNotFoundError: there is no such topic, or it was deleted.
+        :raises WriteBusyError: another process is at it, or died less than a minute ago: when to try again.
+        :raises StagedGoneError: some of what was staged is not there any more; nothing was published.
+        :raises PublishError: it is decided, and some of it could not be published now.
+        """
+        self._life.check_open()
+        layout.checked_topic(topic)
+        layout.checked_write_id(write_id)
+        parts = staging.in_order(topic, write_id, staged)
+        seconds = checked_seconds(wait, "wait", topic, "commit_write")
+        await self._topic(topic, "commit_write")
+        commit = Commit(
+            self._context, topic, write_id, parts, place=self._publisher.place, is_there=self._known_topics.is_there
+        )
+        return await until_free(self._context, commit.done, wait=seconds, check_open=self._life.check_open)
+
+    async def abort_write(self, topic: str, write_id: str, staged: Iterable[Staged] | None = None) -> int:
+        """Remove what was staged for a write that is not decided, and return how many objects are gone.
+
+        A write that is decided is left alone. What nobody removes, the janitor does, a day after the last was staged.
+
+        :param staged: only that; without it, all that is staged under this id, whoever has staged it.
+        """
+        self._life.check_open()
+        layout.checked_topic(topic)
+        layout.checked_write_id(write_id)
+        parts = None if staged is None else staging.in_order(topic, write_id, staged)
+        return await writes.abort(self._context, topic, write_id, parts)

@@ -182,5 +182,32 @@ class ClaimBusyError(PawnQueueError):
         self.retry_after = retry_after
 
 
+class WriteBusyError(PawnQueueError):
+    """Somebody else commits this write: wait until their time is over, and commit it again to have its outcome.
+
+    :param write_id: the write's id.
+    :param until: when their time is over, unless they renew it until then.
+    :param retry_after: the same, in seconds from now.
+    """
+
+    def __init__(
+        self,
+        sentence: str | None = None,
+        *,
+        write_id: str = "",
+        until: datetime | None = None,
+        retry_after: float = 0.0,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(sentence, **attributes)
+        self.write_id = write_id
+        self.until = until
+        self.retry_after = retry_after
+
+
+class StagedGoneError(PawnQueueError):
+    """What was staged for this write is not there any more, so nothing was published: stage it again."""
+
+
 class QueueClosedError(PawnQueueError):
     """The queue was closed: open it again before you use it."""

@@ -105,6 +105,40 @@ class Published(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WriteDecided(Event):
+    """A staged write was decided: all of its messages will be in the topic, whoever publishes them."""
+
+    subject = "publish"
+
+    topic: str
+    write_id: str
+    count: int
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return f"Decided write {self.write_id} of topic {self.topic!r}: {_counted(self.count, 'message')}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteDone(Event):
+    """All messages of a staged write are in the topic."""
+
+    subject = "publish"
+    level = logging.INFO
+
+    topic: str
+    write_id: str
+    count: int
+    taken_over: bool = False
+    """Another process had decided it, and had not come to its end."""
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        told = ", which another process had begun" if self.taken_over else ""
+        return f"Published write {self.write_id} of topic {self.topic!r}{told}: {_counted(self.count, 'message')}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _OfClaim(Event):
     subject = "claims"
 

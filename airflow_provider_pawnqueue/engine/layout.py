@@ -24,6 +24,9 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _UUID_GROUPS = 5
 _GENERATION = re.compile(r"[0-9]{1,18}")
 _SLASHES = (0, 2)  # of a name alone, and of a key: topic, folder, name
+_STAGED = re.compile(r"[0-9]{9}-[0-9a-f]{32}\.[0-9]{6}\.jsonl")
+_STAGED_SLASHES = 3  # topic, folder, write, name
+_MOST_PARTS = 10**9
 _STAMP = "%Y%m%dT%H%M%S_%f"
 _STAMPED = re.compile(r"\d{8}T\d{6}_\d{6}")
 _LONGEST_HOLDER = 1024
@@ -206,6 +209,69 @@ def checked_holder(name: object, what: str) -> str:
     )
 
 
+def checked_write_id(write_id: object) -> str:
+    """Return the write's id, or raise before any request is made with it."""
+    if _is_text(write_id) and _CLAIM_ID.fullmatch(write_id):
+        return write_id
+    raise InvalidArgumentError(
+        f"{_shown(write_id)} is no write id: use a text of 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
+        operation="stage",
+    )
+
+
+def checked_part(part: object) -> int:
+    """Return the number of a part of a write, or raise before any request is made with it."""
+    if isinstance(part, int) and not isinstance(part, bool) and 0 <= part < _MOST_PARTS:
+        return part
+    raise InvalidArgumentError(
+        f"part is a whole number from 0, and below {_MOST_PARTS:,}, not {_shown(part)}.", operation="stage"
+    )
+
+
+def write(topic: str, write_id: str) -> str:
+    """Return the key of a write record."""
+    return f"{topic}/writes/{write_id}.json"
+
+
+def parse_write(key: str) -> str | None:
+    """Read the write's id out of a key below ``writes/``, or return None for a stranger's."""
+    name = _last_part(key)
+    write_id = name.removesuffix(".json")
+    return write_id if name.endswith(".json") and _CLAIM_ID.fullmatch(write_id) else None
+
+
+def staged_name(part: int, attempt: str, number: int) -> str:
+    """Make the name of an object that an attempt at a part of a write stages. No two attempts share one.
+
+    :param attempt: 128 random bits, in hex.
+    """
+    return f"{part:09}-{attempt}.{number:06}.jsonl"
+
+
+def staged(topic: str, write_id: str) -> str:
+    """Return the folder of what is staged for a write."""
+    return f"{topic}/staged/{write_id}/"
+
+
+def staged_object(topic: str, write_id: str, name: str) -> str:
+    """Return the key of an object that is staged for a write."""
+    return f"{topic}/staged/{write_id}/{name}"
+
+
+def parse_staged(key: str) -> tuple[str, str] | None:
+    """Read the write's id and the object's name out of a key below ``staged/``, or return None for a stranger's."""
+    if key.count("/") != _STAGED_SLASHES:
+        return None
+    _, _, write_id, name = key.split("/")
+    return (write_id, name) if _CLAIM_ID.fullmatch(write_id) and _STAGED.fullmatch(name) else None
+
+
+def written_id(topic: str, write_id: str, part: int, position: int) -> str:
+    """Return the id of a message of a write: the same write gives its messages the same ids."""
+    digest = hashlib.sha256(f"{topic}\x00{write_id}\x00{part}\x00{position}".encode()).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=4))
+
+
 def dead_letter(topic: str, unit: str) -> str:
     """Return the key of a message that was given up on."""
     return f"{topic}/dead-letter/{unit}.json"
@@ -252,6 +318,16 @@ def leases(topic: str) -> str:
 def claims(topic: str) -> str:
     """Return the folder of the topic's claim records."""
     return f"{topic}/claims/"
+
+
+def writes(topic: str) -> str:
+    """Return the folder of the topic's write records."""
+    return f"{topic}/writes/"
+
+
+def staging(topic: str) -> str:
+    """Return the folder of all that is staged for writes into the topic."""
+    return f"{topic}/staged/"
 
 
 def dead_letters(topic: str) -> str:

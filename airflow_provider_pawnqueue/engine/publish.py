@@ -19,7 +19,7 @@ from airflow_provider_pawnqueue.engine.errors import (
 from airflow_provider_pawnqueue.engine.events import Published, logger_of
 from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
 from airflow_provider_pawnqueue.engine.records import Envelope
-from airflow_provider_pawnqueue.engine.store.port import Done, Refused
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -33,9 +33,11 @@ TICKS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
+class Sent:
+    """What became of one message."""
+
     landed: bool | None  # None: nobody can tell
-    fault: StoreError | None = None
+    fault: StoreError | None = None  # none, where it did not land: it was not to be sent any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,12 @@ class Checked:
 
 
 def checked_messages(
-    payloads: object, headers: Mapping[str, str] | None, limits: LimitsSettings, topic: str
+    payloads: object, headers: Mapping[str, str] | None, limits: LimitsSettings, topic: str, *, first: int = 0
 ) -> list[Checked]:
-    """Return copies of the payloads, or raise naming the one, and the place in it, that is wrong."""
+    """Return copies of the payloads, or raise naming the one, and the place in it, that is wrong.
+
+    :param first: the number of the first of them.
+    """
     if isinstance(payloads, Mapping | NewMessage | str | bytes) or not isinstance(payloads, Iterable):
         what = "one of them" if isinstance(payloads, Mapping | NewMessage) else f"a {type(payloads).__name__}"
         raise InvalidPayloadError(
@@ -69,7 +74,7 @@ def checked_messages(
         )
     common = checked_headers(headers, topic)
     checked = []
-    for position, payload in enumerate(payloads):
+    for position, payload in enumerate(payloads, first):
         given = payload if isinstance(payload, NewMessage) else NewMessage(payload)
         # Checked together: their size counts together.
         own = common if not given.headers else checked_headers(_joined(common, given.headers), topic, position)
@@ -88,6 +93,15 @@ class Publisher:
         self._context = context
         self._last = 0  # in ticks
 
+    def place(self, now: float, count: int) -> int:
+        """Return the place in the queue, in ticks, of the first of so many messages; the others follow, a tick apart.
+
+        They are behind all that this publisher has placed before.
+        """
+        first = max(round(now * TICKS), self._last + 1)
+        self._last = first + max(count, 1) - 1
+        return first
+
     async def publish(
         self,
         topic: str,
@@ -104,9 +118,8 @@ class Publisher:
         now = await self._context.time.now()
         # Id and key are fixed before the first attempt: whatever is sent again aims at the same object.
         envelopes = []
-        for message in messages:
-            self._last = max(round(now * TICKS), self._last + 1)
-            stamp = self._last / TICKS
+        for place, message in enumerate(messages, self.place(now, len(messages))):
+            stamp = place / TICKS
             envelope = Envelope(
                 id=self._context.clock.uuid(),
                 topic=topic,
@@ -117,8 +130,8 @@ class Publisher:
             )
             envelopes.append((layout.message_name(stamp, envelope.id), envelope))
         results, there = await all_of(
-            for_each(lambda each_: self._send(topic, *each_), envelopes, at_once=self._context.at_once),
-            self._is_there(topic, is_there),
+            for_each(lambda each_: send(self._context, topic, *each_), envelopes, at_once=self._context.at_once),
+            is_there_still(topic, is_there),
         )
         if not there:
             await in_full(lambda: self._withdraw(topic, envelopes, results))
@@ -134,16 +147,8 @@ class Publisher:
         self._context.events.tell(Published(topic=topic, ids=tuple(ids)))
         return ids
 
-    async def _is_there(self, topic: str, ask: Callable[[str], Awaitable[bool]]) -> bool:
-        try:
-            return await ask(topic)
-        except StoreError as error:
-            # Where nobody can tell, what was published is: it is there if the topic is, or is created again.
-            logger.warning("It could not be found out whether topic %r is there still: %s", topic, error)
-            return True
-
     async def _withdraw(
-        self, topic: str, envelopes: Sequence[tuple[str, Envelope]], results: Sequence[_Result]
+        self, topic: str, envelopes: Sequence[tuple[str, Envelope]], results: Sequence[Sent]
     ) -> NoReturn:
         """Remove messages from a topic that was deleted behind its publisher's back, and say so."""
         keys = {layout.message(topic, name): envelope.id for name, envelope in envelopes}
@@ -160,43 +165,65 @@ class Publisher:
             sentence += f"Nothing was published: create it with create_topic({topic!r})."
         raise TopicNotFoundError(sentence, topic=topic, operation="publish")
 
-    async def _send(self, topic: str, name: str, envelope: Envelope) -> _Result:
-        key = layout.message(topic, name)
-        body = envelope.encode()
-        backoff = self._context.store.backoff()
-        in_doubt = False
-        while True:
-            try:
-                outcome = await self._context.store.put(key, body)
-            except StoreError as error:
-                return _Result(None if in_doubt else False, error)
-            if isinstance(outcome, Done):
-                return _Result(landed=True)
-            if isinstance(outcome, Refused):  # a plain PUT has no condition; a store that says so did not take it
-                return _Result(None if in_doubt else False, StoreError(f"The store refused {key}.", topic=topic))
-            in_doubt = True
-            try:
-                if await self._landed(topic, name, envelope.id):
-                    return _Result(landed=True)
-            except StoreError as error:
-                return _Result(None, error)
-            if not await backoff.pause():
-                return _Result(None, backoff.exceeded(outcome.fault))
 
-    async def _landed(self, topic: str, name: str, uuid: str) -> bool:
-        """Say whether an attempt without an answer arrived: the message, its lease or its dead letter is there.
+async def send(
+    context: Context, topic: str, name: str, envelope: Envelope, may_send: Callable[[], bool] | None = None
+) -> Sent:
+    """Put a message into the topic; what is sent again is looked for first.
 
-        §7: a message that was claimed and settled meanwhile has left none of them, and is sent again. It is then
-        delivered twice, under one id: the one duplicate that a publisher can make.
-        """
-        store, registers = self._context.store, self._context.registers
-        return any(
-            await all_of(
-                store.head(layout.message(topic, name)),
-                registers.head(layout.lease(topic, uuid)),
-                store.head(layout.dead_letter(topic, uuid)),
-            )
+    :param may_send: asked before each attempt.
+    """
+    key = layout.message(topic, name)
+    body = envelope.encode()
+    backoff = context.store.backoff()
+    in_doubt = False
+    while True:
+        if may_send is not None and not may_send():
+            return Sent(None if in_doubt else False)
+        try:
+            outcome = await context.store.put(key, body)
+        except StoreError as error:
+            return Sent(None if in_doubt else False, error)
+        if not isinstance(outcome, Unknown):
+            # A plain PUT has no condition; a store that refuses one did not take it.
+            refused = None if isinstance(outcome, Done) else StoreError(f"The store refused {key}.", topic=topic)
+            return Sent((None if in_doubt else False) if refused else True, refused)
+        in_doubt = True
+        try:
+            if await has_landed(context, topic, name, envelope.id):
+                return Sent(landed=True)
+        except StoreError as error:
+            return Sent(None, error)
+        if not await backoff.pause():
+            return Sent(None, backoff.exceeded(outcome.fault))
+
+
+async def has_landed(context: Context, topic: str, name: str, uuid: str) -> bool:
+    """Say whether an attempt without an answer arrived: the message, its lease or its dead letter is there.
+
+    §7: a message that was claimed and settled meanwhile has left none of them, and is sent again. It is then
+    delivered twice, under one id: the one duplicate that a publisher can make.
+    """
+    store, registers = context.store, context.registers
+    return any(
+        await all_of(
+            store.head(layout.message(topic, name)),
+            registers.head(layout.lease(topic, uuid)),
+            store.head(layout.dead_letter(topic, uuid)),
         )
+    )
+
+
+async def is_there_still(topic: str, ask: Callable[[str], Awaitable[bool]]) -> bool:
+    """Say whether the topic that is published into is there; where nobody can tell, it is.
+
+    What was published is there if the topic is, or is created again.
+    """
+    try:
+        return await ask(topic)
+    except StoreError as error:
+        logger.warning("It could not be found out whether topic %r is there still: %s", topic, error)
+        return True
 
 
 def _error(topic: str, ids: list[str], failed: dict[str, StoreError], unknown: dict[str, StoreError]) -> PublishError:

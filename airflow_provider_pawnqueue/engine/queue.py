@@ -36,7 +36,7 @@ from airflow_provider_pawnqueue.engine.inspect_topic import Location, find, peek
 from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, finish, sweep
 from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
 from airflow_provider_pawnqueue.engine.probe import ProbeResult, probe
-from airflow_provider_pawnqueue.engine.publish import NewMessage, Publisher, checked_messages
+from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.redrive import RedriveResult, redrive
 from airflow_provider_pawnqueue.engine.settings import Settings
@@ -59,7 +59,6 @@ class PawnQueue(BulkDesk):
     def __init__(self, context: Context, agreed: BucketRecord) -> None:
         super().__init__(context)
         self._agreed = agreed
-        self._publisher = Publisher(context)
         self._kept: list[KeepAlive] = []
 
     @staticmethod

@@ -243,6 +243,42 @@ class ClaimRecord(Record):
         return size_hint.padded(super().encode(), size_hint.RECORD_STATES[self.state], self.ttl)
 
 
+class StagedObject(BaseModel):
+    """An object with rows of a write, as they were staged."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str  # of its key below the write's folder
+    size: int
+    count: int  # of the messages in it
+
+
+class WriteRecord(Record):
+    """``{topic}/writes/{write_id}.json``: the register of a write that becomes visible as a whole (§7).
+
+    ``begun`` as soon as it is decided: whoever finds it so finishes it. ``done`` when all of it was published.
+    ``dropped``: it was not decided, and some of what had been staged for it is removed, or will be.
+    """
+
+    what: ClassVar[str] = "write record"
+
+    write_id: str
+    state: Literal["begun", "done", "dropped"] = "begun"
+    created_at: float = 0.0
+    until: float = 0.0  # for so long who wrote this is trusted to go on with it
+    ttl: float = 0.0  # the same from when it was written: the record's size tells it
+    place: int = 0  # of the first message in the queue, in ticks since 1970; the others follow, a tick apart
+    count: int = 0  # of all messages
+    published: int = 0  # of those from the first on, how many are known to be in the topic
+    begun: int = 0  # those behind them, up to here, may be
+    objects: list[StagedObject] = []
+    dropped: list[str] = []  # the names of objects that no commit may rely on
+
+    def encode(self) -> bytes:
+        """Return the body; its size tells state and time to live to whoever lists it."""
+        return size_hint.padded(super().encode(), size_hint.WRITE_STATES[self.state], self.ttl)
+
+
 class Lease(Record):
     """``{topic}/leases/{uuid}.lease``: which claim has the message (§3). pawn-queue writes the first four fields.
 

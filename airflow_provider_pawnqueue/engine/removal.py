@@ -128,12 +128,12 @@ class _Removal:
             self._require_all(await self._context.store.delete(keys), "purge", operation="purge")
 
     async def refuse_if_used(self) -> list[str]:
-        """Raise if anything is there that stands for a message; return the keys of the claims that have ended."""
+        """Raise if anything is there that stands for a message; return the records of what has ended."""
         parts = (layout.messages, layout.packs, layout.leases, layout.dead_letters)
         found = await for_each(self._first_pages, [part(self._topic) for part in parts], at_once=len(parts))
         if any(folder.infos for folder in found):
             raise self._not_empty(await _told(self._context, *found))
-        return await self._ended_claims()
+        return [*await self._ended_claims(), *await self._ended_writes()]
 
     async def remove_marker(self) -> None:
         """Let the topic be none."""
@@ -152,7 +152,7 @@ class _Removal:
     async def remove_the_rest(self) -> None:
         """Remove what stands for no message, if that is all there is."""
         await self._gone(await self.refuse_if_used())
-        parts = (layout.messages, layout.packs, layout.leases, layout.claims, layout.dead_letters)
+        parts = (layout.messages, layout.packs, layout.leases, layout.claims, layout.dead_letters, layout.writes)
         # What came in meanwhile is somebody's; a marker that is there now is of who created the topic anew.
         kept = (*(part(self._topic) for part in parts), self._marker)
         async for page in self._registers.pages(layout.topic_folder(self._topic)):
@@ -211,6 +211,19 @@ class _Removal:
             raise self._not_empty(_counted({"claim": len(open_)}, open_[0]))
         # Without a message and without a lease there is nothing left to do for those that are settled.
         return [*ended, *unsure]
+
+    async def _ended_writes(self) -> list[str]:
+        """Return the records of writes that are done, or were dropped; raise if messages of one are to come."""
+        ended: list[str] = []
+        async for page in self._registers.pages(layout.writes(self._topic)):
+            for info in page:
+                if layout.parse_write(info.key) is None:
+                    raise self._not_empty(_counted({"stranger": 1}, info.key))
+                hint = size_hint.hint_of_write(info.size, info.last_modified)
+                if hint is None or hint.state == "begun":
+                    raise self._not_empty(_counted({"write": 1}, info.key))
+                ended.append(info.key)
+        return ended
 
     async def _read_claim(self, stem: str) -> FoundRecord | None:
         return await records.read(self._context, self._topic, stem)
@@ -274,6 +287,7 @@ _NAMES = {
     "lease": ("lease without a message", "leases without a message"),
     "reason": ("reason without a dead letter", "reasons without a dead letter"),
     "claim": ("claim that is not settled", "claims that are not settled"),
+    "write": ("write that is not published to its end", "writes that are not published to their end"),
     "stranger": ("object that is none of ours", "objects that are none of ours"),
 }
 

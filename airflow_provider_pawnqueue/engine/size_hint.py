@@ -1,4 +1,4 @@
-"""What LIST can tell of a lease or a claim record: state, and the order of magnitude of its time to live.
+"""What LIST can tell of a lease, a claim or a write: its state, and the order of magnitude of its time to live.
 
 A body is padded with spaces so that its size, modulo 64, stands for both. It saves reading thousands of leases that
 cannot be overdue; what is done to one is decided by its body, never by its size.
@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 LEASE_STATES: Mapping[str, int] = MappingProxyType({"held": 0, "released": 1, "moving": 2})
 RECORD_STATES: Mapping[str, int] = MappingProxyType({"open": 0, "expired": 1, "closed": 2})
+WRITE_STATES: Mapping[str, int] = MappingProxyType({"begun": 0, "dropped": 1, "done": 2})
 
 #: Bodies of ours are at least this long, and pawn-queue's leases are shorter: those have no hint.
 SHORTEST = 512
@@ -21,6 +22,7 @@ _MODULUS = 64
 _MAGNITUDES = 16
 _LEASE_NAMES = {number: name for name, number in LEASE_STATES.items()}
 _RECORD_NAMES = {number: name for name, number in RECORD_STATES.items()}
+_WRITE_NAMES = {number: name for name, number in WRITE_STATES.items()}
 
 
 def padded(body: bytes, state: int, ttl: float) -> bytes:
@@ -50,6 +52,11 @@ def hint_of_lease(size: int, last_modified: datetime) -> SizeHint | None:
 def hint_of_record(size: int, last_modified: datetime) -> SizeHint | None:
     """Read a claim record's size, or return None where it tells nothing."""
     return _hint(size, last_modified, _RECORD_NAMES)
+
+
+def hint_of_write(size: int, last_modified: datetime) -> SizeHint | None:
+    """Read a write record's size, or return None where it tells nothing."""
+    return _hint(size, last_modified, _WRITE_NAMES)
 
 
 def _hint(size: int, last_modified: datetime, names: Mapping[int, str]) -> SizeHint | None:

@@ -45,9 +45,11 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.registry import Registration
     from airflow_provider_pawnqueue.engine.removal import Removed
     from airflow_provider_pawnqueue.engine.settings import Settings
+    from airflow_provider_pawnqueue.engine.staging import Staged
     from airflow_provider_pawnqueue.engine.store.credentials import Session
     from airflow_provider_pawnqueue.engine.store.port import Store
     from airflow_provider_pawnqueue.engine.topics import Topic, TopicOptions
+    from airflow_provider_pawnqueue.engine.writes import Written
 
 A = TypeVar("A")
 G = TypeVar("G")
@@ -340,6 +342,30 @@ class SyncPawnQueue:
     def read(self, portion: Portion) -> list[Message] | list[DeadLetter]:
         """Read a portion."""
         return self._run(lambda queue: queue.read(portion))
+
+    def stage(  # noqa: PLR0913 - what is written, and as what; the rest has a default
+        self,
+        topic: str,
+        write_id: str,
+        part: int,
+        messages: Iterable[Mapping[str, Any] | NewMessage],
+        *,
+        producer: str | None = None,
+        after: Staged | None = None,
+    ) -> Staged:
+        """Stage messages of a write."""
+        drawn = self._drawn(messages)
+        return self._run(lambda queue: queue.stage(topic, write_id, part, drawn, producer=producer, after=after))
+
+    def commit_write(self, topic: str, write_id: str, staged: Iterable[Staged], *, wait: float = 0.0) -> Written:
+        """Publish what was staged."""
+        drawn = self._drawn(staged)
+        return self._run(lambda queue: queue.commit_write(topic, write_id, drawn, wait=wait))
+
+    def abort_write(self, topic: str, write_id: str, staged: Iterable[Staged] | None = None) -> int:
+        """Remove what was staged for a write that is not decided."""
+        drawn = self._drawn(staged)
+        return self._run(lambda queue: queue.abort_write(topic, write_id, drawn))
 
     def known_claims(self, topic: str, claim_ids: Iterable[str]) -> set[str]:
         """Return those of these claim ids that have a record."""

@@ -1,15 +1,17 @@
-"""Waiting for a claim: while there is nothing to be had, or while somebody else works for its id."""
+"""Waiting: while there is nothing to be claimed, or while somebody else works for a claim's or a write's id."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider_pawnqueue.engine.errors import ClaimBusyError
+from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, WriteBusyError
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims import Claim
     from airflow_provider_pawnqueue.engine.context import Context
+
+T = TypeVar("T")
 
 #: The first pause of a claim that waits; the following ones double.
 FIRST_PAUSE = 0.25
@@ -52,18 +54,19 @@ async def until_there(
 
 
 async def until_free(
-    context: Context, attempt: Callable[[], Awaitable[Claim]], *, wait: float, check_open: Callable[[], None]
-) -> Claim:
-    """Attach as soon as nobody else works for the claim, for so many seconds.
+    context: Context, attempt: Callable[[], Awaitable[T]], *, wait: float, check_open: Callable[[], None]
+) -> T:
+    """Do something as soon as nobody else works for the claim, or the write, for so many seconds.
 
-    :raises ClaimBusyError: somebody else works for it, and goes on.
+    :raises ClaimBusyError: somebody else works for the claim, and goes on.
+    :raises WriteBusyError: somebody else commits the write, and goes on.
     """
     clock = context.clock
     give_up = clock.elapsed() + wait
     while True:
         try:
             return await attempt()
-        except ClaimBusyError as busy:
+        except (ClaimBusyError, WriteBusyError) as busy:
             left = give_up - clock.elapsed()
             if left <= 0:
                 raise

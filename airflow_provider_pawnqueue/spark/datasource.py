@@ -13,7 +13,12 @@ from airflow_provider_pawnqueue.spark.options import Options, told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 # What reads and writes is imported where it is used: Spark imports this module in each process that plans a query.
@@ -48,6 +53,24 @@ class PawnQueueDataSource(DataSource):
 
         with told():
             return ClaimStreamReader(Options.of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        """Return what writes the rows of a DataFrame as messages."""
+        from airflow_provider_pawnqueue.spark.writing import BatchWriter  # noqa: PLC0415 - as above
+
+        with told():
+            return BatchWriter(Options.of(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's signature
+    ) -> DataSourceStreamWriter:
+        """Return what writes the batches of a stream as messages."""
+        from airflow_provider_pawnqueue.spark.writing import StreamWriter  # noqa: PLC0415 - as above
+
+        with told():
+            return StreamWriter(Options.of(self.options), schema, overwrite=overwrite)
 
 
 def register(spark: SparkSession) -> None:

@@ -83,6 +83,12 @@ class SweepReport:
     given_back: int = 0
     """Messages of claims that have ended, of which nothing was decided: anyone may have them now."""
 
+    finished_writes: int = 0
+    """Staged writes that were decided and not published to the end."""
+
+    dropped_writes: int = 0
+    """Writes that were never decided: what had been staged for them is removed."""
+
     removed_leases: int = 0
     removed_records: int = 0
     removed_leftovers: int = 0

@@ -12,6 +12,7 @@ from airflow_provider_pawnqueue.engine.janitor.care import Care
 from airflow_provider_pawnqueue.engine.janitor.claims import Claims
 from airflow_provider_pawnqueue.engine.janitor.leases import Leases
 from airflow_provider_pawnqueue.engine.janitor.report import AskByRecord, SweepReport
+from airflow_provider_pawnqueue.engine.janitor.writes import Writes
 from airflow_provider_pawnqueue.engine.records import SweptRecord
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class _Sweep:
         here.update(uuid for info in leases if (uuid := layout.parse_lease(info.key)))
         await Claims(self._care, self._ask, here).sweep(claims)
         await Leases(self._care).sweep(leases, messages)
+        await Writes(self._care).sweep()
         await self._leftovers(dead)
         if not self._report.dry_run:
             key = layout.swept(self._topic)

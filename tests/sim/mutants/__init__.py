@@ -14,6 +14,7 @@ from tests.sim.mutants import (  # noqa: F401 - each enters its mutants
     settling,
     takeover,
     times,
+    writes,
 )
 from tests.sim.mutants.entering import MUTANTS, Mutant, mutated
 

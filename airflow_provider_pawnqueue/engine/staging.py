@@ -1,0 +1,184 @@
+"""Staged rows of a write: messages that nobody can see yet, in a few objects beside the queue (§7)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.concurrency import for_each
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, StagedGoneError, StoreError
+from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.records import Envelope, StagedObject, UnreadableRecordError
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.publish import Checked
+
+logger = logger_of("publish")
+
+#: An object is not made larger than this, but by its last message.
+AN_OBJECT: Final = 4 * 1024 * 1024
+#: So much of a nonce is in the names of an attempt's objects.
+_ATTEMPT: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What an attempt has staged of one part of a write. It can be pickled, and is small."""
+
+    topic: str
+    write_id: str
+    part: int
+    objects: tuple[StagedObject, ...] = ()
+
+    def __len__(self) -> int:
+        """Count the messages."""
+        return sum(each.count for each in self.objects)
+
+    def __bool__(self) -> bool:
+        """Be true, if there is nothing in it either: a part without rows is staged."""
+        return True
+
+
+async def stage(context: Context, before: Staged, messages: Sequence[Checked], producer_id: str) -> Staged:
+    """Stage messages behind those that were staged before, and return all of it. Nothing of it can be seen.
+
+    ⚑ Each call has names of its own: nothing that another attempt has staged is overwritten, or counts as its own.
+    """
+    attempt = context.clock.nonce()[:_ATTEMPT]
+    topic, write_id, part = before.topic, before.write_id, before.part
+    made: list[tuple[StagedObject, bytes]] = []
+    for body, count in _bodies(before, messages, producer_id):
+        name = layout.staged_name(part, attempt, len(made))
+        made.append((StagedObject(name=name, size=len(body), count=count), body))
+    try:
+        await for_each(
+            lambda each: context.store.overwrite(layout.staged_object(topic, write_id, each[0].name), each[1]),
+            made,
+            at_once=context.at_once,
+        )
+    except StoreError:
+        # Nobody has heard of these names: no commit can rely on them.
+        await remove(context, [layout.staged_object(topic, write_id, each.name) for each, _ in made])
+        raise
+    return replace(before, objects=(*before.objects, *(each for each, _ in made)))
+
+
+def _bodies(before: Staged, messages: Sequence[Checked], producer_id: str) -> Iterator[tuple[bytes, int]]:
+    lines: list[bytes] = []
+    size = 0
+    for position, message in enumerate(messages, len(before)):
+        envelope = Envelope(
+            id=layout.written_id(before.topic, before.write_id, before.part, position),
+            topic=before.topic,
+            producer_id=producer_id,
+            payload=message.payload,
+            headers=message.headers,
+        )
+        lines.append(envelope.encode() + b"\n")
+        size += len(lines[-1])
+        if size >= AN_OBJECT:
+            yield b"".join(lines), len(lines)
+            lines, size = [], 0
+    if lines:
+        yield b"".join(lines), len(lines)
+
+
+async def rows(
+    context: Context, topic: str, write_id: str, objects: Sequence[StagedObject], start: int
+) -> AsyncGenerator[Envelope]:
+    """Read the messages of a write, in order, from one on. They have no time yet.
+
+    :raises StagedGoneError: an object is not there, or is not what was staged.
+    """
+    for each in objects:
+        if start >= each.count:
+            start -= each.count
+            continue
+        key = layout.staged_object(topic, write_id, each.name)
+        found = await context.store.get(key)
+        lines = [] if found is None else found.body.splitlines()
+        if len(lines) != each.count:
+            raise _gone(topic, write_id, key)
+        for line in lines[start:]:
+            try:
+                yield Envelope.decode(line, key)
+            except UnreadableRecordError:
+                raise _gone(topic, write_id, key) from None
+        start = 0
+
+
+async def listed(context: Context, topic: str, write_id: str) -> dict[str, int]:
+    """Return the names and sizes of what is staged for a write, whoever has staged it."""
+    return {
+        parsed[1]: info.size
+        async for page in context.store.pages(layout.staged(topic, write_id))
+        for info in page
+        if (parsed := layout.parse_staged(info.key)) is not None
+    }
+
+
+async def remove(context: Context, keys: Sequence[str]) -> int:
+    """Remove staged objects that no commit can rely on, and return how many are gone. The janitor sees to the rest."""
+    try:
+        failed: Mapping[str, StoreError] = await context.store.delete(keys) if keys else {}
+    except StoreError as fault:
+        failed = dict.fromkeys(keys, fault)
+    if failed:
+        key, error = next(iter(failed.items()))
+        logger.warning("%d staged objects stay until the janitor removes them: %s: %s", len(failed), key, error)
+    return len(keys) - len(failed)
+
+
+def continued(part: Staged, after: object) -> Staged:
+    """Return what was staged of a part so far, behind which more is staged."""
+    if after is None:
+        return part
+    if isinstance(after, Staged) and (after.topic, after.write_id, after.part) == (
+        part.topic,
+        part.write_id,
+        part.part,
+    ):
+        return after
+    raise InvalidArgumentError(
+        f"after is what stage() has returned for part {part.part} of write {part.write_id} of topic {part.topic!r}.",
+        topic=part.topic,
+        operation="stage",
+    )
+
+
+def in_order(topic: str, write_id: str, given: object) -> list[Staged]:
+    """Return what was staged in the order of its parts.
+
+    :raises InvalidArgumentError: it is of another write, or a part is in it twice.
+    """
+    parts: dict[int, Staged] = {}
+    for each in given if isinstance(given, Iterable) else (None,):
+        if not isinstance(each, Staged):
+            break
+        if (each.topic, each.write_id) != (topic, write_id):
+            raise _wrong(f"{each.write_id!r} of topic {each.topic!r} was staged, and this is another write", write_id)
+        if each.part in parts:
+            raise _wrong(f"part {each.part} is in it twice: pass what one attempt at each part has returned", write_id)
+        parts[each.part] = each
+    else:
+        return [parts[part] for part in sorted(parts)]
+    raise _wrong("it takes what stage() has returned, of each part once", write_id)
+
+
+def _wrong(why: str, write_id: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"Write {write_id} was not committed: {why}. Nothing was published.", operation="commit_write"
+    )
+
+
+def _gone(topic: str, write_id: str, key: str) -> StagedGoneError:
+    return StagedGoneError(
+        f"Write {write_id} of topic {topic!r} was decided, and cannot be published to its end, as {key} is not what "
+        "was staged: somebody else has removed or changed it. What is missing has to be published anew, under "
+        "another write id.",
+        topic=topic,
+        operation="commit_write",
+    )

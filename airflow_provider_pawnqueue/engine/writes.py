@@ -1,0 +1,424 @@
+"""Committing a staged write: one compare-and-set decides it, and whoever comes carries it out (§7).
+
+    (none) --commit--> begun --note of progress--> begun --all is published--> done
+    (none) --abort, janitor--> dropped --commit of other objects--> begun
+
+Before ``begun`` nothing of a write is visible, whatever dies; after it all of it will be, whoever finishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from airflow_provider_pawnqueue.engine import layout, staging
+from airflow_provider_pawnqueue.engine.cancellation import in_full
+from airflow_provider_pawnqueue.engine.claims import records
+from airflow_provider_pawnqueue.engine.clock import iso
+from airflow_provider_pawnqueue.engine.concurrency import all_of, for_each
+from airflow_provider_pawnqueue.engine.errors import (
+    PublishError,
+    StagedGoneError,
+    StoreError,
+    TopicNotFoundError,
+    WriteBusyError,
+)
+from airflow_provider_pawnqueue.engine.events import WriteDecided, WriteDone, logger_of
+from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.publish import TICKS, has_landed, is_there_still, send
+from airflow_provider_pawnqueue.engine.records import StagedObject, UnreadableRecordError, WriteRecord
+from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
+from airflow_provider_pawnqueue.engine.topics import missing
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.context import Context
+    from airflow_provider_pawnqueue.engine.records import Envelope
+    from airflow_provider_pawnqueue.engine.staging import Staged
+
+logger = logger_of("publish")
+
+#: For so long a note of progress is trusted: so long who comes next waits for a process that died.
+HOLD: Final = 30.0
+#: So many messages are begun by one note of progress. After a crash it is of so many that nobody knows whether they
+#: are there.
+CHUNK: Final = 500
+
+IsThere: TypeAlias = Callable[[str], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a write: all of it is in the topic."""
+
+    topic: str
+    write_id: str
+    count: int
+    """How many messages were published."""
+    already: bool = False
+    """It had been decided before: what was staged for this commit was not used, and is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWrite:
+    """A write record as it stands in the bucket."""
+
+    record: WriteRecord
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A staged write that is to be published: all of it or nothing."""
+
+    context: Context
+    topic: str
+    write_id: str
+    staged: Sequence[Staged]
+    place: Callable[[float, int], int]
+    """Gives the place in the queue of the first of so many messages, at this server time."""
+    is_there: IsThere
+    """Says whether the topic is there still."""
+
+    async def done(self) -> Written:
+        """Decide and publish it, or finish what another one has decided under its id.
+
+        :raises WriteBusyError: another one is at it.
+        :raises StagedGoneError: some of it is not there; nothing was published.
+        """
+        context, topic, write_id = self.context, self.topic, self.write_id
+        is_ours = False
+        done: WriteRecord | None = None
+        backoff = context.store.backoff()
+        while done is None:
+            standing = await read(context, topic, write_id)
+            held: HeldWrite | None = None
+            if standing is None or standing.record.state == "dropped":
+                held = await self._decide(standing)
+                is_ours = is_ours or held is not None
+            elif standing.record.state == "begun":
+                held = await take_over(context, topic, standing, self.is_there)
+            else:
+                done = standing.record
+            if held is not None:
+                done = await held.finish()
+                backoff = context.store.backoff()  # that was work, and none of it standing still
+            if done is None and not await backoff.pause():
+                raise _undecided(topic, write_id)
+        await clear(context, topic, write_id)
+        count = sum(len(each) for each in self.staged)
+        if not is_ours and count != done.count:
+            logger.warning(
+                "Write %s of topic %r had been decided with %d messages, and was committed again with %d: those were "
+                "not published. Other rows need another write id.",
+                write_id,
+                topic,
+                done.count,
+                count,
+            )
+        return Written(topic, write_id, done.count, already=not is_ours)
+
+    async def _decide(self, standing: FoundWrite | None) -> HeldWrite | None:
+        """⚑ §7: the creation of the record is the decision. It fixes what is published, and under which keys."""
+        context, topic, write_id = self.context, self.topic, self.write_id
+        objects = [each for part in self.staged for each in part.objects]
+        await self._check_there(objects, standing)
+        if not await is_there_still(topic, self.is_there):
+            raise missing(topic, "commit_write")
+        count = sum(each.count for each in objects)
+        now = await context.now()
+        record = WriteRecord(
+            write_id=write_id,
+            state="begun" if count else "done",
+            created_at=now,
+            until=now + HOLD,
+            ttl=HOLD if count else 0.0,
+            place=self.place(now, count),
+            count=count,
+            begun=min(CHUNK, count),
+            objects=objects,
+        )
+        found = await _write(context, topic, record, standing)
+        if found is None:
+            return None
+        context.events.tell(WriteDecided(topic=topic, write_id=write_id, count=count))
+        return HeldWrite(context, topic, found, self.is_there)
+
+    async def _check_there(self, objects: Sequence[StagedObject], standing: FoundWrite | None) -> None:
+        """⚑ §7: what is not there now, or may be removed at any time, is relied on by no decision."""
+        there = await staging.listed(self.context, self.topic, self.write_id) if objects else {}
+        gone = set(standing.record.dropped) if standing is not None else set()
+        for each in objects:
+            if there.get(each.name) != each.size or each.name in gone:
+                raise _not_there(self.topic, self.write_id, each)
+
+
+async def read(context: Context, topic: str, write_id: str) -> FoundWrite | None:
+    """Read a write's record, or return None where there is none.
+
+    :raises StoreError: what is there is no record.
+    """
+    key = layout.write(topic, write_id)
+    found = await context.registers.read(key)
+    if found is None:
+        return None
+    try:
+        return FoundWrite(WriteRecord.decode(found.body, key), found.info.version)
+    except UnreadableRecordError as problem:
+        raise StoreError(
+            f"{problem}: nobody can tell whether this write was published. Look for its messages, and delete it, or "
+            "write under another id.",
+            topic=topic,
+            operation="commit_write",
+        ) from None
+
+
+async def drop(context: Context, topic: str, write_id: str, names: Sequence[str]) -> bool:
+    """Let no commit of a write that is not decided rely on these objects any more; return False where it is decided.
+
+    ⚑ §7: a commit may be about to rely on them, so that is decided by compare-and-set, and noted by name before they
+    go: a write that is decided has all of its objects.
+    """
+    backoff = context.store.backoff()
+    while True:
+        standing = await read(context, topic, write_id)
+        if standing is not None and standing.record.state != "dropped":
+            return False
+        before = standing.record.dropped if standing is not None else []
+        if standing is not None and set(names) <= set(before):
+            return True
+        now = await context.now()
+        record = WriteRecord(write_id=write_id, state="dropped", created_at=now, dropped=sorted({*before, *names}))
+        if await _write(context, topic, record, standing) is not None:
+            return True
+        if not await backoff.pause():
+            raise _undecided(topic, write_id)
+
+
+async def abort(context: Context, topic: str, write_id: str, staged: Sequence[Staged] | None) -> int:
+    """Remove what was staged, unless it was decided; return how many objects are gone."""
+    if staged is None:
+        names = list(await staging.listed(context, topic, write_id))
+    else:
+        names = [each.name for part in staged for each in part.objects]
+    if not names or not await drop(context, topic, write_id, names):
+        return 0
+    return await staging.remove(context, [layout.staged_object(topic, write_id, name) for name in names])
+
+
+async def clear(context: Context, topic: str, write_id: str) -> None:
+    """Remove all that is staged for a write that is done: of other attempts, and of later ones, too."""
+    try:
+        names = await staging.listed(context, topic, write_id)
+    except StoreError as error:
+        logger.warning("What is staged for write %s of topic %r stays until a sweep: %s", write_id, topic, error)
+    else:
+        await staging.remove(context, [layout.staged_object(topic, write_id, name) for name in names])
+
+
+async def take_over(context: Context, topic: str, standing: FoundWrite, is_there: IsThere) -> HeldWrite | None:
+    """Go on with a write that somebody else has decided; None: another one was faster.
+
+    :raises WriteBusyError: its time is not over.
+    """
+    now = await context.now()
+    record = standing.record
+    # ⚑ §2: who comes next waits until a margin after the time at which the other one stopped a margin before.
+    if not context.is_over(record.until, now):
+        over = record.until + context.margin
+        raise WriteBusyError(
+            f"Somebody else commits write {record.write_id} of topic {topic!r}, and is trusted to go on with it until "
+            f"{iso(over)}: commit it again after that, or pass wait=.",
+            topic=topic,
+            operation="commit_write",
+            write_id=record.write_id,
+            until=datetime.fromtimestamp(over, UTC),
+            retry_after=max(0.0, over - now),
+        )
+    taken = record.model_copy(update={"until": now + HOLD, "ttl": HOLD})
+    found = await _write(context, topic, taken, standing)
+    return None if found is None else HeldWrite(context, topic, found, is_there, taken_over=True)
+
+
+async def _write(context: Context, topic: str, record: WriteRecord, standing: FoundWrite | None) -> FoundWrite | None:
+    """Create or change a record by compare-and-set; None: somebody else has.
+
+    :raises StoreError: nobody can tell.
+    """
+    key = layout.write(topic, record.write_id)
+    step = Step(key, record) if standing is None else Step(key, record, standing.version)
+    [outcome] = await context.registers.write([step])
+    if isinstance(outcome, Unknown):
+        raise outcome.fault
+    return FoundWrite(record, outcome.version) if isinstance(outcome, Done) else None
+
+
+class HeldWrite:
+    """A decided write that this process carries out."""
+
+    def __init__(
+        self, context: Context, topic: str, found: FoundWrite, is_there: IsThere, *, taken_over: bool = False
+    ) -> None:
+        self._context = context
+        self._topic = topic
+        self._found = found
+        self._is_there = is_there
+        self._taken_over = taken_over
+
+    async def finish(self) -> WriteRecord | None:
+        """Publish what is not published yet, and note it; None: another one has taken over.
+
+        :raises PublishError: some of it could not be published now; whoever comes next goes on.
+        """
+        record = self._found.record
+        reading = staging.rows(self._context, self._topic, record.write_id, record.objects, record.published)
+        in_doubt = self._taken_over
+        async with aclosing(reading) as rows:
+            while record.state != "done":
+                chunk = []
+                for place in range(record.place + record.published, record.place + record.begun):
+                    envelope = await anext(rows)
+                    stamp = place / TICKS
+                    envelope = envelope.model_copy(update={"created_at": iso(stamp)})
+                    chunk.append((layout.message_name(stamp, envelope.id), envelope))
+                # ⚑ §7: only of the chunk that was begun is it not known whether it is there.
+                left = await self._without_trace(chunk) if in_doubt else chunk
+                in_doubt = False
+                if not await self._publish(chunk, left):
+                    return None
+                if not await self._note(published=record.begun):
+                    return None
+                record = self._found.record
+        self._context.events.tell(
+            WriteDone(topic=self._topic, write_id=record.write_id, count=record.count, taken_over=self._taken_over)
+        )
+        return record
+
+    async def _publish(self, chunk: Sequence[tuple[str, Envelope]], left: Sequence[tuple[str, Envelope]]) -> bool:
+        """Put messages into the topic; return False where another one has taken over."""
+        while left:
+            results, there = await all_of(
+                for_each(
+                    lambda each: send(self._context, self._topic, *each, self._is_trusted),
+                    left,
+                    at_once=self._context.at_once,
+                ),
+                is_there_still(self._topic, self._is_there),
+            )
+            if not there:
+                await in_full(lambda: self._withdraw(chunk))
+                raise missing(self._topic, "commit_write")
+            faults = [result.fault for result in results if result.fault is not None]
+            if faults:
+                raise self._not_all(faults)
+            in_doubt = any(result.landed is None for result in results)
+            left = [each for each, result in zip(left, results, strict=True) if not result.landed]
+            if left and not await self._note(published=self._found.record.published):
+                return False
+            left = await self._without_trace(left) if in_doubt else left
+        return True
+
+    def _is_trusted(self) -> bool:
+        """⚑ §7: nothing is sent by who may have been taken over, as it might come behind its message's ack."""
+        context = self._context
+        until = context.time.trusted_until(self._found.record.until, context.margin, in_doubt=True)
+        return context.clock.elapsed() < until
+
+    async def _note(self, *, published: int) -> bool:
+        """Note by compare-and-set how far it is, and what is begun next; return False where another one goes on."""
+        now = await self._context.now()
+        before = self._found.record
+        is_done = published == before.count
+        update = {"published": published, "begun": max(before.begun, min(published + CHUNK, before.count))}
+        if is_done:
+            record = before.model_copy(update={**update, "state": "done", "objects": [], "until": 0.0, "ttl": 0.0})
+        else:
+            record = before.model_copy(update={**update, "until": now + HOLD, "ttl": HOLD})
+        found = await _write(self._context, self._topic, record, self._found)
+        if found is None:
+            if await read(self._context, self._topic, before.write_id) is None:
+                raise TopicNotFoundError(
+                    f"Topic {self._topic!r} was deleted, and with it write {before.write_id}, of which "
+                    f"{before.published:,} of {before.count:,} messages had been published.",
+                    topic=self._topic,
+                    operation="commit_write",
+                )
+            return False
+        self._found = found
+        return True
+
+    async def _without_trace(self, chunk: Sequence[tuple[str, Envelope]]) -> list[tuple[str, Envelope]]:
+        """Return those of a chunk that another one has begun which left no trace: they are sent, perhaps once more.
+
+        A message is looked for before its lease, and that before its claim's record, as they go in this order.
+        """
+        context, topic = self._context, self._topic
+        names = {name for name, _ in chunk}
+        here: set[str] = set()
+        last = layout.message(topic, chunk[-1][0])
+        before = layout.message(topic, chunk[0][0])[:-1]
+        async for page in context.store.pages(layout.messages(topic), start_after=before):
+            here.update(parsed.name for info in page if (parsed := layout.parse_message(info.key)) is not None)
+            if page[-1].key >= last:
+                break
+        sought = [(name, envelope) for name, envelope in chunk if name in names - here]
+        found = await for_each(
+            lambda each: has_landed(context, topic, each[0], each[1].id), sought, at_once=context.at_once
+        )
+        sought = [each for each, landed in zip(sought, found, strict=True) if not landed]
+        claimed = await self._claimed_since() if sought else set()
+        return [each for each in sought if each[1].id not in claimed]
+
+    async def _claimed_since(self) -> set[str]:
+        """Return which messages claims have had that were changed since the write was decided."""
+        context, topic = self._context, self._topic
+        since = self._found.record.created_at - context.margin - 1
+        stems = [
+            layout.claim_stem(*parsed)
+            async for page in context.registers.pages(layout.claims(topic))
+            for info in page
+            if info.last_modified.timestamp() >= since and (parsed := layout.parse_claim(info.key)) is not None
+        ]
+        found = await for_each(lambda stem: records.read(context, topic, stem), stems, at_once=context.at_once)
+        return {uuid for standing in found if standing is not None for uuid in standing.record.members}
+
+    async def _withdraw(self, chunk: Sequence[tuple[str, Envelope]]) -> None:
+        """Remove what was written into a topic that was deleted behind our back."""
+        topic, write_id = self._topic, self._found.record.write_id
+        keys = [layout.message(topic, name) for name, _ in chunk]
+        failed = await self._context.registers.delete([*keys, layout.write(topic, write_id)])
+        for key, error in failed.items():
+            logger.warning("%s could not be withdrawn from a topic that was deleted: %s", key, error)
+        await clear(self._context, topic, write_id)
+
+    def _not_all(self, faults: Sequence[StoreError]) -> PublishError:
+        record = self._found.record
+        return PublishError(
+            f"Write {record.write_id} of topic {self._topic!r} is decided, and of its {record.count:,} messages "
+            f"{len(faults):,} could not be published now: {faults[0]} The rest follows when it is committed again, or "
+            f"when the topic is swept, after {HOLD:g} seconds.",
+            topic=self._topic,
+            operation="commit_write",
+            cause=faults[0],
+        )
+
+
+def _not_there(topic: str, write_id: str, each: StagedObject) -> StagedGoneError:
+    return StagedGoneError(
+        f"Write {write_id} of topic {topic!r} was not committed, as {layout.staged_object(topic, write_id, each.name)} "
+        "is not there (any more): it was aborted, or the janitor has removed it, as nothing was staged for it for a "
+        "day. Nothing was published: stage its rows again, all of them.",
+        topic=topic,
+        operation="commit_write",
+    )
+
+
+def _undecided(topic: str, write_id: str) -> StoreError:
+    return StoreError(
+        f"Others kept changing the record of write {write_id} of topic {topic!r}: commit it again.",
+        topic=topic,
+        operation="commit_write",
+        transient=True,
+    )

@@ -1,0 +1,102 @@
+"""§7, staged writes: each rule's test fails without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_pawnqueue.engine import layout, staging, writes
+from airflow_provider_pawnqueue.engine.janitor import writes as sweeping_writes
+from airflow_provider_pawnqueue.engine.writes import Commit, FoundWrite, HeldWrite
+from tests.sim.mutants.entering import Patches, mutant
+
+_TESTS = "tests/engine/test_writes.py"
+
+
+@mutant("§7 Nothing of a write is published before it is decided", test=f"{_TESTS}::test_every_crash_point_is_finished")
+def published_before_the_decision() -> Patches:
+    original = Commit._decide
+
+    async def decide(self: Commit, standing: FoundWrite | None) -> Any:
+        objects = [each for part in self.staged for each in part.objects]
+        async for row in staging.rows(self.context, self.topic, self.write_id, objects, 0):
+            key = layout.message(self.topic, layout.message_name(0, row.id))
+            await self.context.store.overwrite(key, row.encode())
+        return await original(self, standing)
+
+    return [(Commit, "_decide", decide)]
+
+
+@mutant("§7 A decision relies on no object that is not there", test=f"{_TESTS}::test_an_aborted_write_is_not_committed")
+def objects_are_not_looked_for() -> Patches:
+    async def check(self: Commit, objects: Any, standing: Any) -> None:
+        pass
+
+    return [(Commit, "_check_there", check)]
+
+
+@mutant("§7 What is removed is decided against the commit", test=f"{_TESTS}::test_an_abort_and_a_commit_at_once")
+def dropped_whatever_happened() -> Patches:
+    async def drop(*_: Any) -> bool:
+        return True
+
+    return [(writes, "drop", drop)]
+
+
+@mutant("§7 Progress is noted by compare-and-set", test=f"{_TESTS}::test_who_is_late_sends_nothing")
+def noted_whatever_happened() -> Patches:
+    original = writes._write
+
+    async def write(context: Any, topic: str, record: Any, standing: FoundWrite | None) -> FoundWrite | None:
+        found = await original(context, topic, record, standing)
+        if found is None and standing is not None:
+            key = layout.write(topic, record.write_id)
+            return FoundWrite(record, await context.registers.overwrite(key, record))
+        return found
+
+    return [(writes, "_write", write)]
+
+
+@mutant("§7 Who may have been taken over sends nothing", test=f"{_TESTS}::test_who_is_late_sends_nothing")
+def sent_past_its_time() -> Patches:
+    return [(HeldWrite, "_is_trusted", lambda _: True)]
+
+
+@mutant("§7 Who comes next waits", test=f"{_TESTS}::test_who_comes_while_another_commits_is_told")
+def taken_over_early() -> Patches:
+    original = writes.take_over
+
+    async def take_over(context: Any, topic: str, standing: FoundWrite, is_there: Any, **how: Any) -> Any:
+        early = standing.record.model_copy(update={"until": 0.0})
+        return await original(context, topic, FoundWrite(early, standing.version), is_there, **how)
+
+    return [(writes, "take_over", take_over)]
+
+
+@mutant(
+    "§7 Of the chunk in doubt only that is sent which left no trace",
+    test=f"{_TESTS}::test_what_was_consumed_is_not_sent_again",
+)
+def sent_without_a_look() -> Patches:
+    async def without_trace(self: HeldWrite, chunk: Any) -> Any:
+        return list(chunk)
+
+    return [(HeldWrite, "_without_trace", without_trace)]
+
+
+@mutant("§7 Claims that were settled are a trace", test=f"{_TESTS}::test_what_was_consumed_is_not_sent_again")
+def claims_are_no_trace() -> Patches:
+    async def claimed_since(self: HeldWrite) -> set[str]:
+        return set()
+
+    return [(HeldWrite, "_claimed_since", claimed_since)]
+
+
+@mutant(
+    "§5.5 What was decided is finished by the janitor",
+    test="tests/engine/janitor/test_staged_writes.py::test_what_was_decided_is_finished",
+)
+def nobody_finishes_writes() -> Patches:
+    async def finish(self: Any, write_id: str) -> None:
+        pass
+
+    return [(sweeping_writes.Writes, "_finish", finish)]

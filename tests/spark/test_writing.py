@@ -1,0 +1,348 @@
+"""Rows become messages: of every type, all together or none, and once, whatever is tried again or killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from airflow_provider_pawnqueue.engine.records import WriteRecord
+from airflow_provider_pawnqueue.spark.datasource import register
+from tests.support.waiting import wait_until
+from tools.kit.spark import SparkJob, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_provider_pawnqueue.engine import PawnQueue, Settings
+    from tools.kit.servers import S3Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+TOPIC = "orders"
+
+
+class Target:
+    """A topic, and what is in it."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self.spark = spark
+        self.s3 = settings.s3
+        self.queue = SyncPawnQueue.open(settings)
+        self.queue.create_topic(TOPIC)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Where it is, as options."""
+        return {f"s3.{name}": value for name, value in self.address.items()}
+
+    @property
+    def address(self) -> dict[str, str]:
+        """Where it is, by the names of settings."""
+        assert self.s3.aws_secret_access_key is not None
+        return {
+            "endpoint_url": str(self.s3.endpoint_url),
+            "bucket_name": self.s3.bucket_name,
+            "key_prefix": self.s3.key_prefix,
+            "aws_access_key_id": str(self.s3.aws_access_key_id),
+            "aws_secret_access_key": self.s3.aws_secret_access_key.get_secret_value(),
+        }
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The same, for a job's environment."""
+        return {f"PAWNQUEUE_S3_{name.upper()}": value for name, value in self.address.items()}
+
+    def write(self, frame: DataFrame, mode: str = "append", **options: object) -> None:
+        """Write a DataFrame into the topic."""
+        writer = frame.write.format("pawnqueue").mode(mode).options(**self.options).option("topic", TOPIC)
+        writer.options(**{name: str(value) for name, value in options.items()}).save()
+
+    def refused(self, frame: DataFrame, mode: str = "append", **options: object) -> str:
+        """Write a DataFrame, which fails, publishes nothing, and leaves nothing; return what is told."""
+        before = self.keys("messages")
+        with pytest.raises(PySparkException) as caught:
+            self.write(frame, mode, **options)
+        assert self.keys("messages") == before
+        assert self.keys("staged") == []
+        assert "PawnQueue: " in str(caught.value)
+        return str(caught.value)
+
+    def keys(self, folder: str) -> list[str]:
+        """What is in a folder of the topic."""
+
+        async def listed(queue: PawnQueue) -> list[str]:
+            return [info.key async for page in queue._context.store.pages(f"{TOPIC}/{folder}/") for info in page]
+
+        return self.queue.run(listed)
+
+    def payloads(self) -> list[dict[str, Any]]:
+        """What is in the topic, in order."""
+        return [dict(message.payload) for message in self.queue.peek(TOPIC, 100_000)]
+
+    def numbers(self, field: str = "n") -> Counter[int]:
+        """Which rows are in the topic, and how often."""
+        return Counter(payload[field] for payload in self.payloads())
+
+    def records(self) -> list[WriteRecord]:
+        """The records of writes."""
+
+        async def read(queue: PawnQueue) -> list[WriteRecord]:
+            found = [await queue._context.store.get(key) for key in keys]
+            return [WriteRecord.decode(each.body, "record") for each in found if each is not None]
+
+        keys = self.keys("writes")
+        return self.queue.run(read)
+
+
+@pytest.fixture
+def target(spark: SparkSession, seaweedfs: S3Server, settings_for: Callable[..., Settings]) -> Iterator[Target]:
+    """A topic that is empty."""
+    register(spark)
+    made = Target(spark, settings_for(seaweedfs))
+    yield made
+    made.queue.close()
+
+
+EVERY_TYPE = """
+    text string, long long, int int, short short, byte byte, double double, float float, truth boolean,
+    amount decimal(38,10), at timestamp, wall timestamp_ntz, day date, raw binary,
+    list array<date>, lists array<array<int>>, map map<string,decimal(5,2)>,
+    struct struct<a: timestamp, b: array<struct<c: binary>>>
+"""
+ROWS = """
+    SELECT 'ä "quoted" \\n' AS text, 9223372036854775807L AS long, -1 AS int, 2S AS short, 3Y AS byte, 0.1D AS double,
+        CAST(0.1 AS FLOAT) AS float, true AS truth, 12345678901234567890.0123456789BD AS amount,
+        TIMESTAMP '2026-03-29 02:30:00.123456+02:00' AS at, TIMESTAMP_NTZ '2026-01-01 00:00:00' AS wall,
+        DATE '2024-02-29' AS day, X'00FF10' AS raw, array(DATE '1970-01-01', NULL) AS list,
+        array(array(1), array()) AS lists, map('a', 1.25BD, 'b', NULL) AS map,
+        named_struct('a', TIMESTAMP '1969-12-31 23:59:59Z', 'b', array(named_struct('c', X'01'), NULL)) AS struct
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+"""
+
+
+def test_every_type_comes_back(target: Target) -> None:
+    """Written, claimed and read with the schema that it had, each row is what it was; nulls are there as nulls."""
+    frame = target.spark.sql(ROWS).repartition(1)
+    target.write(frame)
+    assert {len(payload) for payload in target.payloads()} == {17}
+    reference = target.queue.claim(TOPIC, "reader").hand_over().to_dict()
+    reader = target.spark.read.format("pawnqueue").options(**target.options).option("claim", json.dumps(reference))
+    read = reader.option("payloadSchema", EVERY_TYPE).load()
+    assert not read.where("_corrupt").count()
+    columns = frame.columns
+    assert Counter(map(str, read.select(columns).collect())) == Counter(map(str, frame.collect()))
+    target.queue.ack(target.queue.attach(reference))
+
+
+def test_a_row_says_its_payload_and_headers(target: Target) -> None:
+    """As the text of a JSON object, as a struct or as a map; without headers, there are none."""
+    sql = target.spark.sql
+    target.write(sql("""SELECT '{"n": 1, "x": [null]}' AS payload, map('h', 'ä') AS headers"""), producer="shop")
+    target.write(sql("SELECT named_struct('n', 2, 'x', DATE '2026-01-01') AS payload, NULL AS headers"))
+    target.write(sql("SELECT map('n', 3) AS payload"))
+    found = target.queue.peek(TOPIC)
+    assert [(dict(message.payload), dict(message.headers)) for message in found] == [
+        ({"n": 1, "x": [None]}, {"h": "ä"}),
+        ({"n": 2, "x": "2026-01-01"}, {}),
+        ({"n": 3}, {}),
+    ]
+    assert [message.producer_id for message in found] == [target.queue.register_producer("shop").id, "", ""]
+
+
+def test_a_write_is_done_once(target: Target) -> None:
+    """By one writeId, run again with other partitions and all: nothing is published twice, and nothing is left."""
+    frame = target.spark.range(200).withColumnRenamed("id", "n")
+    target.write(frame.repartition(3), writeId="claim-1.0")
+    ids = [message.id for message in target.queue.peek(TOPIC, 1000)]
+    target.write(frame.repartition(2), writeId="claim-1.0")
+    assert [message.id for message in target.queue.peek(TOPIC, 1000)] == ids
+    assert target.numbers() == Counter(range(200))
+    assert target.keys("staged") == []
+    target.write(frame)
+    assert target.numbers() == Counter([*range(200)] * 2)
+
+
+def test_rows_are_in_order(target: Target) -> None:
+    """Partition by partition, row by row, however many batches of Arrow they are."""
+    target.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 7)
+    try:
+        target.write(target.spark.range(0, 100, 1, 3))
+    finally:
+        target.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert [payload["id"] for payload in target.payloads()] == list(range(100))
+
+
+def test_nothing_to_write_is_a_write(target: Target) -> None:
+    """A DataFrame without rows publishes nothing, and is no error."""
+    target.write(target.spark.range(0))
+    target.write(target.spark.range(5).where("id > 9"), writeId="none")
+    assert target.payloads() == []
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("SELECT '{}' AS payload, 'x' AS id, 1 AS deliveries", "not 'id', 'deliveries'"),
+        ("SELECT 1 AS payload", "column payload is of type int"),
+        ("SELECT '{}' AS payload, 'x' AS headers", "headers is of type string"),
+        ("SELECT INTERVAL 1 DAY AS d", "'d' is of type interval day"),
+        ("SELECT named_struct('m', array(map(1, 2))) AS s", "'s.m[]' is a map whose keys are no strings"),
+        ("SELECT parse_json('1') AS v", "'v' is of type variant"),
+    ],
+)
+def test_what_no_message_can_be_made_of_is_refused(target: Target, query: str, told: str) -> None:
+    """By its column, before a task has begun."""
+    assert told in target.refused(target.spark.sql(query))
+
+
+def test_what_is_no_payload_is_told_by_its_row(target: Target) -> None:
+    """By partition and row; nothing of the query is published, nor left staged."""
+    frame = target.spark.range(0, 20, 1, 2)
+    broken = "if(id = 15, 'x', '{}') AS payload"
+    assert "partition 1, whose rows are its payloads, payloads[5]" in target.refused(frame.selectExpr(broken))
+    assert "payloads[5] for topic 'orders' is a list" in target.refused(
+        frame.selectExpr("if(id = 15, '[]', '{}') AS payload")
+    )
+    assert "payloads[5].x for topic 'orders' is nan" in target.refused(
+        frame.selectExpr("if(id = 15, double('NaN'), 1.0D) AS x")
+    )
+    assert "is null" in target.refused(frame.selectExpr("if(id = 15, NULL, '{}') AS payload"))
+
+
+def test_wrong_modes_and_options_are_refused(target: Target) -> None:
+    """Each in a sentence that says what to do."""
+    frame = target.spark.range(1)
+    assert "in the mode append" in target.refused(frame, "overwrite")
+    assert "is for reading" in target.refused(frame, claim="{}")
+    assert "no write id" in target.refused(frame, writeId="a/b")
+    target.queue.delete_topic(TOPIC)
+    assert f"create_topic('{TOPIC}')" in target.refused(frame)
+
+
+# --- tasks that fail, drivers that are killed ---
+
+# Fails in partition 1 after some rows: in its first attempts, as many as the argument says.
+FAILING = """
+import sys
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from airflow_provider_pawnqueue.spark.datasource import register
+
+attempts, write_id = int(sys.argv[1]), sys.argv[2]
+
+
+def work(batches):
+    task = TaskContext.get()
+    for number, batch in enumerate(batches):
+        if task.partitionId() == 1 and number == 3 and task.attemptNumber() < attempts:
+            raise RuntimeError("this attempt fails")
+        yield batch
+
+
+spark = SparkSession.builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", 10).getOrCreate()
+register(spark)
+rows = spark.range(0, 100, 1, 2).withColumnRenamed("id", "n").mapInArrow(work, "n long")
+rows.write.format("pawnqueue").option("topic", "orders").option("writeId", write_id).mode("append").save()
+"""
+
+
+def test_a_task_that_is_tried_again_leaves_nothing(target: Target, tmp_path: Path) -> None:
+    """Of its first attempts nothing is published, nor left; with no attempt left, nothing of the query is."""
+    job = tmp_path / "job.py"
+    job.write_text(FAILING)
+    failed = submit(job, [3, "w"], master="local[2,3]", env=target.variables)
+    assert failed.status != 0
+    assert "this attempt fails" in failed.log
+    assert target.keys("messages") == target.keys("staged") == []
+    done = submit(job, [2, "w"], master="local[2,3]", env=target.variables)
+    assert done.status == 0, done.log
+    assert target.numbers() == Counter(range(100))
+    assert target.keys("staged") == []
+
+
+# Streams lines of files, a file a batch, and ends when there is no other.
+STREAM = """
+import sys
+from pyspark.sql import SparkSession
+from airflow_provider_pawnqueue.spark.datasource import register
+
+lines, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+register(spark)
+read = spark.readStream.option("maxFilesPerTrigger", 1).text(lines).withColumnRenamed("value", "payload")
+write = read.writeStream.format("pawnqueue").option("topic", "orders").option("checkpointLocation", checkpoint)
+query = write.trigger(availableNow=True).start()
+query.awaitTermination()
+"""
+
+
+def test_a_stream_that_is_killed_while_it_publishes(target: Target, tmp_path: Path) -> None:
+    """Killed between decision and end, and started again: every message is there once."""
+    lines, job = tmp_path / "lines", tmp_path / "job.py"
+    lines.mkdir()
+    job.write_text(STREAM)
+    counts = {"a": 10, "b": 4000, "c": 10}
+    first = 0
+    for name, count in counts.items():
+        text = "".join(json.dumps({"n": number}) + "\n" for number in range(first, first + count))
+        (lines / name).write_text(text)
+        first += count
+    arguments = [lines, tmp_path / "checkpoint"]
+    with SparkJob(job, arguments, env=target.variables) as running:
+        wait_until(
+            lambda: any(each.state == "begun" and each.published for each in target.records()) or not running.running,
+            "a batch is half published",
+            seconds=90,
+        )
+        running.signal(signal.SIGKILL)
+    [begun] = [each for each in target.records() if each.state == "begun"]
+    seen = target.numbers()
+    assert 0 < len(seen) < first
+    done = submit(job, arguments, env=target.variables, seconds=150)
+    assert done.status == 0, done.log
+    assert target.numbers() == Counter(range(first))
+    assert [each.state for each in target.records()] == ["done"] * 3
+    assert begun.write_id in {each.write_id for each in target.records()}
+    assert target.keys("staged") == []
+
+
+def test_a_batch_that_is_replayed_is_not_published_twice(target: Target, tmp_path: Path) -> None:
+    """Spark had not noted that it was done: after the restart it comes again, under its id."""
+    lines, checkpoint = tmp_path / "lines", tmp_path / "checkpoint"
+    lines.mkdir()
+
+    def run() -> None:
+        read = target.spark.readStream.text(str(lines)).withColumnRenamed("value", "payload")
+        write = read.writeStream.format("pawnqueue").options(**target.options).option("topic", TOPIC)
+        query = write.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    for number in range(3):
+        (lines / f"{number}.json").write_text(json.dumps({"n": number}) + "\n")
+        run()
+    for log in (checkpoint / "commits").iterdir():
+        if log.name.strip(".").startswith("2"):
+            log.unlink()
+    run()
+    assert target.numbers() == Counter(range(3))
+    assert target.keys("staged") == []
+
+
+def test_a_stream_has_no_write_id_of_its_own(target: Target, tmp_path: Path) -> None:
+    """One that a restart would use for other batches is refused, and so is what rewrites the topic."""
+    frame = target.spark.readStream.format("rate").load()
+    write = frame.writeStream.format("pawnqueue").options(**target.options).option("topic", TOPIC)
+    query = write.option("writeId", uuid.uuid4().hex).option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(PySparkException, match="leave out the option writeId"):
+        query.awaitTermination()
