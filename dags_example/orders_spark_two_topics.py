@@ -1,4 +1,4 @@
-"""From topic to topic: a Spark job prices orders and publishes them; another DAG ships them, one message a task.
+"""From topic to topic: a Spark job prices orders and publishes them; another DAG ships them.
 
 The job (``spark_jobs/orders_enrich.py``) writes under the claim's name, so that a job that is tried again publishes
 nothing twice; its messages can be had all together, once it has ended well.
@@ -7,6 +7,7 @@ nothing twice; its messages can be had all together, once it has ended well.
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 from airflow.sdk import DAG, task
@@ -39,6 +40,6 @@ with DAG("orders_ship", schedule=None, catchup=False, tags=["pawnqueue"]), claim
     @task
     def ship(claim: dict) -> str:
         """Say what all of them are worth: in your world, pack them."""
-        return str(sum(float(message.payload["amount"]) for message in PawnQueueHook().messages(claim)))
+        return str(sum(Decimal(message.payload["amount"]) for message in PawnQueueHook().messages(claim)))
 
     ship(claim)

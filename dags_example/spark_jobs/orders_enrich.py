@@ -2,7 +2,9 @@
 
     spark-submit orders_enrich.py TOPIC
 
-For a ``PawnQueueSparkSubmitOperator``, which tells it its claim.
+For a ``PawnQueueSparkSubmitOperator``, which tells it its claim. A job that is tried again publishes nothing twice, as
+it writes under the claim's name. A run that is cleared after its job has published has another claim, and publishes
+again: whoever that matters to knows the order by its ``order_id``.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ def main(topic: str) -> None:
         found = orders.join(f.broadcast(prices), "item", "left").cache()
         unpriced = found.where("_corrupt or price is null")
         report_failures(claim, unpriced.select("id", f.lit("the item has no price").alias("reason")))
-        amount = (f.col("quantity") * f.col("price").cast("decimal(10,2)")).cast("string").alias("amount")
+        amount = (f.col("quantity") * f.col("price").cast("decimal(10,2)")).alias("amount")
         priced = found.where("not _corrupt and price is not null").select("order_id", "item", amount)
-        # Of a job that is tried again, the same rows are the same messages: by this id, and their place.
+        # Each row is a payload. They can be had all together, once this has ended well, and once for a writeId.
         priced.write.format("pawnqueue").option("topic", topic).option("writeId", claim.stem).mode("append").save()
 
 

@@ -69,3 +69,18 @@ def test_pyspark_in_a_task(airflow: Airflow, example: Callable[..., None], queue
     [letter] = queue.dead_letters("small_orders")
     assert "the payload is no order" in letter.error
     assert left_of(queue, "small_orders") == {"dead": 1}
+
+
+def test_two_topics(airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, jobs: Path) -> None:
+    """What the job of the one DAG publishes is the work of the other one; what has no price is a dead letter."""
+    queue.create_topic("unpriced_orders")
+    queue.publish("unpriced_orders", [*orders(30), {"order_id": 30, "item": "melon", "quantity": 1}])
+    example("orders_spark_two_topics")
+    airflow.run("orders_price", timeout=_SECONDS)
+    assert left_of(queue, "unpriced_orders") == {"dead": 1}
+    assert left_of(queue, "priced_orders") == {"pending": 30}
+    run_id = airflow.run("orders_ship", timeout=_SECONDS)
+    cents = {"apple": 25, "pear": 40, "plum": 15}
+    worth = sum(cents[order["item"]] * order["quantity"] for order in orders(30))
+    assert airflow.api.xcom("orders_ship", run_id, "priced_orders.ship") == f"{worth / 100:.2f}"
+    assert left_of(queue, "priced_orders") == {}
