@@ -60,7 +60,7 @@ again = {{"retries": 3, "retry_delay": timedelta(0), "pawnqueue_conn_id": {queue
 with DAG({dag_id!r}, schedule=None):
     # Who finds nothing is skipped: the run was cleared when all was settled.
     claim = PawnQueueSensor(
-        task_id="claim", topic={dag_id!r}, max_messages=1000, ttl=600, timeout=20, soft_fail=True, mode="poke",
+        task_id="claim", topic={dag_id!r}, max_messages=1000, ttl=600, timeout=90, soft_fail=True, mode="poke",
         poke_interval=1, deferrable=False, **again,
     )
     etl = PawnQueueSparkSubmitOperator(
@@ -79,6 +79,7 @@ class Scene:
         self.gates = Gates(folder / "gates")
         self.out = folder / "out"
         self.run_id = ""
+        self.stands = 0
         queue.create_topic(dag_id)
         queue.publish(dag_id, [*orders(_GOOD), *BAD.values()])
 
@@ -92,7 +93,7 @@ class Scene:
         """Start a run, and wait until it has come there."""
         self.gates.shut(phase)
         self.run_id = self.airflow.trigger(self.dag_id)
-        self.airflow.wait_for(
+        self.stands, *_ = self.airflow.wait_for(
             lambda: self.gates.reached(phase),
             f"the run has come to {phase}",
             timeout=_SECONDS,
@@ -109,6 +110,10 @@ class Scene:
             is_jvm = "org.apache.spark.deploy.SparkSubmit" in command
             return str(self.out) in command and (is_jvm or command[1:2] == [str(_JOB)])
         return False
+
+    def standing(self) -> bool:
+        """Say whether the process that came to the phase is there still."""
+        return Path(f"/proc/{self.stands}").exists()
 
     def befall(self, what: str, phase: str, cluster: SparkCluster | None) -> None:
         """Do it."""
@@ -186,6 +191,8 @@ def test_each_order_once(  # noqa: PLR0913, PLR0917 - as above
     scene.write_dag(spark=spark, queue=impatient_connection, jobs=str(jobs))
     scene.come_to(phase)
     scene.befall(what, phase, cluster)
+    if what == "clear" and phase != "committing":  # what was cleared ends where it stood; there it tries to go on
+        wait_until(lambda: not scene.standing(), "what was cleared has ended", seconds=_SECONDS)
     scene.gates.open(phase)
     scene.judge()
     # A job that lost its driver, or its task, is tried again; executors are Spark's own to replace.
