@@ -36,8 +36,8 @@ with DAG(
     etl = SparkSubmitOperator(
         task_id="etl",
         application=str(JOBS / "orders_etl.py"),
-        # A reference of a few hundred bytes, whatever is in the messages: the command line has no room for those.
-        application_args=["{{ params.out }}", "{{ ti.xcom_pull(task_ids='claim') | tojson }}"],
+        # Without the messages, which are in it too while they are few: everybody on the machine can see a command line.
+        application_args=["{{ params.out }}", "{{ dict(ti.xcom_pull(task_ids='claim'), messages=[]) | tojson }}"],
         conn_id="spark_default",
         retries=2,
         retry_delay=timedelta(seconds=5),

@@ -38,10 +38,14 @@ def test_the_stock_operator(
     queue.create_topic("stock_orders")
     queue.publish("stock_orders", [*orders(50), *BAD.values()])
     example("orders_spark_stock")
-    airflow.run("orders_spark_stock", {"out": str(tmp_path)}, timeout=_SECONDS)
+    run_id = airflow.run("orders_spark_stock", {"out": str(tmp_path)}, timeout=_SECONDS)
     assert written(tmp_path, "orders", "order_id") == Counter(range(50))
     assert sum(written(tmp_path, "rejected", "id").values()) == len(BAD)
     assert left_of(queue, "stock_orders") == {}
+    logs = airflow.task_logs("orders_spark_stock", run_id)
+    [submitted] = [text for name, text in logs.items() if "task_id=etl" in name]
+    assert "Spark-Submit cmd" in submitted
+    assert "apple" not in submitted, "a payload is on the command line"
 
 
 def test_the_stream(
