@@ -28,7 +28,7 @@ class Folder:
 
     def __init__(self) -> None:
         self.path = Path(tempfile.gettempdir(), f"pawnqueue-job-{uuid.uuid4().hex}")
-        self._connection = self.path / "connection.yaml"
+        self.connection = self.path / "connection.yaml"
         self._report = self.path / "report.jsonl"
 
     def variables(self, references: Sequence[ClaimReference]) -> dict[str, str]:
@@ -36,7 +36,7 @@ class Folder:
         claims = [reference.to_dict() for reference in references]
         return {
             CLAIM_VARIABLE: json.dumps(claims[0] if len(claims) == 1 else claims),
-            CONNECTION_VARIABLE: str(self._connection),
+            CONNECTION_VARIABLE: str(self.connection),
             REPORT_VARIABLE: str(self._report),
         }
 
@@ -46,7 +46,7 @@ class Folder:
 
         self.path.mkdir(mode=0o700)
         said = nested({path: _plain(value) for path, value in settings.flat(settings).items()})
-        descriptor = os.open(self._connection, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ALONE)
+        descriptor = os.open(self.connection, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ALONE)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             yaml.safe_dump(said, file, allow_unicode=True)
 

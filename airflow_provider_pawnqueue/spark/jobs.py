@@ -1,4 +1,4 @@
-"""For jobs: which claim they were submitted for, and how they say which messages they could not do."""
+"""For jobs: which claim they were submitted for, whether it stands, and which messages they could not do."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_pawnqueue.engine import ClaimReference, InvalidArgumentError
+from airflow_provider_pawnqueue.engine import ClaimReference, InvalidArgumentError, LeaseLostError, SyncPawnQueue
 from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, REPORT_VARIABLE
-from airflow_provider_pawnqueue.spark.options import references
+from airflow_provider_pawnqueue.spark.options import Options, references, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,6 +35,27 @@ def job_claims() -> list[ClaimReference]:
             operation="job_claims",
         )
     return references(text)
+
+
+def confirm(claim: ClaimReference | Mapping[str, Any] | str) -> None:
+    """Make sure that a claim stands, right before what cannot be undone: else others may have its messages.
+
+    It costs a request. What the operator submitted is ended anyway when its claim is lost; this is for the moment
+    before a commit, and for drivers that nobody ends.
+
+    :param claim: the claim, by its reference.
+    :raises PawnQueueSparkError: it has ended, or its time is over, or it is settled.
+    """
+    reference = references(claim)[0] if isinstance(claim, str) else ClaimReference.of(claim)
+    with told(), SyncPawnQueue.open(Options.of({}).settings()) as queue:
+        # ⚑ Settled may mean given back: then others have its messages, as if it had been lost.
+        if not queue.portions(reference, parts=1):
+            raise LeaseLostError(
+                f"Claim {reference.stem} of topic {reference.topic!r} is settled: what was made of its messages comes "
+                "too late, and others may have them.",
+                topic=reference.topic,
+                operation="confirm",
+            )
 
 
 def report_failures(claim: ClaimReference | Mapping[str, Any] | str, failed: DataFrame | Mapping[str, str]) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+EXAMPLES = sorted((Path(__file__).parents[2] / "dags_example").glob("*spark*.py"))
 MODULES = [
     "dags",
     "decorators",
@@ -19,6 +20,7 @@ MODULES = [
     "plugin",
     "queues.pawnqueue",
     "sensors.pawnqueue",
+    "spark.in_process",
     "spark.operators",
     "triggers.pawnqueue",
 ]
@@ -51,6 +53,28 @@ def test_parsing_is_light(module: str, tmp_path: Path, capsys: pytest.CaptureFix
     with capsys.disabled():
         print(f" {module}: {last}", end="")  # noqa: T201
     assert last.split("loaded")[1].strip() == ""
+
+
+_EXAMPLE = """
+import runpy, sys
+from airflow.sdk import DAG
+runpy.run_path({path!r})
+print(*sorted({{"obstore", "boto3", "botocore", "pyspark"}} & set(sys.modules)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_parsing_an_example_is_light(path: Path, tmp_path: Path) -> None:
+    """No example DAG imports a client of the store, nor Spark: what its jobs need, they import where they run."""
+    done = subprocess.run(
+        [sys.executable, "-c", _EXAMPLE.format(path=str(path))],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == ""
 
 
 @pytest.mark.slow

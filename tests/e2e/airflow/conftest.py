@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.dag_runs import DagTests
-from tools.kit.airflow import Airflow
+from tools.kit.airflow import Airflow, spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,9 +39,22 @@ def connection(seaweedfs: S3Server, bucket: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def airflow_session(connection: dict[str, Any]) -> Iterator[Airflow]:
+def worker_variables(seaweedfs: S3Server, bucket: str) -> dict[str, str]:
+    """The queue in the environment of Airflow's workers: for Spark jobs that nobody tells where it is."""
+    return {
+        "PAWNQUEUE_S3_BUCKET_NAME": bucket,
+        "PAWNQUEUE_S3_ENDPOINT_URL": seaweedfs.endpoint,
+        "PAWNQUEUE_S3_REGION": seaweedfs.region,
+        "PAWNQUEUE_S3_ACCESS_KEY": seaweedfs.access_key,
+        "PAWNQUEUE_S3_SECRET_KEY": seaweedfs.secret_key,
+    }
+
+
+@pytest.fixture(scope="session")
+def airflow_session(connection: dict[str, Any], worker_variables: dict[str, str]) -> Iterator[Airflow]:
     """The Airflow, as it was started. Where it cannot start, the test fails with the log."""
-    with Airflow(connections={"pawnqueue_default": connection}) as airflow:
+    connections = {"pawnqueue_default": connection, "spark_default": spark.LOCAL}
+    with Airflow(connections=connections, env=worker_variables, with_spark=True) as airflow:
         yield airflow
 
 

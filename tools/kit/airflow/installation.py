@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tools.kit import leftovers
+from tools.kit.airflow import spark
 from tools.kit.airflow.api import Api, ApiError, Json
 from tools.kit.airflow.components import Component
 from tools.kit.airflow.settings import environment
@@ -62,6 +63,7 @@ class Airflow:
     :param env: variables for all processes; they go before the kit's own settings.
     :param parallelism: how many tasks run at once; each has a process that stays.
     :param triggerers: how many triggerers there are: ``triggerer``, ``triggerer-2`` and so on.
+    :param with_spark: whether tasks have what they need to run Spark: ``spark-submit``, a Java, the kit's settings.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Airflow:
         env: Mapping[str, str] | None = None,
         parallelism: int = 4,
         triggerers: int = 1,
+        with_spark: bool = False,
     ) -> None:
         """Prepare; nothing is started before the ``with`` block is entered."""
         port, *log_ports = free_ports(3)
@@ -93,6 +96,7 @@ class Airflow:
                 parallelism=parallelism,
                 connections=connections or {},
             ),
+            **(spark.variables(self.home / "spark") if with_spark else {}),
             **(env or {}),
         }
         #: By name: ``api-server``, ``scheduler``, ``dag-processor``, ``triggerer`` and further triggerers.

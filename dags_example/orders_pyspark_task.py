@@ -1,0 +1,35 @@
+"""Spark inside of a task: ``@task.pyspark`` has a session in the worker's own process, without ``spark-submit``.
+
+For what fits on the worker, and for Spark Connect. The task works on the claim as any other one does: it is kept while
+the block runs, and the next try has it if the worker dies.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_pawnqueue.decorators import claimed
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.spark.in_process import reading
+
+TOPIC = "small_orders"
+
+with (
+    DAG("orders_pyspark_task", schedule=None, catchup=False, tags=["pawnqueue", "spark"]),
+    claimed(TOPIC, max_messages=5000, on_failure="bury") as claim,
+):
+
+    @task.pyspark(conn_id="spark_default", retries=2, retry_delay=timedelta(seconds=5))
+    def totals(claim: dict, spark) -> dict[str, int]:  # noqa: ANN001 - given by Airflow's Spark provider
+        """Count what was ordered of each item; what is no order is reported, and buried."""
+        with reading(claim) as options:
+            reader = spark.read.format("pawnqueue").options(**options)
+            orders = reader.option("payloadSchema", "item string, quantity int").load().cache()
+            bad = orders.where("_corrupt or item is null").select("id").collect()
+            PawnQueueHook.report(failed={row.id: "the payload is no order" for row in bad})
+            sums = orders.where("not _corrupt and item is not null").groupBy("item").sum("quantity").collect()
+        return {row[0]: row[1] for row in sums}
+
+    totals(claim)

@@ -1,0 +1,41 @@
+"""Orders of a claim, with what they cost, as messages of another topic, for whoever comes next.
+
+    spark-submit orders_enrich.py TOPIC
+
+For a ``PawnQueueSparkSubmitOperator``, which tells it its claim. A job that is tried again publishes nothing twice, as
+it writes under the claim's name. A run that is cleared after its job has published has another claim, and publishes
+again: whoever that matters to knows the order by its ``order_id``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from airflow_provider_pawnqueue.spark.jobs import job_claims, report_failures
+
+#: In your world a table.
+PRICES = [("apple", "0.25"), ("pear", "0.40"), ("plum", "0.15")]
+
+
+def main(topic: str) -> None:
+    """Price the orders; what has no price is reported, and is dealt with by the settlement."""
+    spark = SparkSession.builder.appName("orders_enrich").getOrCreate()
+    prices = spark.createDataFrame(PRICES, "item string, price string")
+    for claim in job_claims():
+        reader = spark.read.format("pawnqueue").option("claim", json.dumps(claim.to_dict()))
+        orders = reader.option("payloadSchema", "order_id long, item string, quantity int").load()
+        found = orders.join(f.broadcast(prices), "item", "left").cache()
+        unpriced = found.where("_corrupt or price is null")
+        report_failures(claim, unpriced.select("id", f.lit("the item has no price").alias("reason")))
+        amount = (f.col("quantity") * f.col("price").cast("decimal(10,2)")).alias("amount")
+        priced = found.where("not _corrupt and price is not null").select("order_id", "item", amount)
+        # Each row is a payload. They can be had all together, once this has ended well, and once for a writeId.
+        priced.write.format("pawnqueue").option("topic", topic).option("writeId", claim.stem).mode("append").save()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

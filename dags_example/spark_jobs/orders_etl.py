@@ -1,0 +1,57 @@
+"""Orders of a claim, checked and summed up, as Parquet: the orders themselves, sums by item, and what was rejected.
+
+    spark-submit orders_etl.py OUT [CLAIM]
+
+By a ``PawnQueueSparkSubmitOperator`` it is told its claim, and where the queue is. By any other, pass the claim as the
+sensor returned it, and have the ``PAWNQUEUE_*`` variables in the environment. Twice for a claim is as once: see
+``parquet_once.py`` beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from parquet_once import is_written, not_yet_in, write_once
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from airflow_provider_pawnqueue.engine import ClaimReference
+from airflow_provider_pawnqueue.spark.jobs import confirm, job_claims, report_failures
+
+SCHEMA = "order_id long, item string, quantity int, price decimal(10,2)"
+
+
+def read(spark: SparkSession, claim: ClaimReference) -> DataFrame:
+    """Return the orders of a claim, each with the reason why it is rejected, or none."""
+    reader = spark.read.format("pawnqueue").option("claim", json.dumps(claim.to_dict()))
+    reason = (
+        f.when(f.col("_corrupt"), f.lit(f"the payload does not fit the schema: {SCHEMA}"))
+        .when(f.col("order_id").isNull(), f.lit("there is no order_id"))
+        .when(f.coalesce(f.col("quantity"), f.lit(0)) <= 0, f.lit("a quantity is above zero"))
+    )
+    return reader.option("payloadSchema", SCHEMA).load().withColumn("reason", reason)
+
+
+def main(out: Path, *given: str) -> None:
+    """Work on the claims one after the other."""
+    spark = SparkSession.builder.appName("orders_etl").getOrCreate()
+    for claim in [ClaimReference.of(json.loads(text)) for text in given] or job_claims():
+        messages = read(spark, claim).cache()  # they are used four times, and read once
+        rejected = messages.where("reason is not null").select("id", "payload", "reason")
+        if not given:  # else nobody listens
+            report_failures(claim, rejected)
+        if not is_written(out, claim.stem):
+            orders = not_yet_in(out, "orders", messages.where("reason is null"))
+            orders = orders.select(
+                "id", "order_id", "item", "quantity", (f.col("quantity") * f.col("price")).alias("amount")
+            )
+            sums = orders.groupBy("item").agg(f.sum("quantity").alias("quantity"), f.sum("amount").alias("amount"))
+            tables = {"orders": orders, "by_item": sums, "rejected": not_yet_in(out, "rejected", rejected)}
+            write_once(out, claim.stem, tables, confirm=lambda claim=claim: confirm(claim))
+        messages.unpersist()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

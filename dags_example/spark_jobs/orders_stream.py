@@ -1,0 +1,52 @@
+"""Orders as a stream, into Parquet: each micro-batch is a claim, and is acked once it is written.
+
+    spark-submit orders_stream.py OUT TOPIC [SECONDS]
+
+Takes what is there, and ends; with SECONDS it goes on, and looks so often. Where the queue is, it is told by the file
+or the ``PAWNQUEUE_*`` variables of its environment.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from parquet_once import is_written, not_yet_in, write_once
+from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "order_id long, item string, quantity int, price decimal(10,2)"
+
+
+def main(out: Path, topic: str, seconds: str = "") -> None:
+    """Run until all that there was is written, or for ever."""
+    spark = SparkSession.builder.appName("orders_stream").getOrCreate()
+    orders = (
+        spark.readStream.format("pawnqueue")
+        .option("topic", topic)
+        .option("payloadSchema", SCHEMA)
+        .option("maxMessagesPerBatch", 500)
+        .option("ttl", 300)  # so long it may be down, and find its last batch again
+        .load()
+    )
+
+    def write(batch: DataFrame, number: int) -> None:
+        """Write a batch. One that was written before a restart comes again, or comes empty as it was acked."""
+        # The query's own id, which is in its checkpoint: a new checkpoint counts from 0 again.
+        name = f"{spark.sparkContext.getLocalProperty('sql.streaming.queryId')}-{number}"
+        if not is_written(out, name):
+            batch.cache()
+            good, bad = batch.where("not _corrupt"), batch.where("_corrupt")
+            tables = {
+                "orders": not_yet_in(out, "orders", good.select("id", "order_id", "item", "quantity", "price")),
+                "rejected": not_yet_in(out, "rejected", bad.select("id", "payload")),
+            }
+            write_once(out, name, tables, confirm=lambda: None)
+            batch.unpersist()
+
+    how = {"processingTime": f"{seconds} seconds"} if seconds else {"availableNow": True}
+    stream = orders.writeStream.option("checkpointLocation", str(out / "_checkpoint")).foreachBatch(write)
+    stream.trigger(**how).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,43 @@
+"""Where a job stands, and until when: it says which phase it has come to, and waits there for the test.
+
+A folder is all there is of it, so that drivers, executors and tasks of Airflow can be asked, wherever they run. Imports
+the standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from pathlib import Path
+
+_PAUSE_SECONDS = 0.05
+
+
+class Gates:
+    """A gate for each phase. All are open but those that are shut."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def shut(self, phase: str) -> None:
+        """Have whoever comes to this phase wait."""
+        self._shut(phase).touch()
+
+    def open(self, phase: str) -> None:
+        """Let them go on, and all who come later."""
+        self._shut(phase).unlink(missing_ok=True)
+
+    def reach(self, phase: str) -> None:
+        """Say that this process has come to a phase, and wait until its gate is open."""
+        (self.folder / f"{phase}.{os.getpid()}.{uuid.uuid4().hex}").touch()
+        while self._shut(phase).exists():
+            threading.Event().wait(_PAUSE_SECONDS)
+
+    def reached(self, phase: str) -> list[int]:
+        """Return the pids of those that have come to a phase, in no order."""
+        return [int(path.name.split(".")[1]) for path in self.folder.glob(f"{phase}.*")]
+
+    def _shut(self, phase: str) -> Path:
+        return self.folder / f"shut-{phase}"

@@ -1,0 +1,200 @@
+"""Whatever is killed or cleared, and whenever: each order is in the Parquet once, and the queue is empty at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.airflow.spark.gates import Gates
+from tests.e2e.airflow.spark.orders import BAD, judge, orders
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from tools.kit.airflow import Airflow
+    from tools.kit.spark import SparkCluster
+
+pytestmark = [pytest.mark.airflow, pytest.mark.servers, pytest.mark.spark, pytest.mark.timeout(900)]
+
+_SECONDS = 400.0
+_GOOD = 40
+_JOB = Path(__file__).with_name("phased_etl.py")
+#: Phases of the job (see there), and of the settlement: before it decides, once it has decided, once all is done.
+_OF_THE_JOB = ("starting", "reading", "writing", "committing", "written")
+_OF_SETTLING = ("settling", "decided", "settled")
+
+DAG = """
+from datetime import timedelta
+from airflow.sdk import DAG
+from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueSettleOperator
+from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from airflow_provider_pawnqueue.spark.operators import PawnQueueSparkSubmitOperator
+from tests.e2e.airflow.spark.gates import Gates
+
+
+class Settle(PawnQueueSettleOperator):
+    def execute(self, context):
+        from airflow_provider_pawnqueue.engine.claims import settling
+
+        gates, carry_out = Gates({gates!r}), settling._carry_out
+
+        async def decided(*given):
+            gates.reach("decided")
+            return await carry_out(*given)
+
+        settling._carry_out = decided
+        gates.reach("settling")
+        found = super().execute(context)
+        gates.reach("settled")
+        return found
+
+
+again = {{"retries": 3, "retry_delay": timedelta(0), "pawnqueue_conn_id": {queue!r}}}
+
+with DAG({dag_id!r}, schedule=None):
+    # Who finds nothing is skipped: the run was cleared when all was settled.
+    claim = PawnQueueSensor(
+        task_id="claim", topic={dag_id!r}, max_messages=1000, ttl=600, timeout=90, soft_fail=True, mode="poke",
+        poke_interval=1, deferrable=False, **again,
+    )
+    etl = PawnQueueSparkSubmitOperator(
+        task_id="etl", claim=claim.output, conn_id={spark!r}, application={job!r},
+        application_args=[{jobs!r}, {gates!r}, {out!r}], **again,
+    )
+    etl >> Settle(task_id="settle", claim=claim.output, on_failure="bury", **again)
+"""
+
+
+class Scene:
+    """A run that has come to a phase, and what befalls it there."""
+
+    def __init__(self, airflow: Airflow, queue: SyncPawnQueue, dag_id: str, folder: Path) -> None:
+        self.airflow, self.queue, self.dag_id = airflow, queue, dag_id
+        self.gates = Gates(folder / "gates")
+        self.out = folder / "out"
+        self.run_id = ""
+        self.stands = 0
+        queue.create_topic(dag_id)
+        queue.publish(dag_id, [*orders(_GOOD), *BAD.values()])
+
+    def write_dag(self, **names: str) -> None:
+        """Write the DAG, and wait until Airflow has it."""
+        names |= {"gates": str(self.gates.folder), "out": str(self.out), "job": str(_JOB), "dag_id": self.dag_id}
+        self.airflow.write_dags(f"{self.dag_id}.py", DAG.format(**names))
+        self.airflow.api.unpause(self.dag_id)
+
+    def come_to(self, phase: str) -> None:
+        """Start a run, and wait until it has come there."""
+        self.gates.shut(phase)
+        self.run_id = self.airflow.trigger(self.dag_id)
+        self.stands, *_ = self.airflow.wait_for(
+            lambda: self.gates.reached(phase),
+            f"the run has come to {phase}",
+            timeout=_SECONDS,
+            explain=lambda: self.airflow.explain(self.dag_id, self.run_id),
+        )
+
+    def driver(self) -> list[int]:
+        """Return the pids of the job's JVM and Python driver."""
+        return [pid for pid in self.airflow.processes if self._is_of_the_driver(pid)]
+
+    def _is_of_the_driver(self, pid: int) -> bool:
+        with suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+            is_jvm = "org.apache.spark.deploy.SparkSubmit" in command
+            return str(self.out) in command and (is_jvm or command[1:2] == [str(_JOB)])
+        return False
+
+    def standing(self) -> bool:
+        """Say whether the process that came to the phase is there still."""
+        return Path(f"/proc/{self.stands}").exists()
+
+    def befall(self, what: str, phase: str, cluster: SparkCluster | None) -> None:
+        """Do it."""
+        if what == "clear":
+            self.airflow.api.clear_run(self.dag_id, self.run_id)
+        elif what == "task":
+            task = "settle" if phase in _OF_SETTLING else "etl"
+            self.airflow.task_processes(self.dag_id, self.run_id, task).kill_task()
+        elif what == "driver":
+            killed = self.driver()
+            assert len(killed) == 2
+            _kill(killed)
+        else:
+            assert cluster is not None
+            wait_until(lambda: len(cluster.executors) > 0, "there are executors")
+            _kill(cluster.executors)
+
+    def judge(self) -> None:
+        """Wait for the run's end, and judge."""
+        self.airflow.wait_for_run(self.dag_id, self.run_id, timeout=_SECONDS)
+        judge(self.queue, self.dag_id, self.out, _GOOD)
+        assert self.driver() == []
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # the one ends with the other
+            os.kill(pid, signal.SIGKILL)
+
+
+def _matrix() -> Iterator[object]:
+    """Give each fault in each phase; one of each kind belongs to every run of the tests."""
+    quick = {("driver", "writing"), ("executor", "reading"), ("task", "committing"), ("clear", "written")}
+    phases = {
+        "driver": _OF_THE_JOB,
+        "executor": _OF_THE_JOB,
+        "task": _OF_THE_JOB + _OF_SETTLING,
+        "clear": _OF_THE_JOB + _OF_SETTLING,
+    }
+    for what, where in phases.items():
+        for phase in where:
+            master = "cluster" if what == "executor" else "local"
+            marks = [] if (what, phase) in quick else [pytest.mark.full]
+            yield pytest.param(what, phase, master, marks=marks, id=f"{what}-{phase}-{master}")
+    for what, phase in (("driver", "reading"), ("task", "writing"), ("clear", "committing")):
+        yield pytest.param(what, phase, "cluster", marks=pytest.mark.full, id=f"{what}-{phase}-cluster")
+
+
+@pytest.fixture
+def scene(  # noqa: PLR0913, PLR0917 - all there is
+    airflow: Airflow, queue: SyncPawnQueue, jobs: Path, impatient_connection: str, dag_id: str, tmp_path: Path
+) -> Iterator[Scene]:
+    """A topic with orders, and a DAG that is not written yet."""
+    scene = Scene(airflow, queue, dag_id, tmp_path)
+    yield scene
+    for phase in (*_OF_THE_JOB, *_OF_SETTLING):
+        scene.gates.open(phase)
+    airflow.remove_dags(f"{dag_id}.py")
+
+
+@pytest.mark.parametrize(("what", "phase", "where"), [*_matrix()])
+def test_each_order_once(  # noqa: PLR0913, PLR0917 - as above
+    scene: Scene,
+    what: str,
+    phase: str,
+    where: str,
+    jobs: Path,
+    impatient_connection: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    """It is killed, or the run cleared, and goes on: as if nothing had been, for who reads the result."""
+    spark, cluster = "spark_default", None
+    if where == "cluster":
+        spark, cluster = request.getfixturevalue("cluster_connection"), request.getfixturevalue("spark_cluster")
+    scene.write_dag(spark=spark, queue=impatient_connection, jobs=str(jobs))
+    scene.come_to(phase)
+    scene.befall(what, phase, cluster)
+    if what == "clear" and phase != "committing":  # what was cleared ends where it stood; there it tries to go on
+        wait_until(lambda: not scene.standing(), "what was cleared has ended", seconds=_SECONDS)
+    scene.gates.open(phase)
+    scene.judge()
+    # A job that lost its driver, or its task, is tried again; executors are Spark's own to replace.
+    is_again = what in {"driver", "task", "clear"} and phase in _OF_THE_JOB
+    assert len(scene.gates.reached("starting")) >= (2 if is_again else 1)

@@ -1,0 +1,179 @@
+"""The jobs of ``dags_example/spark_jobs``, in this process: what they write is there once, whatever comes twice."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrameReader
+from pyspark.sql.streaming import DataStreamReader
+
+from airflow_provider_pawnqueue.engine import ClaimReference, Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, REPORT_VARIABLE
+from airflow_provider_pawnqueue.spark.jobs import confirm
+from airflow_provider_pawnqueue.spark.options import PawnQueueSparkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from pyspark.sql import SparkSession
+
+    from airflow_provider_pawnqueue.engine import Claim
+    from tools.kit.servers import S3Server
+
+JOBS = Path(__file__).parents[2] / "dags_example" / "spark_jobs"
+BAD = [{"order_id": "none"}, {"order_id": 7000, "item": "pear", "quantity": 0, "price": "1.00"}, {"item": "plum"}]
+
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow]
+
+
+def orders(count: int) -> list[dict[str, Any]]:
+    """Make good orders."""
+    items = ["apple", "pear", "plum"]
+    return [{"order_id": n, "item": items[n % 3], "quantity": 1 + n % 4, "price": "2.50"} for n in range(count)]
+
+
+@pytest.fixture
+def queue(
+    settings_for: Callable[..., Settings], seaweedfs: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SyncPawnQueue]:
+    """A queue of this test's own, with a topic; jobs are told where it is, and where to report.
+
+    Readers are told by an option: the environment in which Spark plans is that of its JVM, which runs since before.
+    """
+    settings = settings_for(seaweedfs)
+    address = seaweedfs.address(settings.s3.bucket_name, key_prefix=settings.s3.key_prefix)
+    (tmp_path / "connection.json").write_text(json.dumps({"s3": address}))
+    monkeypatch.setenv(CONNECTION_VARIABLE, str(tmp_path / "connection.json"))
+    monkeypatch.setenv(REPORT_VARIABLE, str(tmp_path / "report"))
+    for reader in (DataFrameReader, DataStreamReader):
+        monkeypatch.setattr(reader, "format", _told(reader.format, tmp_path / "connection.json"))
+    with SyncPawnQueue.open(settings) as queue:
+        queue.create_topic("orders")
+        yield queue
+
+
+def _told(choose: Callable[..., Any], connection: Path) -> Callable[..., Any]:
+    def chosen(given: DataFrameReader, source: str) -> DataFrameReader:
+        reader: DataFrameReader = choose(given, source)
+        return reader.option("connection", str(connection)) if source == "pawnqueue" else reader
+
+    return chosen
+
+
+@pytest.fixture
+def job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Import a job as if it were submitted: its folder is on the path. It uses the session that there is."""
+    monkeypatch.syspath_prepend(str(JOBS))
+    return importlib.import_module
+
+
+def reference(claim: Claim) -> ClaimReference:
+    """Name a claim without handing it over: who has it can still settle it."""
+    return ClaimReference(claim.topic, claim.claim_id, claim.generation, claim.session)
+
+
+def claimed(queue: SyncPawnQueue, name: str, monkeypatch: pytest.MonkeyPatch) -> Claim:
+    """Claim all there is, and submit what comes next for it."""
+    claim = queue.claim("orders", "test", max_messages=100, claim_id=name, ttl=600)
+    monkeypatch.setenv(CLAIM_VARIABLE, json.dumps(reference(claim).to_dict()))
+    return claim
+
+
+def written(out: Path, table: str, column: str) -> Counter[Any]:
+    """Count the values of a column, as a reader finds them."""
+    return Counter(value for each in out.glob(f"claim=*/{table}") for value in pq.read_table(each)[column].to_pylist())
+
+
+def test_the_etl_twice_is_as_once(
+    queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each good order is there once, with its amount; the others are reported, each with its reason."""
+    queue.publish("orders", [*orders(40), *BAD])
+    claim = claimed(queue, "once", monkeypatch)
+    for _ in range(2):
+        job("orders_etl").main(tmp_path / "out")
+
+    assert written(tmp_path / "out", "orders", "order_id") == Counter(range(40))
+    assert sum(written(tmp_path / "out", "by_item", "quantity").elements()) == sum(1 + n % 4 for n in range(40))
+    lines = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
+    assert sorted({line["why"].split(":")[0] for line in lines}) == [
+        "a quantity is above zero",
+        "the payload does not fit the schema",
+        "there is no order_id",
+    ]
+    assert {line["id"] for line in lines} == {message.id for message in claim[40:]}
+    assert [each.name for each in (tmp_path / "out").iterdir()] == [f"claim={claim.stem}"]
+
+
+def test_what_comes_in_another_claim_is_left_out(
+    queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim was given back after its job had written: the next one has its messages, and writes only new ones."""
+    queue.publish("orders", [*orders(10), *BAD])
+    claim = claimed(queue, "first", monkeypatch)
+    job("orders_etl").main(tmp_path / "out")
+    queue.nack(claim)
+    queue.publish("orders", orders(12)[10:])
+    claimed(queue, "second", monkeypatch)
+    job("orders_etl").main(tmp_path / "out")
+
+    assert written(tmp_path / "out", "orders", "order_id") == Counter(range(12))
+    assert sum(written(tmp_path / "out", "by_item", "quantity").elements()) == sum(1 + n % 4 for n in range(12))
+    assert max(written(tmp_path / "out", "rejected", "id").values()) == 1
+
+
+def test_of_two_drivers_the_first_has_written(spark: SparkSession, job: Callable[[str], Any], tmp_path: Path) -> None:
+    """Both are about to rename: the other one's work is thrown away, and no attempt is left."""
+    once = job("parquet_once")
+    rows = spark.range(3).selectExpr("string(id) AS id", "'first' AS who")
+    late = spark.range(3).selectExpr("string(id) AS id", "'late' AS who")
+
+    def meanwhile() -> None:
+        once.write_once(tmp_path, "a", {"orders": rows}, confirm=lambda: None)
+
+    once.write_once(tmp_path, "a", {"orders": late}, confirm=meanwhile)
+
+    assert written(tmp_path, "orders", "who") == {"first": 3}
+    assert [each.name for each in tmp_path.iterdir()] == ["claim=a"]
+
+
+def test_who_lost_its_claim_writes_nothing(
+    queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim was given back while it wrote: it says so, and readers find nothing of it."""
+    queue.publish("orders", orders(3))
+    claim = claimed(queue, "lost", monkeypatch)
+    etl = job("orders_etl")
+    confirm(reference(claim))  # it stands
+
+    def give_back(named: ClaimReference) -> None:
+        queue.nack(claim)
+        confirm(named)
+
+    monkeypatch.setattr(etl, "confirm", give_back)
+    with pytest.raises(PawnQueueSparkError, match="is settled"):
+        etl.main(tmp_path / "out")
+
+    assert written(tmp_path / "out", "orders", "order_id") == {}
+
+
+def test_a_stream_writes_each_order_once(
+    queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there is taken, acked, and written once, in two runs on one checkpoint."""
+    stream = job("orders_stream")
+    queue.publish("orders", [*orders(20), BAD[0]])
+    stream.main(tmp_path / "out", "orders")
+    queue.publish("orders", orders(25)[20:])
+    stream.main(tmp_path / "out", "orders")
+
+    assert written(tmp_path / "out", "orders", "order_id") == Counter(range(25))
+    assert written(tmp_path / "out", "rejected", "payload") == {'{"order_id":"none"}': 1}
+    assert (queue.stats("orders").pending, queue.stats("orders").in_flight) == (0, 0)

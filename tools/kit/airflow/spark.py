@@ -1,0 +1,50 @@
+"""Spark for the tasks of an Airflow: what its processes need in their environment, and the connections to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tools.kit.ports import HOST
+from tools.kit.spark import spark_environment, spark_home, spark_settings
+
+#: The connection to a Spark in the task's own machine.
+LOCAL: dict[str, Any] = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+
+# A JVM that lives for seconds is compiled by the quick compiler alone: its start takes a quarter less of the processor.
+_SHORT_LIVED = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def cluster(master_url: str) -> dict[str, Any]:
+    """Return the fields of a connection to a standalone cluster."""
+    host, _, port = master_url.rpartition(":")
+    return {"conn_type": "spark", "host": host, "port": int(port), "extra": {"deploy-mode": "client"}}
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """Return the variables with which tasks find ``spark-submit``, and a Java; Spark writes into this folder.
+
+    The kit's settings are in a file that every Spark reads, as a DAG under test has only those that it is about.
+    """
+    conf, local = folder / "conf", folder / "local"
+    for each in (conf, local):
+        each.mkdir(parents=True)
+    settings = spark_settings(
+        {
+            "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={local} {_SHORT_LIVED}",
+            "spark.executor.defaultJavaOptions": _SHORT_LIVED,
+            "spark.sql.warehouse.dir": folder / "warehouse",
+        }
+    )
+    lines = [f"{name} {value}\n" for name, value in settings.items()]
+    (conf / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+    paths = [str(spark_home() / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    return {
+        **spark_environment(),
+        "PATH": os.pathsep.join(paths),
+        "SPARK_CONF_DIR": str(conf),
+        "SPARK_LOCAL_DIRS": str(local),
+        "SPARK_LOCAL_IP": HOST,
+    }
