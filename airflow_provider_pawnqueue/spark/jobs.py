@@ -11,12 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_pawnqueue.engine import ClaimReference, InvalidArgumentError, LeaseLostError, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import ClaimReference, InvalidArgumentError, SyncPawnQueue
 from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, REPORT_VARIABLE
 from airflow_provider_pawnqueue.spark.options import Options, references, told
+from airflow_provider_pawnqueue.spark.stream_end import ack_finished
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+__all__ = ["ack_finished", "confirm", "job_claims", "report_failures"]
 
 #: So long is a reason that is told of a message, at most.
 LONGEST_REASON: Final = 2000
@@ -48,14 +51,8 @@ def confirm(claim: ClaimReference | Mapping[str, Any] | str) -> None:
     """
     reference = references(claim)[0] if isinstance(claim, str) else ClaimReference.of(claim)
     with told(), SyncPawnQueue.open(Options.of({}).settings()) as queue:
-        # ⚑ Settled may mean given back: then others have its messages, as if it had been lost.
-        if not queue.portions(reference, parts=1):
-            raise LeaseLostError(
-                f"Claim {reference.stem} of topic {reference.topic!r} is settled: what was made of its messages comes "
-                "too late, and others may have them.",
-                topic=reference.topic,
-                operation="confirm",
-            )
+        # ⚑ Settled counts as ended, and this raises: it may mean given back, and then others have its messages.
+        queue.portions(reference, parts=1)
 
 
 def report_failures(claim: ClaimReference | Mapping[str, Any] | str, failed: DataFrame | Mapping[str, str]) -> int:
