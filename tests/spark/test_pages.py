@@ -1,0 +1,57 @@
+"""What docs/spark.md shows as a job is one: its blocks, one after the other, submitted for a claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from airflow_provider_pawnqueue.spark.handing import Folder
+from tests.test_docs import TOP, blocks
+from tools.kit.spark import submit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_provider_pawnqueue.engine import Settings
+    from tools.kit.servers import S3Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(400)]
+
+GOOD = [{"order_id": number, "item": "tea" if number % 2 else "milk", "price": 1.5} for number in range(29)]
+BAD = {"order_id": "forty", "item": "tea", "price": 1.5}
+LATER = [{"order_id": number, "item": "salt", "price": 1.5} for number in range(30, 40)]
+
+
+def test_the_jobs_of_the_page_run(
+    tmp_path: Path, seaweedfs: S3Server, settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They read a claim, report what is corrupt, look at a topic, stream from it, and write to another one."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    page = "\n".join(block.body for block in blocks(TOP / "docs" / "spark.md") if block.kind == "python spark")
+    for written in ("out/", "stream/", "checkpoints/"):  # the JVM's working directory is nobody's to choose
+        assert f'"{written}' in page
+        page = page.replace(f'"{written}', f'"{tmp_path}/{written}')
+    job, folder, settings = tmp_path / "job.py", Folder(), settings_for(seaweedfs)
+    folder.make(settings)
+    job.write_text(page)
+
+    with SyncPawnQueue.open(settings) as queue:
+        for topic in ("orders", "invoices"):
+            queue.create_topic(topic)
+        ids = queue.publish("orders", [*GOOD, BAD, *LATER])
+        reference = queue.leave(queue.claim("orders", "spark", max_messages=30, ttl=600, claim_id="run"))
+        done = submit(job, env=folder.variables([reference]), seconds=300)
+        invoices, orders = queue.stats("invoices"), queue.stats("orders")
+
+    assert done.status == 0, done.output + done.log
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [f"claim={reference.stem}"]
+    sums = pq.read_table(tmp_path / "out" / f"claim={reference.stem}").to_pydict()
+    assert sorted(zip(sums["item"], sums["sum(price)"], strict=True)) == [("milk", 22.5), ("tea", 21.0)]
+    assert folder.report() == {ids[29]: "the payload does not fit"}
+    assert invoices.pending == 29
+    assert pq.read_table(tmp_path / "stream" / "batch=0")["order_id"].to_pylist() == [*range(30, 40)]
+    assert (orders.pending, orders.in_flight) == (0, 30), "the stream has acked its batch, and nobody the claim"
