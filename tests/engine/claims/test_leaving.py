@@ -59,7 +59,7 @@ async def test_it_is_one_request_whatever_its_size(ann: Process, count: int) -> 
     assert not requests
 
 
-@pytest.mark.parametrize("what", ["settled", "empty", "ended"])
+@pytest.mark.parametrize("what", ["settled", "empty", "ended", "attached"])
 async def test_where_nothing_is_left_there_is_nothing_to_ask(ann: Process, bob: Process, what: str) -> None:
     """The reference is all that there is."""
     if what != "empty":
@@ -69,7 +69,9 @@ async def test_where_nothing_is_left_there_is_nothing_to_ask(ann: Process, bob: 
         await ann.queue.ack(claim)
     if what == "ended":
         claim = await bob.queue.claim(TOPIC, "c", claim_id="run")
-    process = bob if what == "ended" else ann
+    if what == "attached":  # by who has had no reason to ask for the store's time yet
+        claim = await bob.queue.attach(claim.hand_over(), payloads=False)
+    process = bob if what in {"ended", "attached"} else ann
     with process.client.counting() as requests:
         reference = await process.queue.leave(claim)
     assert not requests
