@@ -132,7 +132,7 @@ class Scene:
             _kill(cluster.executors)
 
     def sweep(self) -> None:
-        """Let the janitor carry out what a settlement had decided that nobody tries again."""
+        """Let the janitor carry out what a settlement had decided before it died: the claim has ended by that."""
         self.airflow.wait_for_run(self.dag_id, self.run_id, timeout=_SECONDS)
 
         def is_carried_out() -> bool:
@@ -204,7 +204,7 @@ def test_each_order_once(  # noqa: PLR0913, PLR0917 - as above
     if what == "clear" and phase != "committing":  # what was cleared ends where it stood; there it tries to go on
         wait_until(lambda: not scene.standing(), "what was cleared has ended", seconds=_SECONDS)
     scene.gates.open(phase)
-    if (what, phase) == ("clear", "decided"):
+    if phase == "decided":
         scene.sweep()
     scene.judge()
     # A job that lost its driver, or its task, is tried again; executors are Spark's own to replace.
