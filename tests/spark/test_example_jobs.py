@@ -119,9 +119,9 @@ def test_what_comes_in_another_claim_is_left_out(
     queue.publish("orders", [*orders(10), *BAD])
     claim = claimed(queue, "first", monkeypatch)
     job("orders_etl").main(tmp_path / "out")
-    queue.nack(claim)
+    queue.nack(claim, requeue=True)
     queue.publish("orders", orders(12)[10:])
-    claimed(queue, "second", monkeypatch)
+    assert len(claimed(queue, "second", monkeypatch)) == 15
     job("orders_etl").main(tmp_path / "out")
 
     assert written(tmp_path / "out", "orders", "order_id") == Counter(range(12))
@@ -154,7 +154,7 @@ def test_who_lost_its_claim_writes_nothing(
     confirm(reference(claim))  # it stands
 
     def give_back(named: ClaimReference) -> None:
-        queue.nack(claim)
+        queue.nack(claim, requeue=True)
         confirm(named)
 
     monkeypatch.setattr(etl, "confirm", give_back)

@@ -28,11 +28,11 @@ async def leave(context: Context, claim: HeldClaim) -> ClaimReference:
     """
     if claim.lost:
         raise lost_error(claim, claim.lost, "leave")
+    if not claim.recorded or not claim.left:
+        return claim.hand_over()  # who has only found out so may not have asked for the store's time yet
     was_given_away = claim.given_away
     trusted = claim.trusted_until()
     reference = claim.hand_over()
-    if not claim.recorded or not claim.left:
-        return reference
     try:
         await vacate(context, claim)
     except PawnQueueError as error:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, events, layout
-from tests.engine.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
+from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, Settings, events, layout
+from tests.engine.virtual import OVERDUE, TOPIC, TTL, Client, Died, Process, World, numbered, numbers
 from tests.support.settlements import late
 
 RECORD = f"{TOPIC}/claims/*"
@@ -74,6 +74,18 @@ async def test_where_nothing_is_left_there_is_nothing_to_ask(ann: Process, bob: 
         reference = await process.queue.leave(claim)
     assert not requests
     assert (reference.claim_id, reference.generation) == ("run", 0)
+
+
+async def test_who_found_it_settled_leaves_it_without_asking_for_the_time(world: World, ann: Process) -> None:
+    """A process that did nothing else yet, as the next try of a settlement that was killed once it had decided."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
+    await ann.queue.ack(claim)
+    settings = Settings(s3={"bucket_name": "virtual"})
+    async with await PawnQueue.open(settings, store=Client(world.bucket), clock=world.clock) as fresh:
+        found = await fresh.attach(claim.hand_over(), payloads=False)
+        assert not found
+        assert (await fresh.leave(found)).claim_id == "run"
 
 
 async def test_what_is_left_waits_for_its_time_like_what_is_held(world: World, ann: Process, bob: Process) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.airflow.spark.gates import Gates
-from tests.e2e.airflow.spark.orders import BAD, judge, orders
+from tests.e2e.airflow.spark.orders import BAD, judge, left_of, orders
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -131,6 +131,16 @@ class Scene:
             wait_until(lambda: len(cluster.executors) > 0, "there are executors")
             _kill(cluster.executors)
 
+    def sweep(self) -> None:
+        """Let the janitor carry out what a settlement had decided before it died: the claim has ended by that."""
+        self.airflow.wait_for_run(self.dag_id, self.run_id, timeout=_SECONDS)
+
+        def is_carried_out() -> bool:
+            self.queue.sweep(self.dag_id)
+            return left_of(self.queue, self.dag_id) == {"dead": len(BAD)}
+
+        wait_until(is_carried_out, "the janitor has carried out what was decided", seconds=_SECONDS)
+
     def judge(self) -> None:
         """Wait for the run's end, and judge."""
         self.airflow.wait_for_run(self.dag_id, self.run_id, timeout=_SECONDS)
@@ -194,6 +204,8 @@ def test_each_order_once(  # noqa: PLR0913, PLR0917 - as above
     if what == "clear" and phase != "committing":  # what was cleared ends where it stood; there it tries to go on
         wait_until(lambda: not scene.standing(), "what was cleared has ended", seconds=_SECONDS)
     scene.gates.open(phase)
+    if phase == "decided":
+        scene.sweep()
     scene.judge()
     # A job that lost its driver, or its task, is tried again; executors are Spark's own to replace.
     is_again = what in {"driver", "task", "clear"} and phase in _OF_THE_JOB
