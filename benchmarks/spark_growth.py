@@ -77,7 +77,7 @@ def run(arguments: Sequence[str] = ()) -> None:
     asked = parser.parse_args(arguments)
     print(f"   {machine()}", flush=True)
     rows = []
-    with servers.seaweedfs() as server, session(f"local[{CORES}]") as spark:
+    with servers.seaweedfs() as server, session(f"local[{CORES}]", measured=True) as spark:
         _warm(server, spark)
         for messages in asked.sizes:
             rows.append(_measured(server, spark, messages, asked.claim))

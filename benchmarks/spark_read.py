@@ -82,7 +82,7 @@ def run(arguments: Sequence[str] = ()) -> None:
     ):
         place = server.address(server.make_bucket())
         reference, keys, size = _fill(place, asked.messages, Path(folder))
-        with session(f"local[{CORES}]") as spark:
+        with session(f"local[{CORES}]", measured=True) as spark:
             frame = spark.read.format("pawnqueue").options(**options(place, reference), payloadSchema=SCHEMA).load()
             alone = pool.apply(os.getpid)
             ways = [

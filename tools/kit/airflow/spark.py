@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tools.kit.ports import HOST
-from tools.kit.spark import spark_environment, spark_home, spark_settings
+from tools.kit.spark import SHORT_LIVED, spark_environment, spark_home, spark_settings
 
 #: The connection to a Spark in the task's own machine.
 LOCAL: dict[str, Any] = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
-
-# A JVM that lives for seconds is compiled by the quick compiler alone: its start takes a quarter less of the processor.
-_SHORT_LIVED = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def cluster(master_url: str) -> dict[str, Any]:
@@ -33,8 +30,7 @@ def variables(folder: Path) -> dict[str, str]:
         each.mkdir(parents=True)
     settings = spark_settings(
         {
-            "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={local} {_SHORT_LIVED}",
-            "spark.executor.defaultJavaOptions": _SHORT_LIVED,
+            "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={local} {SHORT_LIVED}",
             "spark.sql.warehouse.dir": folder / "warehouse",
         }
     )

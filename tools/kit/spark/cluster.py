@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tools.kit.leftovers import MARK, descendants, end_marked, marked
 from tools.kit.ports import HOST, free_ports
 from tools.kit.processes import ServerProcess
-from tools.kit.spark.environment import spark_environment, spark_home
+from tools.kit.spark.environment import SHORT_LIVED, spark_environment, spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,10 +22,10 @@ _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 # Whatever these processes and their executors write goes into the folder of the one process, and with it: a JVM that is
 # killed leaves all its files behind. The paths are absolute, as executors are in folders of their own.
-_IN_OWN_FOLDER = """
+_IN_OWN_FOLDER = f"""
 mkdir local
 export SPARK_LOCAL_DIRS="$PWD/local" TMPDIR="$PWD/local"
-export JAVA_TOOL_OPTIONS="${JAVA_TOOL_OPTIONS:-} -Djava.io.tmpdir=$PWD/local -XX:-UsePerfData"
+export JAVA_TOOL_OPTIONS="${{JAVA_TOOL_OPTIONS:-}} -Djava.io.tmpdir=$PWD/local {SHORT_LIVED}"
 exec "$0" "$@"
 """
 _EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"

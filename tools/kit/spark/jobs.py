@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from tools.kit.processes import ServerProcess
-from tools.kit.spark.environment import spark_environment, spark_home, spark_settings
+from tools.kit.spark.environment import SHORT_LIVED, spark_environment, spark_home, spark_settings
 
 if TYPE_CHECKING:
     import signal
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _JOB_SECONDS = 100.0
 _TAIL_CHARACTERS = 4_000
 # What it prints is kept apart from the log. Whatever else it writes goes into its folder, and with it.
-_IN_OWN_FOLDER = """
+_IN_OWN_FOLDER = f"""
 mkdir local
 export SPARK_LOCAL_DIRS="$PWD/local" TMPDIR="$PWD/local"
-exec "$0" --conf "spark.driver.defaultJavaOptions=-Djava.io.tmpdir=$PWD/local -XX:-UsePerfData" "$@" >../output.txt
+exec "$0" --conf "spark.driver.defaultJavaOptions=-Djava.io.tmpdir=$PWD/local {SHORT_LIVED}" "$@" >../output.txt
 """
 # A driver that is told to end waits for nothing of ours.
 _GRACE_SECONDS = 0.1
