@@ -102,7 +102,8 @@ def batches(settings: Settings, rows: Rows, partition: InputPartition) -> Iterat
         return  # Spark's own, where there is nothing to be read
     # ⚑ One loop, one set of connections a task: Spark's workers are forked, and obstore does not survive that.
     # The queue is closed before the thread is waited for: what it reads ahead ends then, if nobody wants it any more.
-    with told(), _where_it_was(settings), ThreadPoolExecutor(1) as ahead, SyncPawnQueue.open(settings) as queue:
+    reading = ThreadPoolExecutor(1, thread_name_prefix="pawnqueue-ahead")
+    with told(), _where_it_was(settings), reading as ahead, SyncPawnQueue.open(settings) as queue:
         coming = None
         for portion in partition.portion.split(A_BATCH):
             following = ahead.submit(queue.read, portion)

@@ -100,7 +100,9 @@ async def test_keys_that_expire_are_replaced_in_time(client: str) -> None:
         tokens = {request.headers["x-amz-security-token"] for request in server.requests}
     assert used >= set(sorted(issuer.expiries)[:-1])
     assert tokens == {f"token of {key}" for key in used}
-    assert len(server.requests) > 10 * len(issuer.expiries)  # and nobody is asked at every request
+    assert len(server.requests) > 2 * len(
+        issuer.expiries
+    )  # and nobody is asked at every request, however slow they are
 
 
 @both_clients
