@@ -70,6 +70,11 @@ with DAG({dag_id!r}, schedule=None):
     etl >> Settle(task_id="settle", claim=claim.output, on_failure="bury", **again)
 """
 
+JANITOR = """
+from airflow_provider_pawnqueue.dags import janitor_dag
+dag = janitor_dag({janitor!r}, schedule=None)
+"""
+
 
 class Scene:
     """A run that has come to a phase, and what befalls it there."""
@@ -135,8 +140,13 @@ class Scene:
         """Let the janitor carry out what a settlement had decided before it died: the claim has ended by that."""
         self.airflow.wait_for_run(self.dag_id, self.run_id, timeout=_SECONDS)
 
+        # It finds out that the run has ended, and need not wait for the claim's time.
+        janitor = f"janitor_{self.dag_id}"
+        self.airflow.write_dags(f"{janitor}.py", JANITOR.format(janitor=janitor))
+        self.airflow.api.unpause(janitor)
+
         def is_carried_out() -> bool:
-            self.queue.sweep(self.dag_id)
+            self.airflow.run(janitor, timeout=_SECONDS)
             return left_of(self.queue, self.dag_id) == {"dead": len(BAD)}
 
         wait_until(is_carried_out, "the janitor has carried out what was decided", seconds=_SECONDS)
