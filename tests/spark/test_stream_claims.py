@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, MemoryStore, Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import ClaimBusyError, MemoryStore, Settings, StoreError, SyncPawnQueue
+from airflow_provider_pawnqueue.engine.store.port import Unknown
 from airflow_provider_pawnqueue.spark import stream_claims
 from airflow_provider_pawnqueue.spark.stream_claims import BATCH, CLAIM, StreamClaims, first_offset
 from tools.kit.stores import HookedStore
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider_pawnqueue.spark.stream_claims import Offset
+    from tools.kit.stores import Answer, CarryOut, Request
 
 BEGINNING = first_offset("s")
 MOST = 100
@@ -33,14 +35,18 @@ class World:
         self.queue.create_topic("orders")
         self.opened = [self.queue]
 
-    def open(self, interval: float = 0.0) -> SyncPawnQueue:
+    def open(self, interval: float = 0.0, patience: float = 30.0) -> SyncPawnQueue:
         """Open the queue as another process does."""
-        settings: dict[str, Any] = {"polling": {"interval_seconds": interval}, "claims": {"margin_seconds": 0.7}}
+        settings: dict[str, Any] = {
+            "polling": {"interval_seconds": interval},
+            "claims": {"margin_seconds": 0.7},
+            "retry": {"budget_seconds": patience},
+        }
         return SyncPawnQueue.open(Settings(s3={"bucket_name": "queues"}, **settings), store=self.store)
 
-    def process(self, *, ttl: float = 300, interval: float = 0.0) -> StreamClaims:
+    def process(self, *, ttl: float = 300, interval: float = 0.0, patience: float = 30.0) -> StreamClaims:
         """Begin to stream."""
-        queue = self.open(interval)
+        queue = self.open(interval, patience)
         self.opened.append(queue)
         return StreamClaims(queue, "orders", "spark", ttl=ttl)
 
@@ -202,6 +208,31 @@ def test_a_loss_in_the_middle_is_told_and_acks_nothing(world: World, caplog: pyt
     assert following[BATCH] == 2
     claims.finish(following)
     assert world.counts == (0, 2)
+
+
+def test_an_ack_without_an_answer_is_no_ack(world: World) -> None:
+    """The query fails by it, and the claim is left to its restart, which acks it: its messages do not come twice."""
+    world.publish(2)
+    claims = world.process(patience=0.0)
+    end = claims.following(BEGINNING, MOST)
+
+    async def silent(request: Request, carry_out: CarryOut) -> Answer:
+        if request.call == "put" and "/claims/" in request.key:
+            return Unknown(StoreError("It took too long.", transient=True))
+        return await carry_out()
+
+    world.store.hook = silent
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"not known whether claim .* is acked, whose 2 messages the sink has"):
+            claims.finish(end)
+    world.store.hook = None
+    assert world.counts == (0, 2)
+    claims.close()
+
+    restarted = world.process()
+    restarted.finish(end)
+    assert restarted.following(end, MOST) == end
+    assert world.counts == (0, 0)
 
 
 def test_what_is_there_is_counted_once(world: World) -> None:
