@@ -80,15 +80,20 @@ class StreamClaims:
         """Plan a batch. One whose claim has ended has no rows: it is acked, or its messages are others'.
 
         That of a topic which was empty when the stream began has none either: Spark makes a batch of every beginning.
+
+        ⚑ A batch without rows is noted as done, and then acked. So only what has ended for good has none, which nobody
+        can ack any more: a claim whose time is over, and which nobody has taken, is taken up again, or the query fails.
+
+        :raises LeaseLostError: its time was over once more before it was planned.
         """
         claim = None if end[CLAIM] is None else self._attached(end)
         if claim is None:
             return []
         try:
             return self._queue.portions(end[CLAIM], parts=parts)
-        except LeaseLostError as error:
-            warn_of_loss(error)
-            return []
+        except LeaseLostError:
+            self._release(claim)
+        return [] if self._attached(end) is None else self._queue.portions(end[CLAIM], parts=parts)
 
     def finish(self, offset: Mapping[str, Any]) -> None:
         """Ack a batch that the sink has; one that was acked before is left alone."""

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, MemoryStore, Settings, StoreError, SyncPawnQueue
-from airflow_provider_pawnqueue.engine.store.port import Unknown
+from airflow_provider_pawnqueue.engine import (
+    ClaimBusyError,
+    LeaseLostError,
+    MemoryStore,
+    Settings,
+    StoreError,
+    SyncPawnQueue,
+)
+from airflow_provider_pawnqueue.engine.store.port import Expect, Unknown
 from airflow_provider_pawnqueue.spark import stream_claims
 from airflow_provider_pawnqueue.spark.stream_claims import BATCH, CLAIM, StreamClaims, first_offset
+from tests.support.waiting import wait_until
 from tools.kit.stores import HookedStore
 
 if TYPE_CHECKING:
@@ -235,6 +243,27 @@ def test_an_ack_without_an_answer_is_no_ack(world: World) -> None:
     assert world.counts == (0, 0)
 
 
+def test_a_batch_without_rows_is_not_acked(world: World) -> None:
+    """A claim that could not be renewed is over, and nobody's yet: it is taken up again, and not acked unread."""
+    world.publish(2)
+    claims = world.process(ttl=2)
+
+    async def silent(request: Request, carry_out: CarryOut) -> Answer:
+        if request.call == "put" and "/claims/" in request.key and request.expect is not Expect.NOTHING:
+            return Unknown(StoreError("It took too long.", transient=True))
+        return await carry_out()
+
+    world.store.hook = silent
+    end = claims.following(BEGINNING, MOST)
+    wait_until(lambda: _is_over(claims, end), "the claim's time is over")
+    world.store.hook = None
+
+    assert _planned(claims, end) == 2
+    assert world.counts == (0, 2)
+    claims.finish(end)
+    assert world.counts == (0, 0)
+
+
 def test_what_is_there_is_counted_once(world: World) -> None:
     """A batch of before a restart is not of what is there now, nor is what is published later."""
     world.publish(2)
@@ -284,3 +313,11 @@ def test_closing_leaves_no_thread(world: World) -> None:
 def _killed(claims: StreamClaims) -> None:
     """End a process without a word: what keeps its claims is no more, and its queue is never closed in good order."""
     claims._queue._loop.stop()
+
+
+def _is_over(claims: StreamClaims, end: Offset) -> bool:
+    try:
+        claims._queue.messages(end[CLAIM])
+    except LeaseLostError:
+        return True
+    return False
