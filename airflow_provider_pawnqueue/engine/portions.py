@@ -93,6 +93,15 @@ async def portions_of_claim(context: Context, reference: ClaimReference, parts: 
             topic=reference.topic,
             operation="portions",
         )
+    if record.unsettled and await context.now() >= record.until - context.margin:
+        # ⚑ §2: who is told that it stands acts on that, so it is told as a holder is, who stops a margin before the
+        # end: who comes next does not wait for what is under way then.
+        raise LeaseLostError(
+            f"Claim {record.stem} of topic {reference.topic!r} was not renewed, and its time is as good as over: "
+            "others may have its messages soon. Claim anew; who works for long gives it a longer ttl, or renews it.",
+            topic=reference.topic,
+            operation="portions",
+        )
     units = [
         Unit(member.name, member.size, member.deliveries) for member in (record.members[u] for u in record.unsettled)
     ]

@@ -59,22 +59,30 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
     def __init__(self, *, claim: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as the sensor returned it
         super().__init__(claim=claim, **kwargs)
         self._running: Guarded | None = None
-        self._is_killed = False
+        self._is_killed = self._is_told = False
         self._done: dict[str, int] = {}
 
     def execute(self, context: Context) -> dict[str, int]:  # type: ignore[override]  # the provider's returns nothing
         """Submit the job, and wait for its end."""
         self.claims()  # which skips where there is none
-        self._is_killed = False
+        self._is_killed = self._is_told = False
         SparkSubmitOperator.execute(self, context)  # which makes the hook below, and has it submit
         return self._done
 
     def on_kill(self) -> None:
-        """End the job, all of it; the task hears of its end, and fails."""
+        """End the job, all of it; the task hears of its end, and fails.
+
+        ⚑ Nothing is logged here: Airflow calls this in a handler of signals, in the midst of whatever the task is at,
+        which is mostly writing a line of the job's to its log; whose lock it holds, and would be waited for for ever.
+        """
         self._is_killed = True
         if self._running is not None:
-            self.log.warning("This task is killed: its job ends, the JVM and the Python driver too.")
             self._running.ask_to_end(GRACE)
+
+    def _tell_of_kill(self) -> None:
+        if self._is_killed and not self._is_told:
+            self._is_told = True
+            self.log.warning("This task is killed: its job ends, the JVM and the Python driver too.")
 
     def _get_hook(self) -> SparkSubmitHook:
         """Return the provider's hook, which submits in our way; refuse what it would do in another than was meant."""
@@ -144,6 +152,7 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
 
         def look() -> None:
             """Stop where a claim is lost: whoever works in another thread than the main one is not stopped else."""
+            self._tell_of_kill()
             lost = next((claim for claim in claims if claim.lost is not None), None)
             if lost is not None:
                 raise LeaseLostError(
@@ -178,6 +187,7 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
         finally:
             self._running = None
         if self._is_killed:
+            self._tell_of_kill()
             raise AirflowException("The task was killed, and its job with it.")
         if status:
             raise said.failure(status)

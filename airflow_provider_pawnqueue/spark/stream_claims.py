@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, ClaimReference, LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.engine import ClaimBusyError, ClaimReference, LeaseLostError, PawnQueueError, StoreError
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Claim, Portion, SyncPawnQueue
@@ -80,15 +80,20 @@ class StreamClaims:
         """Plan a batch. One whose claim has ended has no rows: it is acked, or its messages are others'.
 
         That of a topic which was empty when the stream began has none either: Spark makes a batch of every beginning.
+
+        ⚑ A batch without rows is noted as done, and then acked. So only what has ended for good has none, which nobody
+        can ack any more: a claim whose time is over, and which nobody has taken, is taken up again, or the query fails.
+
+        :raises LeaseLostError: its time was over once more before it was planned.
         """
         claim = None if end[CLAIM] is None else self._attached(end)
         if claim is None:
             return []
         try:
             return self._queue.portions(end[CLAIM], parts=parts)
-        except LeaseLostError as error:
-            warn_of_loss(error)
-            return []
+        except LeaseLostError:
+            self._release(claim)
+        return [] if self._attached(end) is None else self._queue.portions(end[CLAIM], parts=parts)
 
     def finish(self, offset: Mapping[str, Any]) -> None:
         """Ack a batch that the sink has; one that was acked before is left alone."""
@@ -98,7 +103,7 @@ class StreamClaims:
         claim = self._attached(offset)
         if claim is not None:
             try:
-                self._queue.ack(claim)
+                ack(self._queue, claim)
             except LeaseLostError as error:
                 warn_of_loss(error)
             self._release(claim)
@@ -184,6 +189,27 @@ class StreamClaims:
         del self._held[claim.claim_id]
         with suppress(PawnQueueError):  # it has ended, or is lost, which was told
             self._keeping.pop(claim.claim_id).close()
+
+
+def ack(queue: SyncPawnQueue, claim: Claim) -> int:
+    """Ack a batch, and return how many messages that are.
+
+    ⚑ What the store has not answered counts as not done: else nobody would ask again, and the messages came twice.
+
+    :raises LeaseLostError: others have some of them, or may have.
+    :raises StoreError: nobody can tell whether it is acked; the query's restart asks again.
+    """
+    done = queue.ack(claim)
+    if done.unknown:
+        raise StoreError(
+            f"The store has not answered, so it is not known whether claim {claim.stem} of topic {claim.topic!r} is "
+            f"acked, whose {len(done.unknown):,} messages the sink has: start the query again before the claim's time "
+            "is over, which acks them, or finds them acked.",
+            topic=claim.topic,
+            operation="ack",
+            transient=True,
+        )
+    return len(done.acked)
 
 
 def warn_of_loss(why: object) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import ClaimReference, InvalidArgumentError, LeaseLostError, SyncPawnQueue
 from airflow_provider_pawnqueue.spark.options import Options, told
-from airflow_provider_pawnqueue.spark.stream_claims import BATCH, CLAIM, PATIENCE, STREAM, warn_of_loss
+from airflow_provider_pawnqueue.spark.stream_claims import BATCH, CLAIM, PATIENCE, STREAM, ack, warn_of_loss
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -49,7 +49,7 @@ def _acked(queue: SyncPawnQueue, reference: ClaimReference) -> int:
     try:
         claim = queue.attach(reference, payloads=False, wait=PATIENCE)
         if claim:
-            return len(queue.ack(claim).acked)
+            return ack(queue, claim)
         if claim.ended_unsettled:
             warn_of_loss(f"Claim {claim.stem} of topic {claim.topic!r} has ended before it was acked.")
     except LeaseLostError as error:

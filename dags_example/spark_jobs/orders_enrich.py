@@ -22,15 +22,17 @@ PRICES = [("apple", "0.25"), ("pear", "0.40"), ("plum", "0.15")]
 
 
 def main(topic: str) -> None:
-    """Price the orders; what has no price is reported, and is dealt with by the settlement."""
+    """Price the orders; what has no price, or is none, is reported, and is dealt with by the settlement."""
     spark = SparkSession.builder.appName("orders_enrich").getOrCreate()
     prices = spark.createDataFrame(PRICES, "item string, price string")
     for claim in job_claims():
         reader = spark.read.format("pawnqueue").option("claim", json.dumps(claim.to_dict()))
-        orders = reader.option("payloadSchema", "order_id long, item string, quantity int").load()
+        # What is "not null" and is not there makes a row corrupt: it would have an amount that nobody can add up.
+        orders = reader.option("payloadSchema", "order_id long not null, item string, quantity int not null").load()
         found = orders.join(f.broadcast(prices), "item", "left").cache()
         unpriced = found.where("_corrupt or price is null")
-        report_failures(claim, unpriced.select("id", f.lit("the item has no price").alias("reason")))
+        why = f.when(f.col("_corrupt"), f.lit("the payload is no order")).otherwise(f.lit("the item has no price"))
+        report_failures(claim, unpriced.select("id", why.alias("reason")))
         amount = (f.col("quantity") * f.col("price").cast("decimal(10,2)")).alias("amount")
         priced = found.where("not _corrupt and price is not null").select("order_id", "item", amount)
         # Each row is a payload. They can be had all together, once this has ended well, and once for a writeId.

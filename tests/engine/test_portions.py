@@ -23,7 +23,7 @@ from airflow_provider_pawnqueue.engine import (
 )
 from airflow_provider_pawnqueue.engine.portions import A_PORTION, A_REQUEST, Unit, _cut
 from airflow_provider_pawnqueue.engine.records import BucketRecord
-from tests.engine.virtual import TOPIC, TTL, Died, Process, World, numbered
+from tests.engine.virtual import MARGIN, TOPIC, TTL, Died, Process, World, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +92,17 @@ async def test_planning_is_one_request_and_reading_one_a_message(ann: Process, b
     assert planned == {"GET": 1}
     assert done == {"GET": count}
     assert len(found) == count
+
+
+async def test_who_is_told_that_a_claim_stands_has_time_left(world: World, ann: Process, bob: Process) -> None:
+    """A margin before its time is over it stands no more: who acts on the answer has done so before others come."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    reference = reference_of(await ann.queue.claim(TOPIC, "c", claim_id="run"))
+    await world.later(TTL - 1.5 * MARGIN)
+    assert len(await bob.queue.portions(reference)) == 1
+    await world.later(MARGIN)
+    with pytest.raises(LeaseLostError, match="its time is as good as over"):
+        await bob.queue.portions(reference)
 
 
 async def test_what_is_settled_is_left_out(ann: Process, bob: Process) -> None:

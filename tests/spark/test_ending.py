@@ -173,6 +173,22 @@ def test_a_task_that_is_killed(queue: SyncPawnQueue, place: Place, capsys: pytes
     assert len(queue.attach(ClaimReference.from_dict(claim))) == 3  # at once: it was left
 
 
+def test_killing_a_task_waits_for_no_log(queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow kills in a handler of signals, which may have interrupted the task as it held the lock of its log."""
+    operator = place.operator(claim_of(queue))
+    log = type(operator).log.fget  # type: ignore[attr-defined]  # Airflow's property
+
+    def not_in_a_handler(self: object) -> object:
+        assert threading.current_thread() is threading.main_thread(), "who kills would wait for ever"
+        return log(self)
+
+    monkeypatch.setattr(type(operator), "log", property(not_in_a_handler), raising=False)
+    with once_it_runs(place, operator.on_kill), pytest.raises(AirflowException, match="was killed, and its job"):
+        operator.execute(context_of(place.ti))
+
+    assert_nothing_is_left(place)
+
+
 def test_a_task_that_is_killed_before_its_job_has_begun(
     queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

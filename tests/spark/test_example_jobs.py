@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrameReader
+from pyspark.sql import DataFrameReader, DataFrameWriter
 from pyspark.sql.streaming import DataStreamReader
 
 from airflow_provider_pawnqueue.engine import ClaimReference, Settings, SyncPawnQueue
@@ -45,24 +45,24 @@ def queue(
 ) -> Iterator[SyncPawnQueue]:
     """A queue of this test's own, with a topic; jobs are told where it is, and where to report.
 
-    Readers are told by an option: the environment in which Spark plans is that of its JVM, which runs since before.
+    Spark is told by an option: the environment in which it plans is that of its JVM, which runs since before.
     """
     settings = settings_for(seaweedfs)
     address = seaweedfs.address(settings.s3.bucket_name, key_prefix=settings.s3.key_prefix)
     (tmp_path / "connection.json").write_text(json.dumps({"s3": address}))
     monkeypatch.setenv(CONNECTION_VARIABLE, str(tmp_path / "connection.json"))
     monkeypatch.setenv(REPORT_VARIABLE, str(tmp_path / "report"))
-    for reader in (DataFrameReader, DataStreamReader):
-        monkeypatch.setattr(reader, "format", _told(reader.format, tmp_path / "connection.json"))
+    for each in (DataFrameReader, DataStreamReader, DataFrameWriter):
+        monkeypatch.setattr(each, "format", _told(each.format, tmp_path / "connection.json"))
     with SyncPawnQueue.open(settings) as queue:
         queue.create_topic("orders")
         yield queue
 
 
 def _told(choose: Callable[..., Any], connection: Path) -> Callable[..., Any]:
-    def chosen(given: DataFrameReader, source: str) -> DataFrameReader:
-        reader: DataFrameReader = choose(given, source)
-        return reader.option("connection", str(connection)) if source == "pawnqueue" else reader
+    def chosen(given: Any, source: str) -> Any:  # noqa: ANN401 - what reads, and what writes
+        told = choose(given, source)
+        return told.option("connection", str(connection)) if source == "pawnqueue" else told
 
     return chosen
 
@@ -162,6 +162,26 @@ def test_who_lost_its_claim_writes_nothing(
         etl.main(tmp_path / "out")
 
     assert written(tmp_path / "out", "orders", "order_id") == {}
+
+
+def test_what_is_priced_can_be_added_up(
+    queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no price, or lacks what it is reckoned by, is reported, and no consumer meets it; twice is as once."""
+    without = [{"order_id": 8000, "item": "pear"}, {"item": "pear", "quantity": 1}]
+    queue.publish("orders", [*orders(3), {"order_id": 9000, "item": "melon", "quantity": 1}, *without])
+    queue.create_topic("priced")
+    claim = claimed(queue, "priced", monkeypatch)
+    for _ in range(2):
+        job("orders_enrich").main("priced")
+
+    assert sorted(message.payload["amount"] for message in queue.peek("priced", 100)) == ["0.25", "0.45", "0.80"]
+    lines = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
+    assert {line["id"]: line["why"] for line in lines} == {
+        claim[3].id: "the item has no price",
+        claim[4].id: "the payload is no order",
+        claim[5].id: "the payload is no order",
+    }
 
 
 def test_a_stream_writes_each_order_once(

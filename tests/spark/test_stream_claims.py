@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, MemoryStore, Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import (
+    ClaimBusyError,
+    LeaseLostError,
+    MemoryStore,
+    Settings,
+    StoreError,
+    SyncPawnQueue,
+)
+from airflow_provider_pawnqueue.engine.store.port import Expect, Unknown
 from airflow_provider_pawnqueue.spark import stream_claims
 from airflow_provider_pawnqueue.spark.stream_claims import BATCH, CLAIM, StreamClaims, first_offset
+from tests.support.waiting import wait_until
 from tools.kit.stores import HookedStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider_pawnqueue.spark.stream_claims import Offset
+    from tools.kit.stores import Answer, CarryOut, Request
 
 BEGINNING = first_offset("s")
 MOST = 100
@@ -33,14 +43,18 @@ class World:
         self.queue.create_topic("orders")
         self.opened = [self.queue]
 
-    def open(self, interval: float = 0.0) -> SyncPawnQueue:
+    def open(self, interval: float = 0.0, patience: float = 30.0) -> SyncPawnQueue:
         """Open the queue as another process does."""
-        settings: dict[str, Any] = {"polling": {"interval_seconds": interval}, "claims": {"margin_seconds": 0.7}}
+        settings: dict[str, Any] = {
+            "polling": {"interval_seconds": interval},
+            "claims": {"margin_seconds": 0.7},
+            "retry": {"budget_seconds": patience},
+        }
         return SyncPawnQueue.open(Settings(s3={"bucket_name": "queues"}, **settings), store=self.store)
 
-    def process(self, *, ttl: float = 300, interval: float = 0.0) -> StreamClaims:
+    def process(self, *, ttl: float = 300, interval: float = 0.0, patience: float = 30.0) -> StreamClaims:
         """Begin to stream."""
-        queue = self.open(interval)
+        queue = self.open(interval, patience)
         self.opened.append(queue)
         return StreamClaims(queue, "orders", "spark", ttl=ttl)
 
@@ -204,6 +218,52 @@ def test_a_loss_in_the_middle_is_told_and_acks_nothing(world: World, caplog: pyt
     assert world.counts == (0, 2)
 
 
+def test_an_ack_without_an_answer_is_no_ack(world: World) -> None:
+    """The query fails by it, and the claim is left to its restart, which acks it: its messages do not come twice."""
+    world.publish(2)
+    claims = world.process(patience=0.0)
+    end = claims.following(BEGINNING, MOST)
+
+    async def silent(request: Request, carry_out: CarryOut) -> Answer:
+        if request.call == "put" and "/claims/" in request.key:
+            return Unknown(StoreError("It took too long.", transient=True))
+        return await carry_out()
+
+    world.store.hook = silent
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"not known whether claim .* is acked, whose 2 messages the sink has"):
+            claims.finish(end)
+    world.store.hook = None
+    assert world.counts == (0, 2)
+    claims.close()
+
+    restarted = world.process()
+    restarted.finish(end)
+    assert restarted.following(end, MOST) == end
+    assert world.counts == (0, 0)
+
+
+def test_a_batch_without_rows_is_not_acked(world: World) -> None:
+    """A claim that could not be renewed is over, and nobody's yet: it is taken up again, and not acked unread."""
+    world.publish(2)
+    claims = world.process(ttl=2)
+
+    async def silent(request: Request, carry_out: CarryOut) -> Answer:
+        if request.call == "put" and "/claims/" in request.key and request.expect is not Expect.NOTHING:
+            return Unknown(StoreError("It took too long.", transient=True))
+        return await carry_out()
+
+    world.store.hook = silent
+    end = claims.following(BEGINNING, MOST)
+    wait_until(lambda: _is_over(claims, end), "the claim's time is over")
+    world.store.hook = None
+
+    assert _planned(claims, end) == 2
+    assert world.counts == (0, 2)
+    claims.finish(end)
+    assert world.counts == (0, 0)
+
+
 def test_what_is_there_is_counted_once(world: World) -> None:
     """A batch of before a restart is not of what is there now, nor is what is published later."""
     world.publish(2)
@@ -253,3 +313,11 @@ def test_closing_leaves_no_thread(world: World) -> None:
 def _killed(claims: StreamClaims) -> None:
     """End a process without a word: what keeps its claims is no more, and its queue is never closed in good order."""
     claims._queue._loop.stop()
+
+
+def _is_over(claims: StreamClaims, end: Offset) -> bool:
+    try:
+        claims._queue.messages(end[CLAIM])
+    except LeaseLostError:
+        return True
+    return False
