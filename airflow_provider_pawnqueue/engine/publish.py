@@ -166,12 +166,18 @@ class Publisher:
         raise TopicNotFoundError(sentence, topic=topic, operation="publish")
 
 
-async def send(
-    context: Context, topic: str, name: str, envelope: Envelope, may_send: Callable[[], bool] | None = None
+async def send(  # noqa: PLR0913, PLR0917 - a message, its place, and two questions that only some ask
+    context: Context,
+    topic: str,
+    name: str,
+    envelope: Envelope,
+    may_send: Callable[[], bool] | None = None,
+    is_sent: Callable[[], Awaitable[bool]] | None = None,
 ) -> Sent:
     """Put a message into the topic; what is sent again is looked for first.
 
     :param may_send: asked before each attempt.
+    :param is_sent: says whether an attempt without an answer has arrived, in place of :func:`has_landed`.
     """
     key = layout.message(topic, name)
     body = envelope.encode()
@@ -190,7 +196,7 @@ async def send(
             return Sent((None if in_doubt else False) if refused else True, refused)
         in_doubt = True
         try:
-            if await has_landed(context, topic, name, envelope.id):
+            if await (is_sent() if is_sent is not None else has_landed(context, topic, name, envelope.id)):
                 return Sent(landed=True)
         except StoreError as error:
             return Sent(None, error)

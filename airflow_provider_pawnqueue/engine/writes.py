@@ -28,7 +28,7 @@ from airflow_provider_pawnqueue.engine.errors import (
 )
 from airflow_provider_pawnqueue.engine.events import WriteDecided, WriteDone, logger_of
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.publish import TICKS, has_landed, is_there_still, send
+from airflow_provider_pawnqueue.engine.publish import TICKS, Sent, has_landed, is_there_still, send
 from airflow_provider_pawnqueue.engine.records import StagedObject, UnreadableRecordError, WriteRecord
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 from airflow_provider_pawnqueue.engine.topics import missing
@@ -301,7 +301,7 @@ class HeldWrite:
         while left:
             results, there = await all_of(
                 for_each(
-                    lambda each: send(self._context, self._topic, *each, self._is_trusted),
+                    self._send,
                     left,
                     at_once=self._context.at_once,
                 ),
@@ -319,6 +319,13 @@ class HeldWrite:
                 return False
             left = await self._without_trace(left) if in_doubt else left
         return True
+
+    async def _send(self, each: tuple[str, Envelope]) -> Sent:
+        async def is_sent() -> bool:
+            # ⚑ §7: who has claimed and acked it before the answer was missed has left a trace in the claim's record.
+            return not await self._without_trace([each])
+
+        return await send(self._context, self._topic, *each, self._is_trusted, is_sent)
 
     def _is_trusted(self) -> bool:
         """⚑ §7: nothing is sent by who may have been taken over, as it might come behind its message's ack."""

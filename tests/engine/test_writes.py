@@ -25,6 +25,7 @@ from airflow_provider_pawnqueue.engine import (
 )
 from airflow_provider_pawnqueue.engine import events as happened
 from airflow_provider_pawnqueue.engine.records import BucketRecord
+from airflow_provider_pawnqueue.engine.store.port import Unknown
 from tests.engine.virtual import MARGIN, TOPIC, Died, Process, World, numbered, numbers
 from tests.engine.written import (
     COUNT,
@@ -44,6 +45,7 @@ from tests.engine.written import (
 
 if TYPE_CHECKING:
     from tests.engine.virtual import Effect, Kind
+    from tools.kit.stores import Answer, CarryOut, Request
 
 EVERY = list(range(COUNT))
 
@@ -405,6 +407,25 @@ async def test_an_unknown_outcome_is_looked_into(world: World, ann: Process, eff
         assert (await ann.queue.commit_write(TOPIC, write_id, parts)).count == COUNT
         ann.client.heal()
         assert visible(world)[before:] == EVERY
+
+
+async def test_what_is_acked_before_an_answer_is_missed_is_not_sent_again(ann: Process, bob: Process) -> None:
+    """Of a PUT without an answer nothing is left but the claim's record, in which it is found: nothing comes twice."""
+    parts = await staged(ann)
+    delivered: Counter[int] = Counter()
+    unheard = iter(("first",))
+
+    async def hook(request: Request, carry_out: CarryOut) -> Answer:
+        answer = await carry_out()
+        if request.call != "put" or "/messages/" not in request.key or not (claim := next(unheard, "")):
+            return answer
+        delivered.update(await consumed(bob, claim))
+        return Unknown(StoreError("It took too long.", transient=True))
+
+    ann.client.hook = hook
+    await ann.queue.commit_write(TOPIC, WRITE, parts)
+    delivered.update(await consumed(bob, "second"))
+    assert delivered == Counter(EVERY)
 
 
 async def test_what_cannot_be_published_now_follows(world: World, ann: Process, bob: Process) -> None:
