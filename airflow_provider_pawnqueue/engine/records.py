@@ -269,6 +269,7 @@ class WriteRecord(Record):
     ttl: float = 0.0  # the same from when it was written: the record's size tells it
     place: int = 0  # of the first message in the queue, in ticks since 1970; the others follow, a tick apart
     count: int = 0  # of all messages
+    size: int = 0  # of all that was staged for them, in bytes
     published: int = 0  # of those from the first on, how many are known to be in the topic
     begun: int = 0  # those behind them, up to here, may be
     objects: list[StagedObject] = []

@@ -108,15 +108,18 @@ class Commit:
             if done is None and not await backoff.pause():
                 raise _undecided(topic, write_id)
         await clear(context, topic, write_id)
-        count = sum(len(each) for each in self.staged)
-        if not is_ours and count != done.count:
+        again = [each for part in self.staged for each in part.objects]
+        count, size = sum(each.count for each in again), sum(each.size for each in again)
+        if not is_ours and (count, size) != (done.count, done.size):
             logger.warning(
-                "Write %s of topic %r had been decided with %d messages, and was committed again with %d: those were "
-                "not published. Other rows need another write id.",
+                "Write %s of topic %r had been decided with %d messages (%d bytes), and was committed again with %d "
+                "(%d bytes): those were not published. Other rows need another write id.",
                 write_id,
                 topic,
                 done.count,
+                done.size,
                 count,
+                size,
             )
         return Written(topic, write_id, done.count, already=not is_ours)
 
@@ -137,6 +140,7 @@ class Commit:
             ttl=HOLD if count else 0.0,
             place=self.place(now, count),
             count=count,
+            size=sum(each.size for each in objects),
             begun=min(CHUNK, count),
             objects=objects,
         )

@@ -241,10 +241,16 @@ def _truth(value: Any, _: DataType) -> bool:  # noqa: ANN401 - JSON
     return bool(value)
 
 
+#: From here on a float has not even each whole number.
+_COARSE: Final = 2.0**53
+
+
 def _decimal(value: Any, kind: Any) -> Decimal:  # noqa: ANN401 - JSON, and a DecimalType
     _expect(value, int, float, str)
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
         raise _UnfitError  # Python also reads 1_000, and the digits of other scripts
+    if isinstance(value, float) and not abs(value) < _COARSE:
+        raise _UnfitError  # what it had of cents is lost by now: such a number is to be sent as text
     with localcontext() as context:
         context.prec = 2 * types.DecimalType(38, 0).precision
         number = Decimal(str(value)).quantize(Decimal(1).scaleb(-kind.scale), rounding=ROUND_HALF_UP)

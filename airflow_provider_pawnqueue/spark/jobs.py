@@ -46,13 +46,14 @@ def confirm(claim: ClaimReference | Mapping[str, Any] | str) -> None:
     It costs a request. What the operator submitted is ended anyway when its claim is lost; this is for the moment
     before a commit, and for drivers that nobody ends.
 
-    :param claim: the claim, by its reference.
+    :param claim: the claim, by its reference; of a list, each of them.
     :raises PawnQueueSparkError: it has ended, or its time is over, or it is settled.
     """
-    reference = references(claim)[0] if isinstance(claim, str) else ClaimReference.of(claim)
+    meant = references(claim) if isinstance(claim, str) else [ClaimReference.of(claim)]
     with told(), SyncPawnQueue.open(Options.of({}).settings()) as queue:
-        # ⚑ Settled counts as ended, and this raises: it may mean given back, and then others have its messages.
-        queue.portions(reference, parts=1)
+        for each in meant:
+            # ⚑ Settled counts as ended, and this raises: it may mean given back, and then others have its messages.
+            queue.portions(each, parts=1)
 
 
 def report_failures(claim: ClaimReference | Mapping[str, Any] | str, failed: DataFrame | Mapping[str, str]) -> int:

@@ -69,6 +69,13 @@ class Payloads:
         if twice is not None or not names:
             told = f"has two columns {twice!r}, and a payload one field of a name" if twice else "has no column"
             raise _wrong(f"What is to be written {told}: name what each message is to have, by select().")
+        for name in (PAYLOAD, HEADERS):
+            spelt = next((each for each in names if each.lower() == name), name)
+            if spelt != name and (name == PAYLOAD or PAYLOAD in names):
+                raise _wrong(
+                    f"The column {spelt!r} is the {name} to Spark, and would be a field of each message here: rename "
+                    f"it to {name!r}, or to something else."
+                )
         if PAYLOAD not in names:
             for field in self.schema.fields:
                 _check_writable(field.name, field.dataType)

@@ -170,6 +170,10 @@ async def test_a_write_is_done_once(world: World, ann: Process, bob: Process, ca
     assert not caplog.records
     assert (await committed(bob, 2)).count == COUNT
     assert "another write id" in caplog.text
+    caplog.clear()
+    others = await ann.queue.stage(TOPIC, WRITE, 0, [{"n": number, "other": True} for number in range(COUNT)])
+    assert (await ann.queue.commit_write(TOPIC, WRITE, [others])).already
+    assert "another write id" in caplog.text, "as many, and others"
     assert visible(world) == EVERY
     assert left(world) == []
 

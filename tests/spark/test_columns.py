@@ -78,6 +78,8 @@ DEEP = "struct<x: array<map<string, struct<y: int>>>>"
         ("decimal(10,2)", -5, Decimal("-5.00")),
         ("decimal(38,0)", 10**38 - 1, Decimal(10**38 - 1)),
         ("decimal(4,4)", 0.1234, Decimal("0.1234")),
+        ("decimal(38,18)", 0.1 + 0.2, Decimal("0.300000000000000040")),
+        ("decimal(38,2)", "12345678901234567.89", Decimal("12345678901234567.89")),
         ("decimal(10,0)", "1e3", Decimal(1000)),
         ("date", "2026-02-28", date(2026, 2, 28)),
         ("timestamp", "2026-02-28T10:00:00Z", datetime(2026, 2, 28, 10, tzinfo=UTC)),
@@ -129,6 +131,7 @@ def test_what_fits(kind: str, value: Any, read: Any) -> None:  # noqa: ANN401 - 
         ("decimal(10,2)", "١٢"),
         ("decimal(10,2)", "NaN"),
         ("decimal(10,2)", math.nan),
+        ("decimal(38,2)", json.loads("12345678901234567.89")),  # …568.00 by now
         ("decimal(10,2)", True),
         ("decimal(38,0)", 10**400),
         ("decimal(10,0)", "1e9999"),
