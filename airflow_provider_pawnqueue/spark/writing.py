@@ -95,17 +95,11 @@ class _Writing:
                 raise
         return StagedPart(staged)
 
-    def _abort(self, parts: Sequence[Staged]) -> None:
-        """Remove what is known to be staged.
-
-        Spark tells nobody of what a task has staged that it killed: that is removed by the write's next commit, or by
-        the janitor, and so is what cannot be removed now.
-        """
-        if not any(part.objects for part in parts):
-            return
+    def _abort(self, write_id: str, parts: Sequence[Staged] | None) -> None:
+        """Remove what was staged, these parts or all of it; what cannot be removed now, the janitor removes."""
         try:
             with SyncPawnQueue.open(self._settings) as queue:
-                queue.abort_write(self._topic, parts[0].write_id, parts)
+                queue.abort_write(self._topic, write_id, parts)
         except PawnQueueError as error:
             logger.warning("What was staged for topic %r stays until the janitor removes it: %s", self._topic, error)
 
@@ -118,6 +112,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         # Made where the query is planned, once: all tasks, and the commit, are given this object.
         with told():
             self._write_id = layout.checked_write_id(options.write_id or uuid.uuid4().hex)
+        self._is_alone = options.write_id is None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         """Stage the rows of a task."""
@@ -129,8 +124,8 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
             queue.commit_write(self._topic, self._write_id, _parts(messages), wait=PATIENCE)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks have staged."""
-        self._abort(_parts(messages))
+        """Remove what the tasks have staged; those that were killed, too, unless another driver may have its id."""
+        self._abort(self._write_id, None if self._is_alone else _parts(messages))
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -162,7 +157,9 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Remove what the tasks have staged."""
         del batchId
-        self._abort(_parts(messages))
+        parts = _parts(messages)
+        if any(part.objects for part in parts):
+            self._abort(parts[0].write_id, parts)
 
 
 def _task() -> TaskContext:
