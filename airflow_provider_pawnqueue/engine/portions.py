@@ -135,7 +135,7 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
     names = [unit.name for unit in portion.units]
     if not portion.claim:
         return await read_messages(context, portion.topic, names)
-    members = [Member(name=unit.name, deliveries=unit.deliveries) for unit in portion.units]
+    members = [Member(name=unit.name, size=unit.size, deliveries=unit.deliveries) for unit in portion.units]
     found: list[Message] = []
     for name, body in zip(names, await read_each(context, portion.topic, members), strict=True):
         if isinstance(body, Decision):

@@ -135,6 +135,12 @@ class SimStore:
         found: StoredObject | None = _read(await self._send("GET", key, partial(self._bucket.get, key)))
         return found
 
+    async def body(self, key: str, size: int) -> bytes | None:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        del size
+        found = await self.get(key)
+        return None if found is None else found.body
+
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
         found: ObjectInfo | None = _read(await self._send("HEAD", key, partial(self._bucket.head, key)))

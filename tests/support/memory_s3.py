@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tests.support.journal import RecordedRequest
 
 _PAGE = 1_000
+_RANGE = re.compile(r"bytes=(?P<first>\d+)-(?P<last>\d+)")
 _ROUNDS_OF_THE_LOOP = 10
 
 
@@ -129,7 +131,14 @@ class MemoryS3:
             "etag": stored.etag,
             "last-modified": format_datetime(stored.last_modified, usegmt=True),
         }
-        return Answer(200, headers, stored.body)
+        wanted = _RANGE.fullmatch(request.headers.get("range", ""))
+        if wanted is None:
+            return Answer(200, headers, stored.body)
+        first, last = int(wanted["first"]), min(int(wanted["last"]), len(stored.body) - 1)
+        if first > last:
+            return error(416, "InvalidRange", "The requested range is not satisfiable.", Key=request.key)
+        headers["content-range"] = f"bytes {first}-{last}/{len(stored.body)}"
+        return Answer(206, headers, stored.body[first : last + 1])
 
     def _list(self, bucket: Bucket, request: RecordedRequest) -> Answer:
         query = request.query

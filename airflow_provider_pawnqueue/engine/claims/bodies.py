@@ -84,7 +84,8 @@ async def read_each(context: Context, topic: str, members: Iterable[Member]) -> 
     """
 
     async def fetch(member: Member) -> Message | Decision:
-        return (await _fetch(context, topic, member))[0]
+        body = await context.store.body(layout.message(topic, member.name), member.size)
+        return _understood(body, topic, member)
 
     return await for_each(fetch, members, at_once=context.at_once)
 
@@ -125,16 +126,21 @@ async def _fetch_all(
 
 async def _fetch(context: Context, topic: str, member: Member) -> tuple[Message | Decision, int]:
     """Read a message; return it, or what is to be decided of it, and the size of its object."""
-    key = layout.message(topic, member.name)
-    found = await context.store.get(key)
-    if found is None:
-        return Decision(how="gone", unseen=True), 0
-    size = len(found.body)
+    # ⚑ §2: as an object with its date, which may tell that this process's clock stood still before it claims.
+    found = await context.store.get(layout.message(topic, member.name))
+    body = None if found is None else found.body
+    return _understood(body, topic, member), len(body or b"")
+
+
+def _understood(body: bytes | None, topic: str, member: Member) -> Message | Decision:
+    """Read what is in a message's object, or tell what is to be decided of it."""
+    if body is None:
+        return Decision(how="gone", unseen=True)
     try:
-        envelope = Envelope.decode(found.body, key)
+        envelope = Envelope.decode(body, layout.message(topic, member.name))
     except UnreadableRecordError as problem:
-        return _dead("malformed", str(problem)), size
-    return as_message(envelope, topic, member.name, deliveries=member.deliveries), size
+        return _dead("malformed", str(problem))
+    return as_message(envelope, topic, member.name, deliveries=member.deliveries)
 
 
 def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) -> Message:

@@ -64,6 +64,12 @@ class Boto3S3:
 
         return await self._read(call, "GetObject", key)
 
+    async def body(self, key: str, size: int) -> bytes | None:
+        """See :class:`~.port.Store`."""
+        del size
+        found = await self.get(key)
+        return None if found is None else found.body
+
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~.port.Store`."""
 

@@ -45,6 +45,10 @@ class ForkAwareStore:
         """See :class:`~.port.Store`."""
         return await self._here().get(key)
 
+    async def body(self, key: str, size: int) -> bytes | None:
+        """See :class:`~.port.Store`."""
+        return await self._here().body(key, size)
+
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~.port.Store`."""
         return await self._here().head(key)

@@ -36,6 +36,12 @@ class MemoryStore:
         await _yield()
         return self._objects.get(key)
 
+    async def body(self, key: str, size: int) -> bytes | None:
+        """See :class:`~.port.Store`."""
+        del size
+        found = await self.get(key)
+        return None if found is None else found.body
+
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~.port.Store`."""
         await _yield()

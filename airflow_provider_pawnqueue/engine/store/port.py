@@ -111,6 +111,12 @@ class Store(Protocol):
     async def get(self, key: str) -> StoredObject | None:
         """Return the object, or None where there is none."""
 
+    async def body(self, key: str, size: int) -> bytes | None:
+        """Return an object's body, and nothing else that is known of it, or None where there is none.
+
+        :param size: what it was when it was listed. It may help to get it sooner; the body is whole, whatever it is.
+        """
+
     async def head(self, key: str) -> ObjectInfo | None:
         """Return what is known of the object without its body, or None where there is none."""
 
