@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 #: What a request costs, in bytes that could have been read in its time: single messages are bound by requests.
 A_REQUEST: Final = 8192
-#: What a portion costs by default, at most: two and a half thousand small messages, or twenty megabytes. Reading it takes long
-#: enough for what a task costs to be little beside it, and is over soon enough for no core to wait long for the last.
+#: What a portion costs by default, at most: two and a half thousand small messages, or twenty megabytes. Reading it
+#: takes long enough for what a task costs to be little beside it, and is over soon enough for no core to wait long for
+#: the last.
 A_PORTION: Final = 20 * 1024 * 1024
 #: Nobody here knows how many cores there will be; so many portions, or a multiple, leave none of 2 or 4 without work.
 EVEN: Final = 4
