@@ -442,7 +442,7 @@ def test_a_large_object_does_not_leave_crumbs() -> None:
 
 
 def test_without_a_number_as_many_as_they_are_worth() -> None:
-    """Two thousand small messages are one portion, and so are twenty megabytes; more than two are a multiple of four."""
+    """Two thousand small messages are one portion, and so are twenty megabytes; more than two: a multiple of four."""
     assert len(_cut(whole([300] * 2000), None)) == 1
     assert len(_cut(whole([300] * 4000), None)) == 2
     assert len(_cut(whole([300] * 6000), None)) == 4
