@@ -29,6 +29,7 @@ from airflow_provider_pawnqueue.engine.settings import RetrySettings
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refusal, Refused
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 from tests.engine.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
+from tests.engine.written import COUNT, OVER, WRITE, committed, staged, visible
 from tests.support import chained_blocks
 from tests.support.chained_blocks import KEPT, MOST, ChainedBlocks
 from tests.support.settlements import late
@@ -442,3 +443,16 @@ async def test_a_listing_shows_each_register_once() -> None:
     assert behind == keys[501:]
     assert await chained.delete(everything) == {}
     assert store._objects == {}
+
+
+async def test_a_staged_write_is_decided_by_it(world: World, ann: Process, bob: Process) -> None:
+    """One whose committer died is finished by a sweep, and is done once; its record is no single object."""
+    parts = await staged(ann)
+    ann.client.inject("dies after", "PUT", "*/messages/*", passed=3, times=1)
+    with pytest.raises(Died):
+        await ann.queue.commit_write(TOPIC, WRITE, parts)
+    await world.later(OVER)
+    assert (await bob.queue.sweep(TOPIC)).finished_writes == 1
+    assert (await committed(bob)).already
+    assert visible(world) == list(range(COUNT))
+    assert set(blocks(world, "writes/")) == {f"{WRITE}.json"}
