@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.streams import QUICK, Stream
 from tools.kit.spark import SparkCluster, session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+    from airflow_provider_pawnqueue.engine import Settings
     from tools.kit.servers import S3Server
 
 
@@ -37,3 +40,13 @@ def spark_cluster(seaweedfs: S3Server) -> Iterator[SparkCluster]:
     }
     with SparkCluster(workers=2, env=env) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def stream(
+    spark: SparkSession, seaweedfs: S3Server, settings_for: Callable[..., Settings], tmp_path: Path
+) -> Iterator[Stream]:
+    """An empty topic on a real store, and queries over it."""
+    made = Stream(spark, settings_for(seaweedfs, **QUICK), tmp_path)
+    yield made
+    made.close()

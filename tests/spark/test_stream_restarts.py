@@ -16,17 +16,16 @@ from pyspark.errors import StreamingQueryException
 from airflow_provider_pawnqueue.engine import ClaimBusyError, InvalidArgumentError
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from airflow_provider_pawnqueue.spark.stream_end import ack_finished
-from tests.spark.streams import QUICK, Gate, Sink, Stream, options_of
+from tests.spark.streams import Gate, Sink, Stream, options_of
 from tests.support.waiting import wait_until
 from tools.kit.leftovers import descendants
 from tools.kit.spark import SparkJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from airflow_provider_pawnqueue.engine import Settings
     from tools.kit.servers import S3Server
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -68,16 +67,6 @@ while not (phase == "done" and (folder / "checkpoint" / "commits" / "0").exists(
 (folder / "here").touch()
 query.awaitTermination()
 """
-
-
-@pytest.fixture
-def stream(
-    spark: SparkSession, seaweedfs: S3Server, settings_for: Callable[..., Settings], tmp_path: Path
-) -> Iterator[Stream]:
-    """An empty topic on a real store, and queries over it."""
-    made = Stream(spark, settings_for(seaweedfs, **QUICK), tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.timeout(500)

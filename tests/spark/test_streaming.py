@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.spark.streams import QUICK, Gate, Sink, Stream, numbers, options_of
+from tests.spark.streams import Gate, Sink, Stream, numbers, options_of
 from tests.support.waiting import wait_until
 from tools.kit.spark import submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
-    from airflow_provider_pawnqueue.engine import Settings
     from tools.kit.servers import S3Server
     from tools.kit.spark import SparkCluster
 
@@ -36,16 +33,6 @@ reader = SparkSession.builder.getOrCreate().readStream.format("pawnqueue").optio
 writer = reader.option("payloadSchema", "order_id long").load().writeStream.format("parquet").trigger(availableNow=True)
 writer.option("checkpointLocation", f"{folder}/checkpoint").start(f"{folder}/out").awaitTermination()
 """
-
-
-@pytest.fixture
-def stream(
-    spark: SparkSession, seaweedfs: S3Server, settings_for: Callable[..., Settings], tmp_path: Path
-) -> Iterator[Stream]:
-    """An empty topic on a real store, and queries over it."""
-    made = Stream(spark, settings_for(seaweedfs, **QUICK), tmp_path)
-    yield made
-    made.close()
 
 
 def test_each_batch_is_one_claim_and_no_larger_than_was_said(stream: Stream) -> None:
