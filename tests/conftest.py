@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import tempfile
@@ -33,6 +34,15 @@ hypothesis_settings.register_profile(
     "here", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis_settings.load_profile("here")
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What is logged. Airflow, which other tests run, switches loggers off that it does not know, for good."""
+    for name in logging.root.manager.loggerDict:
+        if name.partition(".")[0] in {"pawnqueue", "airflow_provider_pawnqueue"}:
+            logging.getLogger(name).disabled = False
+    return caplog
 
 
 @pytest.fixture(scope="session")

@@ -80,14 +80,15 @@ class PlainConformance:
         assert await everything(store, "none/") == []
         assert await store.folders("none/") == []
 
-    @pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 100])
-    async def test_a_body_is_whole_whatever_size_was_told(self, store: Store, size: int) -> None:
+    async def test_a_body_is_whole_whatever_size_was_told(self, store: Store) -> None:
         """The size of a listing is a hint: what has grown or shrunk since, or is not there, is read as it is."""
-        assert await store.body("orders/a", size) is None
-        await done(store, "orders/a", b"body")
-        assert await store.body("orders/a", size) == b"body"
-        await done(store, "orders/a", b"")
-        assert await store.body("orders/a", size) == b""
+        for size in (0, 1, 3, 4, 5, 100):
+            key = f"orders/{size}"
+            assert await store.body(key, size) is None
+            await done(store, key, b"body")
+            assert await store.body(key, size) == b"body"
+            await done(store, key, b"")
+            assert await store.body(key, size) == b""
 
     async def test_an_overwritten_object_has_a_new_version(self, store: Store) -> None:
         """PUT replaces, at once for every reader, and the version changes with the body."""
