@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 _ON_FAILURE = ("requeue", "bury")
+#: So many messages that fared alike are named in the log.
+_NAMED = 5
 
 
 class ClaimOperator(PawnQueueOperator):
@@ -276,8 +278,12 @@ class PawnQueueSettleOperator(ClaimOperator):
             self._outdated.append(held.stem)
         claimer = owner.task_id if owner is not None and owner.task_id in self.claim_tasks else None
         failed = outcome.failed_of((held.topic, held.claim_id), claimer, held.ids, known)
+        alike: dict[str, list[str]] = {}
         for message, why in failed.items():
-            self.log.info("Message %s was not done: %s", message, self.reason or why)
+            alike.setdefault(self.reason or why, []).append(message)
+        for why, messages in alike.items():
+            some = ", ".join(messages[:_NAMED]) + (" ..." if len(messages) > _NAMED else "")
+            self.log.info("%d messages of claim %s were not done (%s): %s", len(messages), held.stem, some, why)
         return self.hook.queue.settle(
             held,
             failed={message: self.reason or why for message, why in failed.items()},

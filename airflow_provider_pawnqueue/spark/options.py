@@ -99,7 +99,10 @@ class Options:
         explicit = nested_by_path({path: self.given[name] for path, name in chosen.items()})
         path = self.given.get("connection") or os.environ.get(CONNECTION_VARIABLE)
         if path:
-            return Settings.from_yaml(path, environ={}, **explicit)
+            try:
+                return Settings.from_yaml(path, environ={}, **explicit)
+            except ConfigError as error:
+                raise ConfigError(f"{error} (It was named by the option connection.)", operation="configure") from None
         try:
             return Settings.from_env(**explicit)
         except ConfigError as error:

@@ -32,6 +32,12 @@ _NEEDS_JAVA: Final = (
 )
 
 
+#: How Python ends what it prints of an error.
+_ERROR: Final = re.compile(r"(?:[a-zA-Z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?:: .*)?$")
+#: Errors that say no more than that there was another one.
+_OF_OTHERS: Final = re.compile(r"py4j\.|pyspark\.errors\.|org\.apache\.")
+
+
 class Said:
     """What a job has printed, as far as that may tell why it failed."""
 
@@ -39,12 +45,15 @@ class Said:
         self._marked: list[str] = []
         self._last: deque[str] = deque(maxlen=_LAST)
         self._final: str | None = None
+        self._error = ""
 
     def hear(self, line: str) -> None:
         """Take note of a line."""
         _, mark, sentence = line.rpartition(MARKER)
         if mark and sentence.strip():
             self._marked.append(_SQLSTATE.sub("", sentence).strip())
+        if _ERROR.match(line) and not _OF_OTHERS.match(line):
+            self._error = line.strip()[:_LONGEST]
         if not _IDLE.match(line):
             self._last.append(line.strip()[:_LONGEST])
         if self._final is None:
@@ -59,6 +68,8 @@ class Said:
         how = f"spark-submit ended with {status}"
         if status > _KILLED:
             how = f"spark-submit was killed by signal {status - _KILLED}, as where memory runs out"
+        if self._error:
+            return AirflowException(f"The job failed ({how}): {self._error}")
         if not self._last:
             return AirflowException(f"{how}, and has said nothing.")
         return AirflowException(f"{how}; the last lines are: {' | '.join(self._last)}")

@@ -59,8 +59,8 @@ class _Writing:
         with told():
             if overwrite:
                 raise _wrong(
-                    "A topic is not overwritten, messages are added to it: write in the mode append. To empty it "
-                    'before, use queue.purge("orders").'
+                    f"Topic {options.given.get('topic', '')!r} is not overwritten, messages are added to it: write in "
+                    "the mode append."
                 )
             reading = [name for name in _OF_READING if name.lower() in options.given]
             if reading:

@@ -79,13 +79,38 @@ def test_the_sentence_of_the_job_is_found_among_the_stacks() -> None:
 def test_what_spark_notes_of_itself_is_not_told() -> None:
     """Of a job that says nothing of ours, the last lines that say something are."""
     failure = failure_of(
-        f"{STACKS.replace('PawnQueue: ', '')}ValueError: no price\n\tat java.lang.Thread.run(T.java:1)\n", 3
+        "26/11/19 04:00:00 INFO SparkContext: Successfully stopped\nIt is late.\nThere is no price.\n"
+        "\tat java.lang.Thread.run(T.java:1)\n",
+        3,
     )
 
     assert str(failure).startswith("spark-submit ended with 3; the last lines are: ")
-    assert str(failure).endswith("| ValueError: no price")
+    assert str(failure).endswith("| There is no price.")
     assert "Successfully" not in str(failure)
     assert "\n" not in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            "Traceback\n  File 'job.py', line 3\nValueError: no tax table for 2026\n26/11/19 04:00:00 INFO x",
+            "ValueError: no",
+        ),
+        (
+            "Traceback\nshop.errors.PriceError: none\npyspark.errors.PythonException: in a worker",
+            "shop.errors.PriceError",
+        ),
+        (
+            "ZeroDivisionError: division by zero\n~^~\n: org.apache.spark.SparkException: aborted",
+            "ZeroDivisionError: div",
+        ),
+        ("KeyError\n", "KeyError"),
+    ],
+)
+def test_an_error_of_python_is_told_by_its_last_line(lines: str, told: str) -> None:
+    """And neither by the frames before it, nor by what Spark makes of it."""
+    assert str(failure_of(lines)).startswith(f"The job failed (spark-submit ended with 1): {told}")
 
 
 def test_a_job_that_has_said_nothing() -> None:

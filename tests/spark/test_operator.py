@@ -105,7 +105,7 @@ def test_a_job_that_fails(queue: SyncPawnQueue, place: Place) -> None:
     """Its task says what it said last, and tries again."""
     place.spark_submit("print('ValueError: this price'); sys.exit(3)")
     with pytest.raises(
-        AirflowException, match="spark-submit ended with 3; the last lines are: ValueError: this price"
+        AirflowException, match=r"The job failed \(spark-submit ended with 3\): ValueError: this price"
     ) as told:
         place.run(claim_of(queue))
     assert not isinstance(told.value, AirflowFailException)

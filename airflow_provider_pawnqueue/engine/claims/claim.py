@@ -200,6 +200,11 @@ class Claim(ABC):
             if decision.how != "gone" and not decision.lost
         }
 
+    @property
+    def reference(self) -> ClaimReference:
+        """Its name, for who reads it while this process works on it: a Spark job, say. It hands nothing over."""
+        return ClaimReference(self.topic, self.claim_id, self.generation, self.session)
+
     def hand_over(self) -> ClaimReference:
         """Give the claim to another process, which attaches to it: this one works on it no more.
 
@@ -207,7 +212,7 @@ class Claim(ABC):
         reference's ``to_dict()`` goes through JSON.
         """
         self.give_away()
-        return ClaimReference(self.topic, self.claim_id, self.generation, self.session)
+        return self.reference
 
     @abstractmethod
     def give_away(self) -> None:

@@ -72,7 +72,7 @@ async def looked_at(context: Context, reference: ClaimReference, operation: str)
     """
     standing = await records.read(context, reference.topic, layout.claim_stem(reference.claim_id, reference.generation))
     if standing is None:
-        raise _over(reference, "it has no record any more", operation)
+        raise _over(reference, "it has no record any more, as it is settled or long over", operation)
     record = standing.record
     if record.state != "closed" and record.unsettled:
         if record.state == "expired":

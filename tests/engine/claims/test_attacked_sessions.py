@@ -242,3 +242,11 @@ async def test_ids_that_found_nothing_are_not_remembered_for_ever(world: World, 
     await world.later(5000)
     await ann.queue.claim(TOPIC, "c", claim_id="last")
     assert len(ann.queue._claims._room(TOPIC).by_id._unknown) <= 1000
+
+
+async def test_a_name_is_no_hand_over(ann: Process) -> None:
+    """A claim's reference names it for who reads it; who has it works on, until it is handed over by the same name."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c", ttl=3600)
+    assert len(await ann.queue.messages(claim.reference)) == 1
+    assert claim.hand_over() == claim.reference
