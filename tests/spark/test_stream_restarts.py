@@ -76,7 +76,7 @@ query.awaitTermination()
         pytest.param("before", marks=pytest.mark.full),
         pytest.param("amidst", marks=pytest.mark.full),
         "written",
-        "done",
+        pytest.param("done", marks=pytest.mark.full),
     ],
 )
 def test_a_driver_that_is_killed_is_followed_by_the_same_batch(stream: Stream, tmp_path: Path, phase: str) -> None:

@@ -297,6 +297,7 @@ query.awaitTermination()
 """
 
 
+@pytest.mark.full  # its restart waits for the time of the one that was killed
 def test_a_stream_that_is_killed_while_it_publishes(target: Target, tmp_path: Path) -> None:
     """Killed between decision and end, and started again: every message is there once."""
     lines, job = tmp_path / "lines", tmp_path / "job.py"
