@@ -38,10 +38,13 @@ hypothesis_settings.load_profile("here")
 
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What is logged. Airflow, which other tests run, switches loggers off that it does not know, for good."""
-    for name in logging.root.manager.loggerDict:
+    """What is logged, of ours, whatever Airflow has done to the log for good: other tests of this process run it."""
+    logging.disable(logging.NOTSET)
+    for name in ("pawnqueue", "airflow_provider_pawnqueue", *logging.root.manager.loggerDict):
         if name.partition(".")[0] in {"pawnqueue", "airflow_provider_pawnqueue"}:
-            logging.getLogger(name).disabled = False
+            logger = logging.getLogger(name)
+            logger.disabled, logger.propagate = False, True
+            logger.setLevel(logging.NOTSET)
     return caplog
 
 

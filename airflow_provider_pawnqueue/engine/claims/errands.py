@@ -37,7 +37,7 @@ class Errands:
             return True
         if len(self._running) >= AT_ONCE:
             return False
-        task = asyncio.create_task(_told(name, errand()), name=f"pawnqueue-errand-{name}")
+        task = asyncio.create_task(_told(name, errand), name=f"pawnqueue-errand-{name}")
         self._running[name] = task
         task.add_done_callback(lambda _: self._running.pop(name, None))
         return True
@@ -63,8 +63,8 @@ class Errands:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _told(name: str, errand: Awaitable[None]) -> None:
+async def _told(name: str, errand: Callable[[], Awaitable[None]]) -> None:
     try:
-        await errand
+        await errand()  # begun here: a task that is cancelled before its first step leaves nothing that was not awaited
     except PawnQueueError as error:
         logger.warning("%s could not be done and is tried again by whoever meets it: %s", name, error)
