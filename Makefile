@@ -73,16 +73,18 @@ lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import
 	@echo "== mypy";          $(BIN)/mypy
 	@echo "== import-linter"; $(BIN)/lint-imports
 
-# Two at a time, file by file; but what starts Spark or Airflow, which keep both cores busy, is by itself.
-ALONE := spark or airflow
+# What starts nothing runs two at a time. What starts servers, Spark or Airflow runs by itself, one kind after the other:
+# those tests measure and kill, and two of them at once would be each other's weather.
+ALONE := servers or peer or spark or airflow
 NOT_HERE := ceph or own_store or full
 
 test: $(STAMP) $(PEER_STAMP)  ## every test that needs neither Debian packages nor an account
-	@echo "== tests"; $(PYTEST) -n 2 --dist loadfile -m "not ($(ALONE) or $(NOT_HERE))"
+	@echo "== tests that start nothing"; $(PYTEST) -n 2 --dist loadfile -m "not ($(ALONE) or $(NOT_HERE))"
+	@echo "== tests on real servers"; $(PYTEST) -m "(servers or peer) and not (spark or airflow or $(NOT_HERE))"
 	@$(MAKE) --no-print-directory test-spark test-airflow
 
 test-fast: $(STAMP)  ## the inner loop: no servers, nothing slow
-	@echo "== fast tests"; $(PYTEST) -n 2 --dist loadfile -m "not (servers or $(ALONE) or $(NOT_HERE) or slow)"
+	@echo "== fast tests"; $(PYTEST) -n 2 --dist loadfile -m "not ($(ALONE) or $(NOT_HERE) or slow)"
 
 test-spark: $(STAMP)  ## the tests that start Spark, on local[2] and on a cluster
 	@echo "== tests on Spark"; $(PYTEST) -m "spark and not airflow and not full"
