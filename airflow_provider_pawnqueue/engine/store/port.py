@@ -1,4 +1,4 @@
-"""The port: the eight calls by which the engine knows an object store.
+"""The port: the nine calls by which the engine knows an object store.
 
 Whoever brings a store of their own (``PawnQueue.open(..., store=mine)``) implements :class:`Store`; the conformance
 suite in ``tests/engine/store/conformance.py`` says in code what each call must do.
