@@ -33,13 +33,16 @@ OLD_TESTS := tests/compat tests/hooks tests/operators tests/sensors tests/trigge
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo venv peer lint test test-fast test-spark test-airflow test-compat test-full test-servers test-store sim bench dist constraints clean
+.PHONY: help demo demo-queue venv peer lint test test-fast test-spark test-airflow test-compat test-full test-servers test-store sim bench dist constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP)  ## half a minute: 2,000 orders, four consumers, one killed and one frozen, and whether it adds up
-	@$(BIN)/python -m tools.demo
+demo: $(STAMP)  ## two minutes: 2,000 orders through S3, Airflow and Spark, and whether it adds up (KEEP=1: leave it up)
+	@$(BIN)/python -m tools.demo $(if $(KEEP),--keep)
+
+demo-queue: $(STAMP)  ## half a minute: the queue alone, four consumers, one killed and one frozen
+	@$(BIN)/python -m tools.demo.queue
 
 venv: $(STAMP)  ## .venv with the project and all that its tests need; again only after pyproject.toml or constraints.txt changed
 

@@ -1,5 +1,4 @@
-"""A queue under the worst of circumstances, on a real store: ``make demo``.
+"""What a stranger runs first: the whole pipeline (``make demo``), and the queue alone (``make demo-queue``).
 
-It stands in ``tools``, as it is run from a checkout and is no part of what is installed; the processes that it shows
-are those of ``tools/crew``.
+It stands in ``tools``, as it is run from a checkout and is no part of what is installed.
 """

@@ -1,87 +1,26 @@
-"""The demo: ``make demo``, or ``python -m tools.demo --help``. Exits with 1 where it does not add up."""
+"""``make demo``, or ``python -m tools.demo --help``. Exits with 1 where it does not add up."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
-from typing import get_args
 
-from tools.crew.crew import Plan
-from tools.crew.jobs import Sabotage
-from tools.crew.worker import WorkerError
-from tools.demo.screen import Ink, Screen
-from tools.demo.story import tell
-from tools.kit.processes import ServerNotReadyError
-from tools.kit.servers import ServerNotInstalledError
+from tools.demo.pipeline.story import tell
+from tools.demo.running import run
 
-#: A batch is this part of the orders, so that each consumer has several; up to a hundred.
-BATCHES = 20
-LARGEST_BATCH = 100
-POISON = 16
-INTERRUPTED = 130
+#: Fewer have no malformed order among them, and no two batches.
+LEAST = 200
 
 
 def main() -> int:
     """Return the exit status."""
-    arguments = _arguments()
-    orders = arguments.orders
-    plan = Plan(
-        orders=orders,
-        poison_every=max(1, orders // POISON),
-        consumers=arguments.consumers,
-        batch=arguments.batch or max(1, min(LARGEST_BATCH, orders // BATCHES)),
-        ttl=arguments.ttl,
-        seconds_per_batch=arguments.work,
-        sabotage=arguments.sabotage,
-    )
-    screen = Screen(sys.stdout)
-    _stay_on_this_machine()
-    signal.signal(signal.SIGINT, _interrupt)
-    try:
-        return 0 if tell(plan, screen, calm=arguments.calm) else 1
-    except KeyboardInterrupt:
-        screen.say("Interrupted. Everything that was started has been ended.")
-        return INTERRUPTED
-    except (WorkerError, ServerNotReadyError, ServerNotInstalledError) as error:
-        screen.say(f"THE DEMO COULD NOT BE FINISHED: {error}", Ink.BAD)
-        return 1
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m tools.demo", description="A queue in a bucket, and what it withstands.")
+    parser = argparse.ArgumentParser("python -m tools.demo", description="Orders through S3, Airflow and Spark.")
     parser.add_argument("--orders", type=int, default=2_000, help="how many are published (default: %(default)s)")
-    parser.add_argument("--consumers", type=int, default=4, help="how many processes consume (default: %(default)s)")
-    parser.add_argument(
-        "--batch", type=int, help="how many orders a claim takes (default: a 20th of them, at most 100)"
-    )
-    parser.add_argument("--ttl", type=float, default=8.0, help="seconds that a claim lasts (default: %(default)s)")
-    parser.add_argument("--work", type=float, default=1.0, help="seconds of work on a batch (default: %(default)s)")
-    parser.add_argument("--calm", action="store_true", help="neither kill nor freeze anybody")
-    parser.add_argument("--sabotage", choices=get_args(Sabotage), default="", help=argparse.SUPPRESS)
+    parser.add_argument("--keep", action="store_true", help="leave everything up until Ctrl-C, and say where it is")
     arguments = parser.parse_args()
-    needed = 1 if arguments.calm else 4
-    if arguments.consumers < needed:
-        parser.error(f"--consumers must be {needed} or more{'' if arguments.calm else ' (or say --calm)'}")
-    if not arguments.calm and not arguments.work:
-        parser.error("--work must be more than 0: only a consumer that works can be struck in the middle of it")
-    if arguments.orders < BATCHES:
-        parser.error(f"--orders must be {BATCHES} or more")
-    return arguments
-
-
-def _stay_on_this_machine() -> None:
-    """Keep what goes to the server that is started here from going through a proxy."""
-    for variable in ("NO_PROXY", "no_proxy"):
-        os.environ[variable] = ",".join(filter(None, (os.environ.get(variable), "127.0.0.1")))
-
-
-def _interrupt(number: int, frame: object) -> None:
-    """Leave the blocks in order, once; a second Ctrl-C must not keep that from being finished."""
-    del number, frame
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    if arguments.orders < LEAST:
+        parser.error(f"--orders must be {LEAST} or more")
+    return run(lambda screen: tell(arguments.orders, screen, keep=arguments.keep), pause=5.0)
 
 
 if __name__ == "__main__":

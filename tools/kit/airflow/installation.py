@@ -64,9 +64,10 @@ class Airflow:
     :param parallelism: how many tasks run at once; each has a process that stays.
     :param triggerers: how many triggerers there are: ``triggerer``, ``triggerer-2`` and so on.
     :param with_spark: whether tasks have what they need to run Spark: ``spark-submit``, a Java, the kit's settings.
+    :param on_step: is told what it is waited for while it starts: ``database``, then each component's name.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all have a default
         self,
         *,
         connections: Mapping[str, Mapping[str, Any]] | None = None,
@@ -74,9 +75,11 @@ class Airflow:
         parallelism: int = 4,
         triggerers: int = 1,
         with_spark: bool = False,
+        on_step: Callable[[str], object] = lambda _: None,
     ) -> None:
         """Prepare; nothing is started before the ``with`` block is entered."""
         port, *log_ports = free_ports(3)
+        self._on_step = on_step
         self._owner_pid = os.getpid()
         self._mark = uuid.uuid4().hex
         self._warden: subprocess.Popen[bytes] | None = None
@@ -111,6 +114,7 @@ class Airflow:
         _running.add(self)
         try:
             self._watch()
+            self._on_step("database")
             self.command("db", "migrate")
             with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
                 database.execute("PRAGMA journal_mode=WAL")  # readers do not wait for writers
@@ -119,6 +123,7 @@ class Airflow:
             for name in self.components:
                 if not self.components[name].running:
                     self.components[name].start()  # by itself: triggerers are told apart by the order of their jobs
+                self._on_step(name)
                 self.wait_until_ready(name)
         except BaseException:
             self.stop()

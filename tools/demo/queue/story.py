@@ -7,19 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from textwrap import wrap
 
 from tools.crew.crew import Blow, Crew, Plan, crew
 from tools.crew.worker import Worker
+from tools.demo.checks import Verdict
 from tools.demo.folder import temporary_folder
-from tools.demo.screen import WIDTH, Ink, Screen, bar
-from tools.demo.verdict import Verdict, judge
+from tools.demo.queue.verdict import judge
+from tools.demo.screen import Ink, Screen, bar
 from tools.kit import servers
 
 #: One consumer is struck when this part of the orders is settled: then all of them are at work.
 FIRST_PART = 1 / 8
-#: So many broken promises are told one by one.
-MOST_TOLD = 5
 
 
 def tell(plan: Plan, screen: Screen, *, calm: bool) -> bool:
@@ -107,16 +105,7 @@ def report(verdict: Verdict, table: Sequence[str], screen: Screen) -> None:
     for line in table:
         screen.say(line)
     screen.say()
-    screen.say(f"{'':<42}{'expected':>16}{'found':>12}")
-    for check in verdict.checks:
-        mark, ink = ("ok", Ink.GOOD) if check.holds else ("WRONG", Ink.BAD)
-        screen.say(f"{check.what:<42}{check.expected:>16}{check.found:>12}   {screen.ink(mark, ink)}")
-    screen.say()
-    for one in verdict.broken[:MOST_TOLD]:
-        for line in wrap(one, WIDTH, subsequent_indent="    "):
-            screen.say(line, Ink.BAD)
-    if len(verdict.broken) > MOST_TOLD:
-        screen.say(f"and {len(verdict.broken) - MOST_TOLD} more", Ink.BAD)
+    verdict.show(screen)
     if verdict.adds_up:
         screen.say(f"It adds up: nothing lost, nothing held twice, in {screen.seconds:.0f} seconds.", Ink.GOOD)
         screen.say("Next: make test; then docs/protocol.md, on why it adds up.")

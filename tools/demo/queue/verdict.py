@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from tools.demo.checks import Check, Verdict
 
 if TYPE_CHECKING:
     from tools.crew.crew import Blow, Plan, Remains
@@ -16,34 +17,6 @@ if TYPE_CHECKING:
 #: and room for what is delivered twice and for looking in vain.
 REQUESTS_A_MESSAGE = 3.0
 REQUESTS_A_BATCH = 100.0
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One number."""
-
-    what: str
-    expected: str
-    found: str
-    holds: bool
-
-
-@dataclass(slots=True)
-class Verdict:
-    """All of them."""
-
-    checks: list[Check] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-    """Each promise that was broken, in the history's words."""
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether every check holds."""
-        return all(check.holds for check in self.checks)
-
-    def equal(self, what: str, expected: int, found: int, *, holds: bool = True) -> None:
-        """Check that both are the same."""
-        self.checks.append(Check(what, f"{expected:,}", f"{found:,}", holds and expected == found))
 
 
 def judge(

@@ -1,4 +1,4 @@
-"""``make demo`` itself, with small numbers: what it shows, that it can fail, and that nothing of it is left behind."""
+"""``make demo-queue`` itself, with small numbers: what it shows, that it can fail, and that nothing of it is left behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Demo:
         self.folder = folder
         self.output = ""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tools.demo", *SMALL, *arguments],
+            [sys.executable, "-m", "tools.demo.queue", *SMALL, *arguments],
             cwd=ROOT,
             env={**os.environ, MARK: self.mark, "TMPDIR": str(folder)},
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,45 @@
+"""Orders when they arrive, by Spark: messages ring, a run claims them, a Spark job works on them, and they are settled.
+
+Nobody waits: while nothing arrives, nothing runs. What the job rejects is given back, and delivered again as often as
+the topic allows (``max_deliveries``): then it is a dead letter, with the reason that the job gave.
+
+Needs what ``orders_spark.py`` needs, and the Variable ``orders_out``: the folder for Parquet that driver and executors
+share.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG, Asset, AssetWatcher
+
+from airflow_provider_pawnqueue.decorators import claimed
+from airflow_provider_pawnqueue.spark.operators import PawnQueueSparkSubmitOperator
+from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueEventTrigger
+
+TOPIC = "arriving_orders"
+JOBS = Path(__file__).parent / "spark_jobs"
+
+# Name this asset in no other DAG file without its watchers: Airflow would take the watcher away.
+arriving = Asset(
+    "pawnqueue_arriving_orders",
+    watchers=[
+        AssetWatcher(name="pawnqueue_arriving_orders_bell", trigger=PawnQueueEventTrigger(topic=TOPIC, ring_every=5))
+    ],
+)
+
+# One run at a time: what arrives meanwhile rings for the next one, and is its batch.
+with (
+    DAG("orders_spark_on_arrival", schedule=[arriving], catchup=False, max_active_runs=1, tags=["pawnqueue", "spark"]),
+    claimed(TOPIC, max_messages=10_000, timeout=60, soft_fail=True) as claim,
+):
+    PawnQueueSparkSubmitOperator(
+        task_id="etl",
+        claim=claim,
+        application=str(JOBS / "orders_etl.py"),
+        application_args=["{{ var.value.orders_out }}"],
+        conn_id="spark_default",
+        retries=2,
+        retry_delay=timedelta(seconds=5),
+    )

