@@ -93,7 +93,7 @@ test-spark: $(STAMP)  ## the tests that start Spark, on local[2] and on a cluste
 	@echo "== tests on Spark"; $(PYTEST) -m "spark and not airflow and not full"
 
 test-airflow: $(STAMP)  ## the tests that start a real Airflow, beside a real S3 server, with Spark too
-	@echo "== tests on a real Airflow"; $(PYTEST) -m "airflow and not full" tests/e2e/airflow
+	@echo "== tests on a real Airflow"; $(PYTEST) -m "airflow and not full"
 
 # The warnings of an old Airflow, and of what is newer than it, are nobody's here. It starts a watcher when it has parsed
 # the DAG for the second time, and the tests' Airflow parses a file that does not change only once: not on_arrival.
