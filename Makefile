@@ -33,7 +33,7 @@ OLD_TESTS := tests/compat tests/hooks tests/operators tests/sensors tests/trigge
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo demo-queue venv peer lint test test-fast test-spark test-airflow test-compat test-full test-servers test-store sim bench dist constraints clean
+.PHONY: help demo demo-queue venv peer lint test test-fast test-spark test-airflow test-compat test-full test-servers test-store sim bench docs dist release-check constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -138,6 +138,9 @@ sim: $(STAMP)  ## 100,000 schedules of the simulation, always new ones (COUNT=10
 
 bench: $(STAMP)  ## the benchmarks, on servers that they start themselves (ONLY="spark-growth -- 1000000": one, with its arguments)
 	@echo "== benchmarks"; $(BIN)/python -m benchmarks $(ONLY)
+
+docs: $(STAMP)  ## build/site: the documentation as a site, to be opened from there; a dead link is an error
+	@$(BIN)/python -m tools.site
 
 dist: $(STAMP)  ## dist/: the wheels of the provider, and of the engine by itself
 	@echo "== wheels"; rm -rf dist; $(BIN)/python -m pip wheel --disable-pip-version-check --progress-bar off --quiet --no-deps --wheel-dir dist . ./tools/engine

@@ -1,4 +1,4 @@
-"""Writes ``docs/reference.md`` from the docstrings of what a DAG imports: ``python -m tools.reference``."""
+"""Writes ``docs/reference/dags.md`` from the docstrings of what a DAG imports: ``python -m tools.reference``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "dags.md"
 PACKAGE = "airflow_provider_pawnqueue"
 
 #: What the page tells of, in order: a heading, and what is imported from where.
@@ -44,7 +44,7 @@ _ROLE = re.compile(r":(?:class|meth|func|mod):`[~.]*(?:[\w.]+\.)?(\w+)`")
 HEAD = """# Reference
 
 What a DAG imports, with its arguments. Written by `python -m tools.reference` from the docstrings, which an editor
-shows too. How the parts play together is in [In Airflow](airflow.md).
+shows too. How the parts play together is in [In Airflow](../airflow.md).
 """
 
 

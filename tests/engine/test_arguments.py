@@ -201,11 +201,11 @@ async def test_both_queues_say_which_they_are() -> None:
         assert repr(twin) == "<SyncPawnQueue 'queues': conditional_write>"
 
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "misuse.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "misuse.md"
 
 
 async def test_the_page_has_what_is_said(ann: Process) -> None:
-    """Each misuse stands in the table of docs/misuse.md, with the sentence that answers it."""
+    """Each misuse stands in the table of docs/reference/misuse.md, with the sentence that answers it."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
     rows = []

@@ -1,4 +1,4 @@
-"""What does not hold where consumers of both libraries work on one topic (docs/pawn-queue.md).
+"""What does not hold where consumers of both libraries work on one topic (docs/how-to/pawn-queue.md).
 
 Theirs delete and overwrite leases without a condition. Nothing here is wanted; it is pinned, so that what the
 documentation says of it stays true.

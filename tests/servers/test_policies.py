@@ -1,4 +1,4 @@
-"""The policies of docs/iam.md, on a server that denies whatever they do not allow."""
+"""The policies of docs/how-to/iam.md, on a server that denies whatever they do not allow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.servers
 
-PAGE = Path(__file__).parents[2] / "docs" / "iam.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "iam.md"
 BUCKET = "my-queue-bucket"
 PREFIX = "team/queues/"
 BLOCK = re.compile(r"^```json policy=(?P<role>\w+)\n(?P<policy>.*?)^```", re.MULTILINE | re.DOTALL)
