@@ -33,7 +33,7 @@ OLD_TESTS := tests/compat tests/hooks tests/operators tests/sensors tests/trigge
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo venv peer lint test test-fast test-spark test-airflow test-compat test-full test-servers test-store sim bench dist constraints clean
+.PHONY: help demo venv peer lint test test-fast test-spark test-airflow test-compat test-full test-servers test-store sim bench dist release-check constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,9 +136,11 @@ sim: $(STAMP)  ## 100,000 schedules of the simulation, always new ones (COUNT=10
 bench: $(STAMP)  ## the benchmarks, on servers that they start themselves (ONLY="spark-growth -- 1000000": one, with its arguments)
 	@echo "== benchmarks"; $(BIN)/python -m benchmarks $(ONLY)
 
-dist: $(STAMP)  ## dist/: the wheels of the provider, and of the engine by itself
-	@echo "== wheels"; rm -rf dist; $(BIN)/python -m pip wheel --disable-pip-version-check --progress-bar off --quiet --no-deps --wheel-dir dist . ./tools/engine
-	@ls -l dist
+dist: $(STAMP)  ## dist/: sdist and wheel of the provider, and of the engine by itself, checked as an index checks them
+	@echo "== dist"; $(BIN)/python -m tools.release build dist
+
+release-check: $(STAMP)  ## whether version, tag, changelog and dist/ agree, before they are published
+	@$(BIN)/python -m tools.release check dist
 
 constraints:  ## constraints.txt anew: the newest versions that go together, from a fresh environment (FOR=compat: the other one)
 	@PYTHON="$(PYTHON)" tools/constraints.sh $(FOR)
