@@ -142,9 +142,11 @@ bench: $(STAMP)  ## the benchmarks, on servers that they start themselves (ONLY=
 docs: $(STAMP)  ## build/site: the documentation as a site, to be opened from there; a dead link is an error
 	@$(BIN)/python -m tools.site
 
-dist: $(STAMP)  ## dist/: the wheels of the provider, and of the engine by itself
-	@echo "== wheels"; rm -rf dist; $(BIN)/python -m pip wheel --disable-pip-version-check --progress-bar off --quiet --no-deps --wheel-dir dist . ./tools/engine
-	@ls -l dist
+dist: $(STAMP)  ## dist/: sdist and wheel of the provider, and of the engine by itself, checked as an index checks them
+	@echo "== dist"; $(BIN)/python -m tools.release build dist
+
+release-check: $(STAMP)  ## whether version, tag, changelog and dist/ agree, before they are published
+	@$(BIN)/python -m tools.release check dist
 
 constraints:  ## constraints.txt anew: the newest versions that go together, from a fresh environment (FOR=compat: the other one)
 	@PYTHON="$(PYTHON)" tools/constraints.sh $(FOR)

@@ -17,6 +17,7 @@ from hypothesis import settings as hypothesis_settings
 
 from airflow_provider_pawnqueue.engine import Settings
 from tests.support.wheels import Wheels, build
+from tools import release
 from tools.kit import servers
 
 if TYPE_CHECKING:
@@ -80,6 +81,14 @@ def ceph() -> Iterator[S3Server]:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
     """The wheels of both distributions, built from this tree."""
     return build(Path(__file__).parent.parent, tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what `make dist` builds from this tree: sdist and wheel of both distributions."""
+    folder = tmp_path_factory.mktemp("release") / "dist"
+    release.build(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

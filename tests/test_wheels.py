@@ -1,4 +1,4 @@
-"""The two distributions that one tree gives: the provider, and the engine by itself."""
+"""The two distributions that one tree gives: the provider, and the engine by itself; each as wheel and sdist."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import email
 import logging
 import re
+import tarfile
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ from zipfile import ZipFile
 
 import pytest
 
+import airflow_provider_pawnqueue
 from airflow_provider_pawnqueue.provider_info import get_provider_info
+from tools import release
 
 if TYPE_CHECKING:
     from tests.support.wheels import Wheels
@@ -98,6 +101,52 @@ def test_the_engines_wheel_is_no_provider(wheels: Wheels) -> None:
     assert not _part(wheels.engine, "entry_points.txt")
     assert metadata[0]["Version"] == metadata[1]["Version"]
     assert licences == [(TOP / "LICENSE").read_text()] * 2
+
+
+@pytest.mark.slow
+def test_the_providers_wheel_has_the_package_and_no_more(wheels: Wheels) -> None:
+    """It has every file of the two folders, ``py.typed`` among them, and nothing of tests, tools or examples."""
+    files = set(_files(wheels.provider))
+
+    assert files == {
+        str(path.relative_to(TOP))
+        for folder in (PACKAGE, "pyspark_pawnqueue")
+        for path in (TOP / folder).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert f"{PACKAGE}/py.typed" in files
+
+
+@pytest.mark.slow
+def test_make_dist_builds_what_the_tree_has(dist: Path, wheels: Wheels) -> None:
+    """There are four files, of one version; the wheels, which were built from the sdists, are as from the tree itself.
+
+    That `twine check --strict` has nothing to say of them is a part of building them.
+    """
+    assert {path.name for path in dist.iterdir()} == release.file_names(airflow_provider_pawnqueue.__version__)
+    for wheel in (wheels.provider, wheels.engine):
+        with ZipFile(wheel) as ours, ZipFile(dist / wheel.name) as theirs:
+            assert {each: theirs.read(each) for each in theirs.namelist()} == {
+                each: ours.read(each) for each in ours.namelist()
+            }
+
+
+@pytest.mark.slow
+def test_the_providers_sdist_has_what_it_takes_to_test_and_build_it(dist: Path) -> None:
+    """It has all of the tree that is the project's, but what only a clone has; and of nothing else."""
+    with tarfile.open(next(dist.glob(f"{PACKAGE}-*.tar.gz"))) as archive:
+        files = {member.name.partition("/")[2]: member for member in archive.getmembers()}
+    tops = {name.partition("/")[0] for name in files}
+    listed = set(
+        tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["sdist"][
+            "only-include"
+        ]
+    )
+
+    assert tops == listed | {"PKG-INFO", ".gitignore"}
+    assert {path.name for path in TOP.glob("*.*") if path.suffix in {".md", ".yaml", ".toml", ".txt"}} <= tops
+    assert "tools/engine/hatch_build.py" in files
+    assert not [name for name, member in files.items() if not member.isfile() or name.endswith(".pyc")]
 
 
 def test_the_engine_asks_for_what_the_provider_asks_for() -> None:

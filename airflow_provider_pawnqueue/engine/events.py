@@ -23,9 +23,26 @@ SHOWN, LONGEST = 5, 200
 NO_COROUTINE = "for an async one, let a plain one put the event into an asyncio.Queue."
 
 
+class _OneLine(logging.Filter):
+    """Writes out what would begin a line or steer a terminal: keys, ids and names are written by others."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record where it has to be, and let every one pass."""
+        text = record.getMessage()
+        if not text.isprintable():
+            record.msg = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+            record.args = None
+        return True
+
+
+_ONE_LINE = _OneLine()
+
+
 def logger_of(subject: Subject) -> logging.Logger:
-    """Return the logger of a subject."""
-    return logging.getLogger(f"pawnqueue.{subject}")
+    """Return the logger of a subject, of which each message is one line."""
+    logger = logging.getLogger(f"pawnqueue.{subject}")
+    logger.addFilter(_ONE_LINE)  # once, however often it is asked for
+    return logger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from airflow_provider_pawnqueue.engine import size_hint
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError
@@ -13,6 +13,10 @@ from airflow_provider_pawnqueue.engine.names import ClaimStem, MessageId
 
 #: The newest format of a body that this version reads, and the one that it writes. 0 stands for a body of pawn-queue's.
 FORMAT = 1
+
+#: A text that becomes the last part of a key. A slash in it would lead to another folder, or out of the topic, with the
+#: rights of whoever reads the record: such a record is garbage.
+Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^/]*$")]
 
 
 class UnreadableRecordError(ValueError):
@@ -161,7 +165,7 @@ class Member(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str  # of its key below messages/
+    name: Name  # of its key below messages/
     size: int = 0  # of its body, as a LIST has told it; 0: nobody knows
     deliveries: int = 1  # how often it was handed out, this time included
     reason: str = ""  # given when it was last given back, and the error beside it
@@ -193,7 +197,7 @@ class ClaimRecord(Record):
 
     what: ClassVar[str] = "claim record"
 
-    claim_id: str
+    claim_id: Name
     generation: int = 0
     owner: str = ""
     consumer: str = ""
@@ -204,7 +208,7 @@ class ClaimRecord(Record):
     session_until: float | None = None  # None: a record from before sessions had a time of their own
     ttl: float = 0.0  # what was left of its time when it was written: the record's size tells it
     lasts: float = 0.0  # what a renewal gives it
-    members: dict[str, Member] = {}
+    members: dict[Name, Member] = {}
     settled: dict[str, Decision] = {}
 
     @property
@@ -248,7 +252,7 @@ class StagedObject(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str  # of its key below the write's folder
+    name: Name  # of its key below the write's folder
     size: int
     count: int  # of the messages in it
 
@@ -262,7 +266,7 @@ class WriteRecord(Record):
 
     what: ClassVar[str] = "write record"
 
-    write_id: str
+    write_id: Name
     state: Literal["begun", "done", "dropped"] = "begun"
     created_at: float = 0.0
     until: float = 0.0  # for so long who wrote this is trusted to go on with it
@@ -273,7 +277,7 @@ class WriteRecord(Record):
     published: int = 0  # of those from the first on, how many are known to be in the topic
     begun: int = 0  # those behind them, up to here, may be
     objects: list[StagedObject] = []
-    dropped: list[str] = []  # the names of objects that no commit may rely on
+    dropped: list[Name] = []  # the names of objects that no commit may rely on
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""
@@ -295,10 +299,10 @@ class Lease(Record):
     state: Literal["held", "released", "moving"] = "held"
     until: float = 0.0
     ttl: float = 0.0
-    key: str = ""  # the message's name
+    key: Name = ""  # the message's name
     claim: str = ""  # the stem of its record; none for a lease of pawn-queue's
     deliveries: int = 0  # held: how often it was handed out if it is handed out by this lease; released: so far
-    source: str = ""  # moving: the dead letter's uuid
+    source: Name = ""  # moving: the dead letter's uuid
     reason: str = ""  # released: given with it, and the error beside it
     error: str = ""
 

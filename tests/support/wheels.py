@@ -1,4 +1,4 @@
-"""The wheels as `make dist` builds them."""
+"""The wheels, built from the tree itself (`make dist` builds them from the sdists), and pip."""
 
 from __future__ import annotations
 

@@ -1,0 +1,187 @@
+"""What somebody who may write to the bucket can do to those who consume from it, and what not: SECURITY.md."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import airflow_provider_pawnqueue
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Lease, UnreadableRecordError, WriteRecord
+from tests.engine.virtual import TOPIC, Process, World, numbered, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PACKAGE = Path(airflow_provider_pawnqueue.__file__).parent
+STAMP = "20261118T000000_000000"
+OTHER = "11111111-2222-4333-8444-555555555555"
+STRANGE = "../../victim/messages/x.json"
+
+
+def held(name: str, **fields: Any) -> Mapping[str, Any]:
+    """Return a lease that is long over, of a claim that has a record."""
+    return {"v": 1, "state": "held", "until": 1.0, "ttl": 1.0, "key": name, "claim": "forged.0", **fields}
+
+
+def decided(uuid: str, name: str, how: str) -> Mapping[str, Any]:
+    """Return a record that says what was decided of a message."""
+    member = {uuid: {"name": name}}
+    return {"v": 1, "claim_id": "forged", "state": "expired", "members": member, "settled": {uuid: {"how": how}}}
+
+
+OUT_OF_THE_FOLDER = {
+    "a member's name": (ClaimRecord, {"claim_id": "c", "members": {OTHER: {"name": STRANGE}}}),
+    "a member's uuid": (ClaimRecord, {"claim_id": "c", "members": {STRANGE: {"name": "x.json"}}}),
+    "a claim's id": (ClaimRecord, {"claim_id": STRANGE}),
+    "a write's id": (WriteRecord, {"write_id": STRANGE}),
+    "a staged object": (WriteRecord, {"write_id": "w", "objects": [{"name": STRANGE, "size": 1, "count": 1}]}),
+    "a dropped object": (WriteRecord, {"write_id": "w", "dropped": [STRANGE]}),
+    "a lease's message": (Lease, {"key": STRANGE}),
+    "a dead letter's uuid": (Lease, {"state": "moving", "source": STRANGE}),
+}
+
+
+@pytest.mark.parametrize(("kind", "body"), OUT_OF_THE_FOLDER.values(), ids=OUT_OF_THE_FOLDER)
+def test_a_record_that_names_another_folder_is_garbage(
+    kind: type[ClaimRecord | WriteRecord | Lease], body: Mapping[str, Any]
+) -> None:
+    """What a record names becomes the last part of a key: with a slash it would be another topic's."""
+    with pytest.raises(UnreadableRecordError):
+        kind.decode(json.dumps(body).encode(), "some/key")
+
+
+@pytest.mark.parametrize("how", ["acked", "dead", "released"])
+async def test_a_forged_record_reaches_no_other_topic(world: World, ann: Process, how: str) -> None:
+    """Consumers and janitors, who may write to all topics, send no request that leaves the record's own."""
+    world.topic("victim")
+    [victim] = world.fill([{"id": OTHER, "payload": {}}], topic="victim")
+    [name] = world.bucket.below("messages/", topic="victim")
+    before = {key: found for key, found in world.bucket.snapshot().items() if key.startswith("victim/")}
+    [uuid] = world.fill([{"id": OTHER, "payload": {"n": 0}}])
+    strange = f"../../victim/messages/{name}"
+    world.bucket.plant(layout.lease(TOPIC, uuid), held(strange))
+    world.bucket.plant(layout.claim(TOPIC, "forged.0"), decided(uuid, strange, how))
+    world.bucket.plant(
+        layout.lease(TOPIC, victim), {"v": 1, "state": "moving", "until": 1.0, "key": strange, "source": strange}
+    )
+    await world.later(600)
+
+    assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]
+    await ann.queue.sweep(TOPIC)
+
+    assert {key: found for key, found in world.bucket.snapshot().items() if key.startswith("victim/")} == before
+    assert [key for _, key in ann.client.requests if ".." in key] == []
+
+
+async def test_a_forged_record_deletes_messages_of_its_topic(world: World, ann: Process) -> None:
+    """Who may write claims and leases can have messages removed, as others carry out what a record has decided."""
+    [uuid] = world.fill([{"id": OTHER, "payload": {"n": 0}}])
+    [name] = world.bucket.below("messages/")
+    world.bucket.plant(layout.lease(TOPIC, uuid), held(name))
+    world.bucket.plant(layout.claim(TOPIC, "forged.0"), decided(uuid, name, "acked"))
+    await world.later(600)
+
+    assert not await ann.queue.claim(TOPIC, "c", wait=5)
+    assert world.bucket.below("messages/") == []
+
+
+async def test_a_forged_lease_keeps_a_message_until_it_is_deleted(world: World, ann: Process) -> None:
+    """It holds for as long as it says, be it a century; the message itself is untouched, and others are delivered."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    first, _ = world.bucket.below("messages/")
+    parsed = layout.parse_message(first)
+    assert parsed is not None
+    key = layout.lease(TOPIC, parsed.uuid)
+    world.bucket.plant(key, held(first, until=world.clock.server() + 100 * 365 * 86400))
+    await world.later()
+
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=9)
+    assert numbers(claim) == [1]
+    await ann.queue.ack(claim)
+    world.bucket.remove(key)
+    await world.later()
+    assert numbers(await ann.queue.claim(TOPIC, "c", max_messages=9)) == [0]
+
+
+async def test_a_copy_of_a_message_is_delivered_again(world: World, ann: Process) -> None:
+    """Nothing is signed: what was acked can be put back, under its id or any other, from any producer."""
+    [published] = await ann.queue.publish(TOPIC, numbered(1), producer="shop")
+    [name] = world.bucket.below("messages/")
+    body = world.bucket.body(layout.message(TOPIC, name))
+    await ann.queue.ack(await ann.queue.claim(TOPIC, "c"))
+    world.bucket.plant(layout.message(TOPIC, f"{STAMP}-{OTHER}.json"), body)
+    world.fill([{**json.loads(body), "producer_id": "who I like to be"}])
+
+    again = await ann.queue.claim(TOPIC, "c", max_messages=9)
+    assert again.ids == [published, published]
+    assert "who I like to be" in {message.producer_id for message in again}
+
+
+@pytest.mark.parametrize("depth", [65, 300, 700, 900, 950, 980, 1000, 10_000])
+async def test_nesting_past_the_limit_stops_nobody(world: World, ann: Process, depth: int) -> None:
+    """A payload that is nested more deeply than may be published is delivered, or buried; those around it come."""
+    deep = '{"id": "x", "payload": {"n": 0, "deep": ' + "[" * depth + "]" * depth + "}}"
+    world.fill([deep])
+    await ann.queue.publish(TOPIC, numbered(1, 1))
+    await world.later(1)
+
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=9)
+    assert numbers(claim)[-1] == 1
+    await ann.queue.nack(claim, reason="looked at")
+    await ann.queue.dead_letters(TOPIC)
+    await ann.queue.sweep(TOPIC)
+    assert world.bucket.below("messages/") == []
+
+
+async def test_what_others_wrote_makes_no_lines_in_the_log(
+    world: World, ann: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Line breaks and terminal sequences in keys, ids, reasons and names of consumers are written out."""
+    caplog.set_level(logging.DEBUG)
+    evil = "x\n2026-11-18 root logged in \x1b[2J"
+    [uuid, other] = world.fill([{"id": evil, "payload": {}, "producer_id": evil}, "bad" + evil])
+    for unit, name in zip([uuid, other], world.bucket.below("messages/"), strict=True):
+        world.bucket.plant(layout.lease(TOPIC, unit), held(name, consumer_id=evil, reason=evil, error=evil))
+    record = {"v": 1, "claim_id": "forged", "owner": evil, "consumer": evil, "session": evil, "until": 1.0}
+    world.bucket.plant(layout.claim(TOPIC, "forged.0"), {**record, "members": {}})
+    world.bucket.plant(f"{TOPIC}/messages/{evil}", "a key")
+    world.bucket.plant(f"{TOPIC}/claims/{evil}", "a key")
+    await world.later(600)
+
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=9)
+    await ann.queue.nack(claim, reason=evil, error=evil)
+    await ann.queue.dead_letters(TOPIC)
+    await ann.queue.sweep(TOPIC)
+    told = [record.getMessage() for record in caplog.records]
+    assert told
+    assert [line for line in told if not line.isprintable()] == []
+
+
+#: What makes an object, or a program, of text or bytes; of the modules, whatever of them is imported.
+EXECUTES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "eval", "exec", "compile", "__import__"}
+#: Its own exceptions, from bytes that it has made on the same line.
+OF_ITS_OWN = {("engine/errors.py", "pickle")}
+
+
+def test_no_payload_is_ever_executed() -> None:
+    """No file of the package imports what unpickles, or calls what evaluates; and its YAML loader is a safe one."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Import():
+                    names |= {each.name.partition(".")[0] for each in node.names}
+                case ast.ImportFrom(module=str(module)):
+                    names.add(module.partition(".")[0])
+                case ast.Call(func=ast.Name(id=name)):
+                    names.add(name)
+        found |= {(str(path.relative_to(PACKAGE)), name) for name in names & EXECUTES}
+    assert found == OF_ITS_OWN
+    assert "class Loader(yaml.SafeLoader)" in (PACKAGE / "engine/settings/yaml_file.py").read_text()
