@@ -125,7 +125,7 @@ def test_the_tests_of_a_page_pass(block: Block, tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.body)
     (tmp_path / "test_page.py").write_text(block.body)
-    # Where a page has a project of its own, with DAGs that run, what Airflow's libraries warn of each other is not ours.
+    # In a project with DAGs that run, Airflow's libraries warn of each other: that is not ours.
     (tmp_path / "pytest.ini").write_text(PYTEST + ("" if files else "filterwarnings = error\n"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pytest.ini", "test_page.py"],
