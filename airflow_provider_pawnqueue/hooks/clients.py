@@ -58,6 +58,14 @@ class Clients:
         """Have the queue at an address be kept in a store of the caller's: a user's own tests run on a MemoryStore."""
         self._stores[address] = store
 
+    def take_away(self, address: Address) -> None:
+        """Close the queue at an address, which is kept in the caller's store no longer."""
+        self._stores.pop(address, None)
+        queue = self._queues.pop(address, None)
+        if queue is not None:
+            SESSIONS.rest(queue)
+            queue.close(keep_claims=True)
+
     def close(self) -> None:
         """Close them all. What is not settled is left to whoever comes by its claim's id, who need not wait."""
         if self._pid != os.getpid():
@@ -79,13 +87,19 @@ class Clients:
         _before_the_threads_end(self.close)
 
     def forget(self) -> None:
-        """Forget a lock that another thread of the parent may have held at the moment of the fork."""
+        """Forget a lock that another thread of the parent may have held at the moment of the fork.
+
+        And the stores: what is published into a copy of the parent's memory, nobody gets.
+        """
         self._lock = threading.Lock()
+        self._stores = {}
 
 
 def opened(address: Address, store: Store | None = None) -> SyncPawnQueue:
     """Open a queue; who calls closes it."""
     session = None
+    if store is None:
+        _check_is_somewhere(address)
     if store is None and address.aws_conn_id:
         session = _session(address.aws_conn_id, address.settings.s3.region_name)
     return SyncPawnQueue.open(address.settings, store=store, session=session, on_event=telemetry.record)
@@ -97,6 +111,7 @@ def settings_for_others(address: Address) -> Settings:
     The keys of an AWS connection that is borrowed are in them, as they are now: temporary ones end when they end. Where
     it has none, and the machine itself has an identity (its role, its environment), that program finds it too.
     """
+    _check_is_somewhere(address)
     if not address.aws_conn_id:
         return address.settings
     credentials = _session(address.aws_conn_id, address.settings.s3.region_name).get_credentials()
@@ -114,6 +129,20 @@ def settings_for_others(address: Address) -> Settings:
         )
     hide(found)
     return address.settings.model_copy(update=nested_by_path(found))
+
+
+#: So ends the address of a queue in the memory of a process, which :mod:`airflow_provider_pawnqueue.testing` makes.
+#: No host is ever called so (RFC 2606).
+IN_MEMORY: Final = ".memory.invalid"
+
+
+def _check_is_somewhere(address: Address) -> None:
+    if (address.settings.s3.endpoint_url or "").endswith(IN_MEMORY):
+        raise ConfigError(
+            "This queue is in the memory of the process that made it (memory_queue), and of no other: let the task run "
+            "in that process, as dag.test() does without use_executor; or use a store that is a server.",
+            operation="open",
+        )
 
 
 #: What boto3 calls identities that every program on a machine finds by itself, and that renew themselves.

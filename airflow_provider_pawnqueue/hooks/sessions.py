@@ -214,11 +214,12 @@ class Sessions:
                 if self._held.get(_key(*key)) is session:
                     del self._held[_key(*key)]
 
-    def rest(self) -> None:
-        """Keep none of them any longer, as this process ends; its queues leave the claims when they are closed."""
+    def rest(self, queue: SyncPawnQueue | None = None) -> None:
+        """Keep none of them any longer, as this process ends, or this queue; queues leave the claims when closed."""
         for session in list(self._held.values()):
-            session.rest()
-            session.wait()
+            if queue is None or session.queue is queue:
+                session.rest()
+                session.wait()
 
     def forget(self) -> None:
         """Forget locks that other threads of the parent may have held at the moment of the fork."""

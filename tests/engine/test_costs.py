@@ -103,3 +103,18 @@ async def test_looking_less_often(world: World) -> None:
     consumer = await world.process(polling={"interval_seconds": 30})
     [told] = re.findall(r"from 5 to 30, and waiting costs (\d\.\d\d)", PAGE)
     assert float(told) == pytest.approx(await _a_month(world, consumer, 3600, _wait), abs=0.06)
+
+
+async def test_a_janitors_round(world: World) -> None:
+    """What a round costs that finds nothing to do, and the janitor's look at how the topic stands, as its page says."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "janitor.md").read_text()
+    janitor = await world.process()
+    await janitor.queue.sweep(TOPIC)  # who has just begun makes a few requests more
+    with janitor.client.counting() as counted:
+        await janitor.queue.sweep(TOPIC)
+        await janitor.queue.stats(TOPIC)
+    assert (counted["LIST"], counted["PUT"]) == (10, 1)
+    assert "ten LISTs and a PUT" in page
+    rounds = MONTH / 60 / 1e6
+    assert f"{10 * rounds * dollars(counted):.0f} dollars a month where they are swept every\nminute" in page
+    assert f"and {2 * rounds * dollars(counted):.0f} where it is every five minutes" in page

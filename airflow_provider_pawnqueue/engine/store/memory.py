@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -25,11 +26,12 @@ PAGE = 1000
 
 
 class MemoryStore:
-    """One bucket of this process. Every call is atomic, as nothing is awaited inside it."""
+    """One bucket of this process, for queues in any of its threads. Every call is atomic."""
 
     def __init__(self) -> None:
         self._objects: dict[str, StoredObject] = {}
         self._versions = itertools.count(1)
+        self._lock = threading.Lock()  # nothing is awaited with it in hand
 
     async def get(self, key: str) -> StoredObject | None:
         """See :class:`~.port.Store`."""
@@ -52,8 +54,9 @@ class MemoryStore:
         """See :class:`~.port.Store`."""
         while True:
             await _yield()
-            keys = sorted(key for key in self._objects if key.startswith(folder) and key > start_after)
-            page = [self._objects[key].info for key in keys[:PAGE]]
+            with self._lock:
+                keys = sorted(key for key in self._objects if key.startswith(folder) and key > start_after)
+                page = [self._objects[key].info for key in keys[:PAGE]]
             if page:
                 yield page
             if len(keys) <= PAGE:
@@ -63,32 +66,36 @@ class MemoryStore:
     async def folders(self, folder: str = "") -> list[str]:
         """See :class:`~.port.Store`."""
         await _yield()
-        rests = (key[len(folder) :] for key in self._objects if key.startswith(folder))
+        with self._lock:
+            rests = [key[len(folder) :] for key in self._objects if key.startswith(folder)]
         return sorted({f"{folder}{rest.partition('/')[0]}/" for rest in rests if "/" in rest})
 
     async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
         """See :class:`~.port.Store`."""
         await _yield()
-        found = self._objects.get(key)
-        if expect is Expect.NOTHING and found is not None:
-            return Refused(Refusal.CONDITION)
-        if isinstance(expect, str) and (found is None or found.info.version.strip('"') != expect.strip('"')):
-            return Refused(Refusal.CONDITION)
-        return Done(self._write(key, body))
+        with self._lock:
+            found = self._objects.get(key)
+            if expect is Expect.NOTHING and found is not None:
+                return Refused(Refusal.CONDITION)
+            if isinstance(expect, str) and (found is None or found.info.version.strip('"') != expect.strip('"')):
+                return Refused(Refusal.CONDITION)
+            return Done(self._write(key, body))
 
     async def copy(self, source: str, target: str) -> Outcome:
         """See :class:`~.port.Store`."""
         await _yield()
-        found = self._objects.get(source)
-        if found is None:
-            return Refused(Refusal.MISSING)
-        return Done(self._write(target, found.body))
+        with self._lock:
+            found = self._objects.get(source)
+            if found is None:
+                return Refused(Refusal.MISSING)
+            return Done(self._write(target, found.body))
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """See :class:`~.port.Store`."""
         await _yield()
-        for key in keys:
-            self._objects.pop(key, None)
+        with self._lock:
+            for key in keys:
+                self._objects.pop(key, None)
         return {}
 
     async def aclose(self) -> None:
