@@ -65,9 +65,10 @@ def _hint(size: int, last_modified: datetime, names: Mapping[int, str]) -> SizeH
     state, magnitude = divmod(size % _MODULUS, _MAGNITUDES)
     if state not in names:
         return None
-    written = last_modified.timestamp()
     if magnitude == 0:
-        return SizeHint(names[state], written, written)
+        # It was over when it was written: by what the reader takes for the store's time, that may be still to come.
+        return SizeHint(names[state], 0.0, 0.0)
+    written = last_modified.timestamp()
     # Magnitude 1 stands for everything up to two seconds.
     least = 2.0 ** (magnitude - 1) if magnitude > 1 else 0.0
     longest = math.inf if magnitude == _MAGNITUDES - 1 else written + 1 + 2.0**magnitude

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError
+from airflow_provider_pawnqueue.engine import ClaimBusyError, PawnQueue
 from tests.engine.virtual import TOPIC, Process, World, numbered, numbers
+from tools.kit.stores import Answer, CarryOut, HookedStore, Request
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
 #: What a cancelled claim may be doing: the request at which it is cancelled, in order.
 MOMENTS = [
@@ -121,3 +129,22 @@ async def test_closing_does_not_wait_for_a_store_that_is_silent(world: World, an
     started = world.clock.elapsed()
     await ann.queue.aclose()
     assert world.clock.elapsed() - started < 40
+
+
+async def test_what_one_gave_back_oneself_is_there_at_once() -> None:
+    """By the dates of a listing it may still be to come, as the store's time is known to half a second at best."""
+
+    async def dated(request: Request, carry_out: CarryOut) -> Answer:
+        answer = await carry_out()
+        if request.call != "pages" or answer is None:
+            return answer
+        page = cast("Sequence[ObjectInfo]", answer)
+        return [replace(info, last_modified=info.last_modified + timedelta(seconds=1)) for info in page]
+
+    async with PawnQueue.open(store=HookedStore(hook=dated)) as queue:
+        await queue.create_topic(TOPIC)
+        await queue.publish(TOPIC, numbered(13))
+        claim = await queue.claim(TOPIC, "c", max_messages=100)
+        await queue.nack(claim, requeue=True)
+        await queue.publish(TOPIC, numbered(2))
+        assert len(await queue.claim(TOPIC, "c", max_messages=100)) == 15
