@@ -43,10 +43,8 @@ def left_of(queue: SyncPawnQueue, topic: str) -> dict[str, int]:
 def judge(queue: SyncPawnQueue, topic: str, out: Path, good: int) -> None:
     """Judge: each good order is there once, in the sums too; the bad ones are dead, with reasons; no more is left."""
     found = written(out, "orders", "order_id")
-    missing, more = Counter(range(good)) - found, found - Counter(range(good))
-    assert not missing and not more, (
-        f"missing {sorted(missing)}, too often {sorted(more)}, left {left_of(queue, topic)}"
-    )
+    wrong = {"missing": sorted(Counter(range(good)) - found), "too often": sorted(found - Counter(range(good)))}
+    assert not any(wrong.values()), f"{wrong}, left of the topic: {left_of(queue, topic)}"
     assert sum(written(out, "by_item", "quantity").elements()) == sum(1 + n % 4 for n in range(good))
     letters = queue.dead_letters(topic)
     said = [f"{letter.reason}: {letter.error}" for letter in letters]
