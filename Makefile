@@ -14,8 +14,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # It is written when everything is installed, and never before: an interrupted `make venv` begins again.
 STAMP := $(VENV)/.installed
-# Of what pip says, one line a package is enough; errors and warnings pass.
-PIP_LINES := awk '!/^(Requirement already satisfied| +(Downloading|Using cached) )/ {print; fflush()}'
+# Of what pip says: a line a package, counted, and what it is at when that takes long; errors and warnings pass.
+PIP_LINES := awk '/^Collecting / {printf "   %3d  %s\n", ++n, $$2; fflush(); next} \
+	/^Installing collected packages/ {printf "   now unpacking them (half a minute, or more)\n"; fflush(); next} \
+	!/^(Requirement already satisfied|Successfully installed| )/ {print; fflush()}'
 PYTEST := $(BIN)/python -m pytest
 
 # The published library, beside which the tests run ours. Its dependencies and ours exclude each other.

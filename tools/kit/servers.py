@@ -125,8 +125,10 @@ def seaweedfs() -> Iterator[S3Server]:
         f"-metricsPort={metrics_port}",
     ]
     metrics = f"http://{HOST}:{metrics_port}/metrics"
-    server = S3Server("seaweedfs", f"http://{HOST}:{ports['s3']}", ACCESS_KEY, SECRET_KEY, metrics=metrics)
-    env = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    # A secret of its own: tests look for it in places where it must not be, and must not find another run's there.
+    secret = SECRET_KEY + uuid.uuid4().hex
+    server = S3Server("seaweedfs", f"http://{HOST}:{ports['s3']}", ACCESS_KEY, secret, metrics=metrics)
+    env = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": secret}
     with ServerProcess(command, env=env, ready=lambda: answers(server.endpoint), grace=_SEAWEEDFS_GRACE_SECONDS):
         yield server
 
