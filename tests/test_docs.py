@@ -28,7 +28,7 @@ LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 
 #: What the first word behind a fence may be. Only Python runs here; the policies are tried in tests/servers.
-KINDS = {"console", "json", "python", "text", "toml", "yaml"}
+KINDS = {"console", "json", "python", "sh", "text", "toml", "yaml"}
 
 #: What stands before the name of a file that a page's tests need.
 FILE = "python file="

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FRONT = "index"
 KINDS: dict[str, list[str]] = {
+    "Begin": ["quickstart"],
     "How to": ["airflow", "spark", "faq", "how-to/*"],
     "Explanation": ["protocol", "architecture"],
     "Reference": ["reference/*"],
