@@ -237,3 +237,16 @@ def test_no_payload_is_ever_executed() -> None:
         found |= {(str(path.relative_to(PACKAGE)), name) for name in names & EXECUTES}
     assert found == OF_ITS_OWN
     assert "class Loader(yaml.SafeLoader)" in (PACKAGE / "engine/settings/yaml_file.py").read_text()
+
+
+async def test_a_dead_letter_is_overwritten_by_one_under_its_uuid(world: World, ann: Process) -> None:
+    """Who may publish, and knows the uuid of a dead letter, can have it replaced by another one that is buried."""
+    [victim] = await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), reason="wrong")
+    assert len(await ann.queue.dead_letters(TOPIC)) == 1
+    world.bucket.plant(layout.message(TOPIC, f"{STAMP}-{victim}.json"), "no message")
+    await world.later(60)
+
+    assert not await ann.queue.claim(TOPIC, "c")
+    [letter] = await ann.queue.dead_letters(TOPIC)
+    assert (letter.id, letter.message) == (victim, None)
