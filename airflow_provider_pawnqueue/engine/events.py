@@ -20,6 +20,8 @@ Subject: TypeAlias = Literal["queue", "topics", "publish", "claims", "dead_lette
 
 #: So many ids are named in a line of the log, and so much of a reason.
 SHOWN, LONGEST = 5, 200
+#: Of a line of the log: ids are of any length.
+LONGEST_LINE = 4000
 NO_COROUTINE = "for an async one, let a plain one put the event into an asyncio.Queue."
 
 
@@ -29,8 +31,9 @@ class _OneLine(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record where it has to be, and let every one pass."""
         text = record.getMessage()
-        if not text.isprintable():
-            record.msg = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        if len(text) > LONGEST_LINE or not text.isprintable():
+            shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"
+            record.msg = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
             record.args = None
         return True
 

@@ -123,6 +123,58 @@ async def test_a_copy_of_a_message_is_delivered_again(world: World, ann: Process
     assert "who I like to be" in {message.producer_id for message in again}
 
 
+async def test_two_messages_under_one_uuid_are_both_delivered(world: World, ann: Process) -> None:
+    """A uuid is its publisher's to choose: one that is there already costs neither message its delivery."""
+    for number, stamp in enumerate((STAMP, STAMP.replace("2026", "0001"))):
+        body = {"id": OTHER, "payload": {"n": number}}
+        world.bucket.plant(layout.message(TOPIC, f"{stamp}-{OTHER}.json"), json.dumps(body))
+    seen = []
+    while claim := await ann.queue.claim(TOPIC, "c", max_messages=9):
+        seen += numbers(claim)
+        await ann.queue.ack(claim)
+        await world.later(60)
+    assert sorted(seen) == [0, 1]
+
+
+STRANGE_FIELDS: dict[str, Mapping[str, Any]] = {
+    "an id that is empty": {"id": ""},
+    "an id that is long": {"id": "x" * 1_000_000},
+    "an id of another message": {"id": OTHER},
+    "no time": {"created_at": "yesterday"},
+    "a time past all": {"created_at": "99999-01-01T00:00:00+00:00"},
+    "a time before all": {"created_at": "0001-01-01T00:00:00+23:59"},
+    "a format before the first": {"v": -5},
+    "a format that is a switch": {"v": True},
+    "a huge priority": {"priority": 10**4000},
+    "many headers": {"headers": {f"h{number}": "x" for number in range(20_000)}},
+    "another topic": {"topic": "../victim"},
+    "fields of Python's": {"__class__": "x", "model_config": {}, "payload": {"__proto__": 1, "n": 0}},
+}
+
+
+@pytest.mark.parametrize("fields", STRANGE_FIELDS.values(), ids=STRANGE_FIELDS)
+async def test_strange_fields_stop_nobody(
+    world: World, ann: Process, caplog: pytest.LogCaptureFixture, fields: Mapping[str, Any]
+) -> None:
+    """A message whose fields are what nobody publishes is delivered or buried, shown and redriven like any other."""
+    caplog.set_level(logging.DEBUG)
+    world.fill([{"id": OTHER, "payload": {"n": 0}, **fields}])
+    await ann.queue.publish(TOPIC, numbered(1, 1))
+    await world.later(1)
+    assert len(await ann.queue.peek(TOPIC)) >= 1
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=9)
+    assert numbers(claim)[-1] == 1
+    for message in claim:
+        assert message.created_at.tzinfo
+    await ann.queue.nack(claim, reason="looked at")
+    await ann.queue.dead_letters(TOPIC)
+    await ann.queue.redrive(TOPIC)
+    await ann.queue.sweep(TOPIC)
+    await world.later(60)
+    assert numbers(await ann.queue.claim(TOPIC, "c", max_messages=9))[-1] == 1
+    assert max(len(record.getMessage()) for record in caplog.records) < 5_000
+
+
 @pytest.mark.parametrize("depth", [65, 300, 700, 900, 950, 980, 1000, 10_000])
 async def test_nesting_past_the_limit_stops_nobody(world: World, ann: Process, depth: int) -> None:
     """A payload that is nested more deeply than may be published is delivered, or buried; those around it come."""
@@ -185,3 +237,16 @@ def test_no_payload_is_ever_executed() -> None:
         found |= {(str(path.relative_to(PACKAGE)), name) for name in names & EXECUTES}
     assert found == OF_ITS_OWN
     assert "class Loader(yaml.SafeLoader)" in (PACKAGE / "engine/settings/yaml_file.py").read_text()
+
+
+async def test_a_dead_letter_is_overwritten_by_one_under_its_uuid(world: World, ann: Process) -> None:
+    """Who may publish, and knows the uuid of a dead letter, can have it replaced by another one that is buried."""
+    [victim] = await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), reason="wrong")
+    assert len(await ann.queue.dead_letters(TOPIC)) == 1
+    world.bucket.plant(layout.message(TOPIC, f"{STAMP}-{victim}.json"), "no message")
+    await world.later(60)
+
+    assert not await ann.queue.claim(TOPIC, "c")
+    [letter] = await ann.queue.dead_letters(TOPIC)
+    assert (letter.id, letter.message) == (victim, None)

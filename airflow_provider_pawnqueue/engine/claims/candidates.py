@@ -144,6 +144,9 @@ class Finder:
         except BaseException:
             self._view = None  # it broke off in the middle: what it has passed by is looked at again
             raise
+        # One lease is for one message: another one under its uuid, as only a stranger would publish, comes after it.
+        first = {candidate.uuid: candidate for candidate in reversed(found)}
+        found = [candidate for candidate in found if first[candidate.uuid] is candidate]
         view.shelf = [*found[most:], *view.shelf]  # something may have been taken back meanwhile
         return found[:most]
 
