@@ -181,3 +181,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         if fragment:
             titles = HEADING.finditer(FENCE.sub("", other.read_text()))
             assert fragment in {anchor(title["title"]) for title in titles}, target
+
+
+NAMED = re.compile(r"\[`(?P<test>test_\w+)`\]\((?P<path>[^)\s]+)\)")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if NAMED.search(page.read_text())], ids=name)
+def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+    """What is said to show something is a test, in the file that the link leads to."""
+    for found in NAMED.finditer(page.read_text()):
+        assert f"def {found['test']}(" in (page.parent / found["path"]).read_text(), found["test"]

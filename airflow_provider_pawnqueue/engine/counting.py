@@ -21,9 +21,13 @@ class Stats:
     """A topic in numbers, from LISTs alone."""
 
     pending: int
+    """Messages that could be claimed now."""
     in_flight: int
+    """Messages that claims have."""
     delayed: int
+    """Messages that were given back with a delay which is not over."""
     dead: int
+    """Dead letters."""
     oldest_age_seconds: float | None
     """How long ago the oldest message that is in the topic was published; None where there is none."""
 

@@ -31,15 +31,23 @@ class DeadLetter:
     id: str
     """Under which it is kept: what ``redrive`` takes."""
     topic: str
+    """The topic that it was in."""
     buried_at: datetime
+    """When it became a dead letter."""
     reason: str = ""
+    """Why, in the words of who buried it."""
     error: str = ""
+    """Details, where some were given."""
     deliveries: int = 0
+    """How often it had been handed out."""
     consumer: str = ""
+    """Who had it last, by name."""
     claim: str = ""
+    """The claim that had it last."""
     given_reason: str = ""
     """Where it was given back before it was buried: with which reason, the last time, and which error."""
     given_error: str = ""
+    """The error of that time."""
     message: Message | None = None
     """The message itself, unless it was not asked for, or cannot be read."""
     fault: str = ""
@@ -51,6 +59,7 @@ class DeadLetterPage:
     """Some dead letters of a topic, in order of the time at which they were buried."""
 
     letters: tuple[DeadLetter, ...]
+    """The dead letters of this page; iterating over the page gives them too."""
     total: int
     """How many there are in the topic."""
     next: str | None

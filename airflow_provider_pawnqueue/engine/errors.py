@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 class OriginalError(Exception):
-    """Stands for a cause that could not be pickled: it keeps the type's name and the text."""
+    """Stands for a cause that could not be pickled: it keeps the type's name and the text.
+
+    :when: an error with a cause of another library crosses a process border.
+    :done: it is never raised; it stands in `.cause`.
+    :remedy: read it.
+    """
 
 
 class PawnQueueError(Exception):
@@ -64,17 +69,32 @@ def _rebuild(kind: type[PawnQueueError], args: tuple[Any, ...], state: dict[str,
 
 
 class ConfigError(PawnQueueError):
-    """A setting is missing, malformed, or contradicts another setting or the bucket."""
+    """A setting is missing, malformed, or contradicts another setting or the bucket.
+
+    :when: settings are made, or a queue is opened.
+    :done: nothing.
+    :remedy: mend what it names, which is all that is wrong; trying again does not help. What the bucket's processes
+        agreed on is changed with all of them stopped.
+    """
 
 
 class CompatibilityError(PawnQueueError):
-    """The bucket, or the store that serves it, cannot be used by this version of the library."""
+    """The bucket, or the store that serves it, cannot be used by this version of the library.
+
+    :when: a queue is opened, or meets an object of a newer version.
+    :done: nothing; the newer object is left as it is.
+    :remedy: upgrade this process, or take another store: the sentence says which.
+    """
 
 
 class StoreError(PawnQueueError):
     """The object store refused a request or could not be reached.
 
     ``transient`` says whether the same request may succeed a little later.
+
+    :when: any call. What may help by being repeated has been, for ``retry.budget_seconds``.
+    :done: of a look nothing; of what changes something, nothing that calling again would do twice.
+    :remedy: where ``transient`` is true, call again later; else mend what it names: an address, a key, a right.
     """
 
     def __init__(self, sentence: str | None = None, *, transient: bool = False, **attributes: Any) -> None:
@@ -83,36 +103,75 @@ class StoreError(PawnQueueError):
 
 
 class RetryBudgetExceededError(StoreError):
-    """The object store kept failing for as long as the retry settings allow."""
+    """The object store kept failing for as long as the retry settings allow.
+
+    :when: any call, once ``retry.budget_seconds`` are over.
+    :done: as with :class:`StoreError`.
+    :remedy: call again later: its ``transient`` is true.
+    """
 
 
 class InvalidArgumentError(PawnQueueError, ValueError):
-    """An argument of a call is of the wrong kind or out of its range: its sentence says what to pass instead."""
+    """An argument of a call is of the wrong kind or out of its range: its sentence says what to pass instead.
+
+    :when: any call, before its first request.
+    :done: nothing; what was claimed stays claimed.
+    :remedy: mend the program. It is a ``ValueError`` too.
+    """
 
 
 class InvalidTopicError(InvalidArgumentError):
-    """A topic name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with a letter or a digit."""
+    """A topic name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with a letter or a digit.
+
+    :when: any call that is given a topic.
+    :done: nothing.
+    :remedy: choose another name; for a hierarchy of queues take ``s3.key_prefix``.
+    """
 
 
 class TopicNotFoundError(PawnQueueError):
-    """The topic does not exist: create it first."""
+    """The topic does not exist: create it first.
+
+    :when: any call that is given a topic, but for ``create_topic``.
+    :done: nothing; if the topic was deleted while messages were published, those are withdrawn.
+    :remedy: create it: ``create_topic``, or ``publish(..., create=True)``.
+    """
 
 
 class TopicExistsError(PawnQueueError):
-    """The topic exists already, with other settings."""
+    """The topic exists already, with other settings.
+
+    :when: ``create_topic``, with other settings than it has.
+    :done: nothing.
+    :remedy: leave the settings out, or change them by ``update_topic``.
+    """
 
 
 class TopicNotEmptyError(PawnQueueError):
-    """The topic still holds messages, leases or dead letters, so it was not deleted."""
+    """The topic still holds messages, leases or dead letters, so it was not deleted.
+
+    :when: ``delete_topic``.
+    :done: nothing: the topic goes on.
+    :remedy: settle what is there, ``purge`` it, or pass ``force=True``.
+    """
 
 
 class InvalidPayloadError(InvalidArgumentError):
-    """A payload is a JSON object: its sentence names the place in it that is none, and nothing was published."""
+    """A payload is a JSON object: its sentence names the place in it that is none, and nothing was published.
+
+    :when: ``publish`` and ``stage``.
+    :done: nothing, of the other messages neither.
+    :remedy: mend the payload at the place that is named.
+    """
 
 
 class PublishError(PawnQueueError):
     """Some messages were not published, or nobody can tell.
 
+    :when: ``publish``; ``commit_write``, which is decided then.
+    :done: the messages in ``published`` are in the topic.
+    :remedy: publish again those in ``failed``. Those in ``unknown`` may be there: ``find`` tells; published again,
+        one may be there twice. A write is committed again, under the same id.
     :param ids: the ids of all messages of the call, in order.
     :param failed: those that are certainly not in the topic, and why.
     :param unknown: those that may be, and why it could not be found out. All others are published.
@@ -139,7 +198,12 @@ class PublishError(PawnQueueError):
 
 
 class QueueFullError(PawnQueueError):
-    """The topic holds as many messages as it may: consume some, or raise its limit."""
+    """The topic holds as many messages as it may: consume some, or raise its limit.
+
+    :when: never, by this version: it is there for a limit that topics are to have.
+    :done: nothing.
+    :remedy: nothing.
+    """
 
 
 class LeaseLostError(PawnQueueError):
@@ -147,6 +211,9 @@ class LeaseLostError(PawnQueueError):
 
     What was claimed under it may be worked on by others: stop, and claim anew.
 
+    :when: a claim is renewed, settled, left, attached to or read.
+    :done: what others have is left alone; all else of the same settlement was settled.
+    :remedy: stop working on its messages, and claim anew. They come again under the same ids.
     :param settlement: where messages were to be settled: what became of each, those of the others included that were
         settled all the same.
     """
@@ -159,6 +226,9 @@ class LeaseLostError(PawnQueueError):
 class ClaimBusyError(PawnQueueError):
     """Somebody else works for this claim: wait until their time is over, or claim under another id.
 
+    :when: ``claim`` by an id, ``attach``, ``release``.
+    :done: nothing.
+    :remedy: come again after ``retry_after``, or pass ``wait=``.
     :param claim_id: the claim's id.
     :param owner: on whose behalf it is held.
     :param until: when it can be had at the earliest, unless it is renewed until then.
@@ -185,6 +255,9 @@ class ClaimBusyError(PawnQueueError):
 class WriteBusyError(PawnQueueError):
     """Somebody else commits this write: wait until their time is over, and commit it again to have its outcome.
 
+    :when: ``commit_write``.
+    :done: nothing by this call; what the other one does stays done.
+    :remedy: commit again after ``retry_after``, or pass ``wait=``.
     :param write_id: the write's id.
     :param until: when their time is over, unless they renew it until then.
     :param retry_after: the same, in seconds from now.
@@ -206,8 +279,18 @@ class WriteBusyError(PawnQueueError):
 
 
 class StagedGoneError(PawnQueueError):
-    """What was staged for this write is not there any more, so nothing was published: stage it again."""
+    """What was staged for this write is not there any more, so nothing was published: stage it again.
+
+    :when: ``commit_write``, ``stage`` behind what is gone.
+    :done: nothing was published.
+    :remedy: stage the write again, and commit that.
+    """
 
 
 class QueueClosedError(PawnQueueError):
-    """The queue was closed: open it again before you use it."""
+    """The queue was closed: open it again before you use it.
+
+    :when: any call of a queue that was closed.
+    :done: nothing.
+    :remedy: open another one.
+    """

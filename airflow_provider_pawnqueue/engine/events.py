@@ -67,7 +67,9 @@ class QueueOpened(Event):
     level = logging.INFO
 
     bucket: str
+    """The bucket's name."""
     strategy: str
+    """The lease strategy that all its processes follow."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -81,9 +83,13 @@ class QueueClosed(Event):
     level = logging.INFO
 
     claims: int = 0
+    """How many claims were open."""
     messages: int = 0
+    """How many messages those had."""
     kept: bool = False
+    """Whether they were left to whoever comes by the claims' ids, rather than given back."""
     complete: bool = True
+    """Whether that was done for all of them; the others wait for their time to end."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -103,7 +109,9 @@ class TopicChanged(Event):
     level = logging.INFO
 
     topic: str
+    """The topic."""
     what: Literal["created", "changed", "purged", "deleted"]
+    """What was done to it."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -117,7 +125,9 @@ class Published(Event):
     subject = "publish"
 
     topic: str
+    """The topic."""
     ids: tuple[str, ...]
+    """The ids of the messages."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -131,8 +141,11 @@ class WriteDecided(Event):
     subject = "publish"
 
     topic: str
+    """The topic."""
     write_id: str
+    """The write's id."""
     count: int
+    """How many messages it has."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -147,8 +160,11 @@ class WriteDone(Event):
     level = logging.INFO
 
     topic: str
+    """The topic."""
     write_id: str
+    """The write's id."""
     count: int
+    """How many messages it has."""
     taken_over: bool = False
     """Another process had decided it, and had not come to its end."""
 
@@ -163,7 +179,9 @@ class _OfClaim(Event):
     subject = "claims"
 
     topic: str
+    """The topic."""
     claim: str
+    """The claim, by its id and generation."""
 
     def _what(self) -> str:
         return f"claim {self.claim} of topic {self.topic!r}"
@@ -174,7 +192,9 @@ class Claimed(_OfClaim):
     """A consumer was given messages: claimed, claimed again by the same id, or attached to."""
 
     ids: tuple[str, ...]
+    """The ids of the messages that it was given."""
     consumer: str
+    """Who claimed, by name."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -186,6 +206,7 @@ class Renewed(_OfClaim):
     """A claim was renewed."""
 
     seconds: float
+    """For how long, from now on."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -197,9 +218,13 @@ class Settled(_OfClaim):
     """Messages of a claim were settled. ``lost`` are those that others have, or may have."""
 
     acked: tuple[str, ...] = ()
+    """Done."""
     buried: tuple[str, ...] = ()
+    """Dead letters now."""
     released: tuple[str, ...] = ()
+    """Given back."""
     lost: tuple[str, ...] = ()
+    """Not settled by this claim: others have them, or may have."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -232,7 +257,9 @@ class ClaimLost(_OfClaim):
     level = logging.WARNING
 
     messages: int
+    """How many messages it had that were not settled."""
     why: str
+    """What was seen."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -246,7 +273,9 @@ class TakenOver(_OfClaim):
     level = logging.INFO
 
     consumer: str
+    """Who had it, by name."""
     messages: int
+    """How many messages it had not settled."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -263,7 +292,9 @@ class GivenBack(_OfClaim):
     level = logging.INFO
 
     messages: int
+    """How many."""
     why: str
+    """What the reason was."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -278,11 +309,15 @@ class MessageBuried(Event):
     level = logging.INFO
 
     topic: str
+    """The topic."""
     message: str
     """The id under which the dead letter is kept."""
     reason: str
+    """Why."""
     deliveries: int
+    """How often it had been handed out."""
     claim: str
+    """The claim that had it."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -301,9 +336,13 @@ class LettersRedriven(Event):
     level = logging.INFO
 
     topic: str
+    """The topic."""
     moved: int
+    """How many are in the queue again."""
     skipped: int
+    """How many were left: being buried, or redriven by somebody else, or gone."""
     failed: int
+    """How many could not be moved now."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -321,9 +360,13 @@ class Swept(Event):
     level = logging.INFO
 
     topic: str
+    """The topic."""
     counts: tuple[tuple[str, int], ...]
+    """The numbers of the report, by their names there."""
     failures: int
+    """How many objects could not be dealt with."""
     dry_run: bool
+    """Whether nothing was changed."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
@@ -339,7 +382,9 @@ class RequestRepeated(Event):
     subject = "store"
 
     operation: str
+    """What the request is for."""
     why: str
+    """What the store answered, or that it did not."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""

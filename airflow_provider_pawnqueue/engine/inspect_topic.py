@@ -32,14 +32,21 @@ class Location:
     """Where a message is, and what is known of it."""
 
     id: str
+    """Under which it is kept."""
     state: Literal["pending", "in_flight", "delayed", "dead"]
+    """Whether it can be had, somebody has it, it is held back for a time, or it is a dead letter."""
     key: str
+    """Its object in the bucket."""
     deliveries: int = 0
+    """How often it was handed out."""
     consumer: str = ""
+    """Who has it, or had it last."""
     until: datetime | None = None
     """Until when it is in flight, or is held back; None: nobody can tell, or it is neither."""
     reason: str = ""
+    """Of a dead letter: why it was buried."""
     error: str = ""
+    """Of a dead letter: details, where some were given."""
 
 
 async def peek(context: Context, topic: str, most: int) -> list[Message]:

@@ -41,8 +41,11 @@ class Unit:
     """An object that is read as a whole."""
 
     name: str
+    """What its object is called in the topic."""
     size: int
+    """Its size in bytes."""
     deliveries: int = 0
+    """How often it was handed out."""
     count: int = 1
     """How many messages are in it."""
     written_at: datetime | None = None
@@ -59,10 +62,13 @@ class Portion:
     """Some units of a claim, of a topic, or of a topic's dead letters. It can be pickled."""
 
     topic: str
+    """The topic whose messages they are."""
     units: tuple[Unit, ...]
+    """The objects, in order."""
     claim: str = ""
     """The claim that has them; without one they are looked at, whoever has them."""
     is_dead: bool = False
+    """Whether they are dead letters."""
 
     def split(self, most: int, most_cost: int = A_PORTION) -> Iterator[Portion]:
         """Cut it into smaller ones, of at most so many units, that cost no more than this; one unit may."""

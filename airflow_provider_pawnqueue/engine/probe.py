@@ -55,9 +55,11 @@ class ProbeResult(Abilities):
     """What the probe found, and why."""
 
     strategy: str
+    """The strategy that suits what was found."""
     reason: str
-    #: Where its pauses have to fit: how long the slowest of some writes took, in seconds, from a look to the answer.
+    """Why that one."""
     look_to_answer: float | None = None
+    """Where its pauses have to fit: how long the slowest of some writes took, in seconds, from a look to the answer."""
 
 
 async def probe(store: ResilientStore, clock: Clock) -> ProbeResult:

@@ -45,6 +45,7 @@ class NewMessage:
     """A message to publish, where a payload alone does not say all of it."""
 
     payload: Mapping[str, Any] = field(repr=False)
+    """The JSON object."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Text to text. Beside those of the call; where both have a name, this one's holds."""
 

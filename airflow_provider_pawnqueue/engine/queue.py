@@ -228,6 +228,9 @@ class PawnQueue(BulkDesk):
 
         One that has ended is empty, and tells what was decided (``.decided``, ``.state``).
 
+        :param ttl: for how many seconds from now; without it, ``polling.visibility_timeout_seconds``. It is never
+            shortened by this.
+        :param session_ttl: for how many seconds of ``ttl`` this process is trusted with it; without it, all of them.
         :param wait: for how many seconds to wait while another process works for it.
         :param payloads: read the messages. Without them, two requests do for a claim of any size, and it can be
             settled, renewed and left as ever; it has a length and ``.ids``, and no messages.
@@ -265,6 +268,8 @@ class PawnQueue(BulkDesk):
         """Return those of these claim ids that have a record, of any generation, in any state.
 
         One LIST of the records between the first and the last of them, a page at a time, however many ids there are.
+
+        :param claim_ids: the ids, as claims were asked for by them.
         """
         self._life.check_open()
         layout.checked_topic(topic)
@@ -360,7 +365,8 @@ class PawnQueue(BulkDesk):
         :param requeue: give them back: they are delivered again, until they have been delivered too often.
         :param delay: requeue: not to be delivered for so many seconds.
         :param reason: why, for whoever looks at the dead letter, now or when the message has been given back once too
-            often; ``error`` has room for details, 2,000 characters of them.
+            often.
+        :param error: details, 2,000 characters of them.
         :returns: what became of each.
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
         """
@@ -479,6 +485,8 @@ class PawnQueue(BulkDesk):
         """Read messages from the head without claiming them, whether or not others have them.
 
         Their ``deliveries`` are not looked up, and are 0: :meth:`find` tells those of one.
+
+        :param max_messages: how many at most.
         """
         self._life.check_open()
         most = checked_count(max_messages, "max_messages", "peek")
@@ -486,7 +494,10 @@ class PawnQueue(BulkDesk):
         return await peek(self._context, topic, most)
 
     async def find(self, topic: str, message_id: str) -> Location | None:
-        """Say where a message is, by the id under which it is kept, or None if it is nowhere (any more)."""
+        """Say where a message is, by the id under which it is kept, or None if it is nowhere (any more).
+
+        :param message_id: the id that ``publish`` has returned.
+        """
         self._life.check_open()
         layout.checked_topic(topic)
         layout.checked_message_id(message_id)

@@ -33,6 +33,7 @@ class RedriveResult:
     """What a redrive did, by the uuids under which the dead letters were kept."""
 
     moved: list[str] = field(default_factory=list)
+    """They are in the queue again."""
     skipped: list[str] = field(default_factory=list)
     """Still being buried, being redriven by somebody else, or gone meanwhile."""
 

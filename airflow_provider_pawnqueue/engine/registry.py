@@ -37,11 +37,15 @@ class Registration:
     """A producer or a consumer: its name has one id, in all processes and for ever."""
 
     role: Literal["producer", "consumer"]
+    """Which of the two it is."""
     name: str
+    """The name."""
     id: str
+    """The id that belongs to it; producers' ids are in their messages."""
     registered_at: datetime | None
     """None where its registration, another library's say, does not tell."""
     last_seen: datetime | None
+    """When it last noted that it is here; None where nothing tells."""
 
     @classmethod
     def of(cls, entry: RegistrationRecord) -> Self:

@@ -39,7 +39,9 @@ class Removed:
     """How many objects of which kind a purge or a deletion has removed, or, in a dry run, would remove."""
 
     messages: int = 0
+    """Messages of the topic."""
     dead_letters: int = 0
+    """Its dead letters."""
     claims: int = 0
     """Records of claims, those that had ended included."""
 

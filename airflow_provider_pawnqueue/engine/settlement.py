@@ -11,11 +11,15 @@ class Settlement:
     """What became of the messages that were to be settled, as lists of ids."""
 
     acked: list[str] = field(default_factory=list)
+    """Done: they are not delivered again."""
     buried: list[str] = field(default_factory=list)
+    """Dead letters now."""
     released: list[str] = field(default_factory=list)
+    """Given back, to be delivered again."""
     lost: list[str] = field(default_factory=list)
     """Another claim has them, or may have: nothing was changed."""
     not_in_claim: list[str] = field(default_factory=list)
+    """Ids that are none of the claim's: nothing was done about them."""
     unknown: list[str] = field(default_factory=list)
     """It could not be found out; settle them again to know."""
     unfinished: dict[str, str] = field(default_factory=dict)

@@ -29,9 +29,13 @@ class Staged:
     """What an attempt has staged of one part of a write. It can be pickled, and is small."""
 
     topic: str
+    """The topic that it is for."""
     write_id: str
+    """The write that it is of."""
     part: int
+    """Which part of that."""
     objects: tuple[StagedObject, ...] = ()
+    """The objects that carry it."""
 
     def __len__(self) -> int:
         """Count the messages."""

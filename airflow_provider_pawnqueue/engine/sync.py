@@ -163,6 +163,7 @@ class SyncPawnQueue:
         queue's own loop, and its result is awaited here. Whoever is cancelled cancels it there, and waits for its end;
         of a claim that was made all the same he never hears, so it is given back, or left to who comes by its id.
 
+        :param work: a coroutine function that is given the queue behind this one.
         :raises QueueClosedError: the queue was closed, before this or meanwhile.
         """
         # In a forked child it is opened anew, in a thread, as that takes a while.

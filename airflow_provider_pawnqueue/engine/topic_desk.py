@@ -35,7 +35,8 @@ class TopicDesk:
     async def create_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
         """Create the topic if it does not exist, and return it. Creating it again changes nothing.
 
-        :param max_deliveries: after so many deliveries without a settlement a message is buried; None: never.
+        :param max_deliveries: after so many deliveries without a settlement a message is buried (10 where nothing is
+            said); None: never.
         :raises InvalidTopicError: it is no topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
@@ -43,7 +44,10 @@ class TopicDesk:
         return Topic.of(await self._topics.create(topic, settings))
 
     async def update_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
-        """Change settings of the topic for everyone, and return it."""
+        """Change settings of the topic for everyone, and return it.
+
+        :param max_deliveries: as :meth:`create_topic` takes it; what is not named stays as it is.
+        """
         self._life.check_open()
         return Topic.of(await self._known_topics.update(topic, settings))
 

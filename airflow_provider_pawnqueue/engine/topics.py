@@ -47,7 +47,9 @@ class Topic:
     """A topic, and what is set for it."""
 
     name: str
+    """Its name."""
     settings: TopicSettings
+    """What is set for it."""
     created_at: datetime | None = None
     """None where its marker does not tell: made by hand, or by another library."""
 

@@ -54,7 +54,9 @@ class Written:
     """What became of a write: all of it is in the topic."""
 
     topic: str
+    """The topic."""
     write_id: str
+    """The write's id."""
     count: int
     """How many messages were published."""
     already: bool = False

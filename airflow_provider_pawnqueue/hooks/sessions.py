@@ -50,6 +50,10 @@ class WorkStoppedError(BaseException):
     """Stops a task wherever it works, as its claim is lost; :class:`LeaseLostError` is its cause.
 
     No ``Exception``: a task that goes on with the next message where one of them raises must not go on after this.
+
+    :when: a task works on ``PawnQueueHook().messages(claim)``, anywhere in its code.
+    :done: what the task has done so far; its messages are not settled by it.
+    :remedy: let it pass. A longer ``ttl``, or a janitor, keeps it from coming again.
     """
 
     def __init__(self, sentence: str, *, is_orphan: bool = False) -> None:

@@ -63,7 +63,16 @@ def _stats() -> Any:  # noqa: ANN401 - a module or an object, by Airflow's versi
 
 def gauge(topic: str, stats: Stats) -> None:
     """Tell how a topic stands: what the janitor has counted."""
-    values = {"pending": stats.pending, "in_flight": stats.in_flight, "delayed": stats.delayed, "dead": stats.dead}
-    for name, value in values.items():
-        _stats().gauge(f"pawnqueue.{name}", value, tags={"topic": topic})
-    _stats().gauge("pawnqueue.oldest_age_seconds", stats.oldest_age_seconds or 0.0, tags={"topic": topic})
+    for name, value in gauged(stats).items():
+        _stats().gauge(name, value, tags={"topic": topic})
+
+
+def gauged(stats: Stats) -> dict[str, float]:
+    """Say which gauges a topic has, and where they stand."""
+    return {
+        "pawnqueue.pending": stats.pending,
+        "pawnqueue.in_flight": stats.in_flight,
+        "pawnqueue.delayed": stats.delayed,
+        "pawnqueue.dead": stats.dead,
+        "pawnqueue.oldest_age_seconds": stats.oldest_age_seconds or 0.0,
+    }

@@ -74,5 +74,8 @@ class PawnQueueDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Tell a session of the format, where the package is not installed but came along: by ``--py-files``, say."""
+    """Tell a session of the format, where the package is not installed but came along: by ``--py-files``, say.
+
+    :param spark: the session.
+    """
     spark.dataSource.register(PawnQueueDataSource)

@@ -21,28 +21,39 @@ from airflow_provider_pawnqueue.engine import (
 from airflow_provider_pawnqueue.engine.settings.names import names_of_settings, nested_by_path
 from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, MARKER
 
-#: Ours, as they are documented. Spark hands all options over in small letters.
-NAMES: Final = (
-    "claim",
-    "topic",
-    "mode",
-    "payloadSchema",
-    "partitions",
-    "maxMessages",
-    "maxMessagesPerBatch",
-    "consumer",
-    "ttl",
-    "writeId",
-    "producer",
-    "connection",
-)
+#: Ours: for what each is, and what it means, as the reference tells it. Spark hands all over in small letters.
+NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    "claim": ("read", "A reference as JSON, or a list of them; without it, what the job was submitted for."),
+    "topic": ("peek, stream, write", "The topic's name."),
+    "mode": ("peek", "`peek`: the messages that are in the topic, whoever has them; `dead`: its dead letters."),
+    "payloadSchema": ("read, peek, stream", "Columns to take out of the payload, as Spark writes schemas."),
+    "partitions": ("read, peek, stream", "How many, at most; without it, as many as the sizes are worth."),
+    "maxMessages": ("peek", "How many messages, from the head; without it, all."),
+    "maxMessagesPerBatch": ("stream", "How many messages a micro-batch has, at most; without it, 10,000."),
+    "consumer": ("stream", "The name of who claims; without it, `spark`."),
+    "ttl": ("stream", "For how many seconds a claim is kept by a renewal; without it, 300."),
+    "writeId": (
+        "batch write",
+        "The name of the write, which is done once; without it, a new one each time.",
+    ),
+    "producer": ("write", "The name of who publishes; without it, nobody is named."),
+    "connection": (
+        "all",
+        "The path of a YAML file with settings; without it, the operator's, or `PAWNQUEUE_*`.",
+    ),
+}
 #: What Spark, or a user who means another part of the query, puts beside them.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 _PEEK, _DEAD = "peek", "dead"
 
 
 class PawnQueueSparkError(RuntimeError):
-    """An error as Spark tells it: its sentence, behind a mark by which it is found among the stacks of Java."""
+    """An error as Spark tells it: its sentence, behind a mark by which it is found among the stacks of Java.
+
+    :when: a query of the format ``pawnqueue`` is planned, read, written or committed; ``confirm``.
+    :done: what is said of the error whose sentence it has.
+    :remedy: as with that error.
+    """
 
 
 @contextmanager

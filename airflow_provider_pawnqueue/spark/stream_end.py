@@ -21,6 +21,7 @@ def ack_finished(query: StreamingQuery, options: Mapping[str, str] | None = None
     ``availableNow`` has acked all. It may be called after every end, a failure too: a batch that the sink may not have
     is left to the restart. ⚑ What the query tells of its progress is written when Spark has noted a batch as done.
 
+    :param query: the query, which has ended.
     :param options: those that tell the stream where the queue is, if options do.
     :raises InvalidArgumentError: the query is running, and acks by itself.
     """

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -60,6 +60,7 @@ async def test_a_million_messages(world: World, batch: int) -> None:
     told = row(str(batch))
     reckoned = [dollars(published) / count, dollars(consumed) / count]
     assert told == pytest.approx([*reckoned, sum(reckoned)], rel=0.02)
+    assert sum(consumed.values()) / count == pytest.approx(figures()["REQUESTS"][batch], rel=0.02)
 
 
 async def _wait(consumer: Process, world: World, seconds: float) -> None:
@@ -118,3 +119,40 @@ async def test_a_janitors_round(world: World) -> None:
     rounds = MONTH / 60 / 1e6
     assert f"{10 * rounds * dollars(counted):.0f} dollars a month where they are swept every\nminute" in page
     assert f"and {2 * rounds * dollars(counted):.0f} where it is every five minutes" in page
+
+
+# --- docs/explanation/cost.md ---
+
+COST = (Path(__file__).parents[2] / "docs" / "explanation" / "cost.md").read_text()
+PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+COUNTED = re.compile(r"Claim and ack cost (\S+) requests a message alone, (\S+) in batches of 10, (\S+) of 100")
+
+
+def figures() -> dict[str, Any]:
+    """Return what the block of the page defines."""
+    [block] = re.findall(r"^```python\n(.*?)^```$", COST, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102 - the page's own
+    return names
+
+
+def test_the_page_of_costs_starts_from_what_is_counted() -> None:
+    """Its figures are those of the other pages, which are counted."""
+    names = figures()
+    [requests] = COUNTED.findall(PROTOCOL)
+    for batch, counted in zip((1, 10, 100), requests, strict=True):
+        assert [names["PUBLISH"][batch], names["CONSUME"][batch]] == row(str(batch))[:2]
+        assert names["REQUESTS"][batch] == float(counted)
+    assert [names["WAITING"]] == row(IDLE[0][0])
+
+
+def test_the_page_of_costs_adds_up() -> None:
+    """Each row is what the page's own functions return."""
+    names = figures()
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", COST, re.MULTILINE)
+    assert len(rows) == 5
+    for a_day, at_a_time, dollars_told, requests_told, sqs_told in rows:
+        traffic = int(a_day.replace(",", "")), int(at_a_time)
+        assert dollars_told == f"{names['dollars'](*traffic):.2f}"
+        assert requests_told == f"{names['requests_a_second'](*traffic):.1f}"
+        assert sqs_told == f"{names['sqs'](*traffic):.2f}"

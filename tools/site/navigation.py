@@ -15,7 +15,7 @@ FRONT = "index"
 KINDS: dict[str, list[str]] = {
     "Begin": ["quickstart"],
     "How to": ["airflow", "spark", "faq", "how-to/*"],
-    "Explanation": ["protocol", "architecture"],
+    "Explanation": ["explanation/*", "protocol", "architecture"],
     "Reference": ["reference/*"],
     "For contributors": ["testing"],
 }

@@ -21,12 +21,19 @@ class Message:
     """One message. ``id`` never changes, whatever happens to the message: deduplicate by it."""
 
     id: str
+    """Never changes."""
     topic: str
+    """The topic that it is in."""
     producer_id: str
+    """The id of who published it; empty where nobody was named."""
     created_at: datetime
+    """When it was published, by the store's time, as its publisher knew it."""
     payload: dict[str, Any] = field(repr=False)
+    """The JSON object."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    """Text to text, as they were published."""
     deliveries: int = 1
+    """How often it was handed out, this time included; 0 where it is only looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +41,13 @@ class ClaimReference:
     """A claim in a few hundred bytes: what XCom, a Spark argument or an event carries. Holds no payload."""
 
     topic: str
+    """The topic whose messages it has."""
     claim_id: str
+    """Its id: the one that was asked for, or one that was made up."""
     generation: int
+    """Which one under that id: the first is 0."""
     session: str
+    """The session that it is from: when that has left the claim, who brings the reference need not wait."""
 
     @property
     def stem(self) -> str:
@@ -83,6 +94,8 @@ class Claim(ABC):
 
     Iterates over its messages, which are had by number too (``claim[0]``); one without any is falsy. Made by
     ``PawnQueue.claim`` and ``PawnQueue.attach``, and read by whoever is given it: what becomes of it is the queue's.
+
+    ``.topic``, ``.claim_id``, ``.generation``, ``.owner``, ``.consumer`` and ``.session`` say which one it is.
 
     One that was attached to without payloads counts its messages and has their :attr:`ids`, and has not read them.
     """

@@ -26,6 +26,7 @@ class LastClaim:
     """By which it is attached to, once nobody else works for it."""
 
     owner: str
+    """On whose behalf it is, or was, held."""
     is_open: bool
     """Whether nobody has ended it, and something of it is not settled."""
 

@@ -22,11 +22,17 @@ class OpenClaim:
     """A claim that nobody has ended, as whoever is asked about it is shown it."""
 
     topic: str
+    """The topic whose messages it has."""
     claim_id: str
+    """Its id."""
     generation: int
+    """Which one under that id."""
     owner: str
+    """On whose behalf it is held."""
     consumer: str
+    """Who claimed, by name."""
     created_at: datetime
+    """When it was claimed."""
     until: datetime
     """When its time is over, unless it is renewed."""
     messages: int
@@ -70,16 +76,21 @@ class SweepReport:
     """What a sweep found and did; after a dry run, what it would do."""
 
     topic: str
+    """The topic that was swept."""
     dry_run: bool = False
+    """Whether nothing was changed, and the numbers are what would be done."""
     finished_effects: int = 0
     """Members of claims whose decisions were carried out here."""
 
     finished_moves: int = 0
+    """Dead letters whose way back somebody had begun."""
     renewed_claims: int = 0
     """Open claims whose owners go on."""
 
     fenced_claims: int = 0
+    """Claims that were ended, as their owners had ended or their time was over."""
     closed_claims: int = 0
+    """Records of claims of which nothing is left to do."""
     given_back: int = 0
     """Messages of claims that have ended, of which nothing was decided: anyone may have them now."""
 
@@ -90,8 +101,11 @@ class SweepReport:
     """Writes that were never decided: what had been staged for them is removed."""
 
     removed_leases: int = 0
+    """Leases without a message."""
     removed_records: int = 0
+    """Records of claims and of writes that were kept for long enough."""
     removed_leftovers: int = 0
+    """Objects that nobody needs: of probes that were cut off, of writes, and reasons of dead letters that are gone."""
     stuck: dict[str, str] = field(default_factory=dict)
     """Messages, by key, of which something was decided that could not be carried out, and why."""
 

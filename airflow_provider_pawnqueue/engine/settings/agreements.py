@@ -67,3 +67,11 @@ def contradictions(values: Mapping[str, object], named: Callable[[str, object], 
     for (sentence, disagree), paths in zip(_AGREEMENTS, _PATHS, strict=True):
         if all(path in values for path in paths) and disagree(*(values[path] for path in paths)):
             yield _PLACE.sub(lambda place: named(place[1], values[place[1]] if place[2] else None), sentence)
+
+
+def sentences(named: Callable[[str], str]) -> list[str]:
+    """Return all that may be told of settings that contradict each other.
+
+    :param named: what to call a setting, by its path.
+    """
+    return [_PLACE.sub(lambda place: named(place[1]), sentence) for sentence, _ in _AGREEMENTS]

@@ -49,6 +49,7 @@ def expected(what: str, where: Callable[[Any], object] = lambda _: True, *, show
                 raise
         raise refusal(f"must be {what}{f', not {in_short(value)}' if shown else ''}")
 
+    check.__doc__ = what  # the reference tells it too
     return WrapValidator(check)
 
 

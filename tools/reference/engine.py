@@ -1,0 +1,151 @@
+"""``engine.md``: the public names of the engine."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from airflow_provider_pawnqueue import engine
+from airflow_provider_pawnqueue.engine import PawnQueue, SyncPawnQueue
+from tools.reference.words import code, default, fields_of, first, parameters, table, told
+
+HEAD = """# The engine
+
+The queue as a library: everything that `airflow_provider_pawnqueue.engine` exports. Written by `python -m
+tools.reference` from the docstrings.
+
+`PawnQueue` is for asyncio, `SyncPawnQueue` the same for everybody else: each call is written here as the former has
+it, and with the latter it is called without `await`. What is wrong with an argument is told before anything is
+done, by an [`InvalidArgumentError`](misuse.md); the other [errors](errors.md) have a page of their own, and so have
+the [settings](settings.md) and the [events](events.md).
+"""
+CALLS = {
+    "Opening and closing": ["open", "aclose", "closed", "strategy", "settings", "probe", "health"],
+    "Topics": ["create_topic", "update_topic", "topic", "list_topics", "delete_topic", "purge"],
+    "Publishing": ["publish"],
+    "Claiming and working": [
+        "claim", "renew", "keep_alive", "leave", "attach", "release", "ack", "nack", "settle",
+    ],
+    "Looking": ["stats", "backlog", "peek", "find", "messages", "known_claims", "last_claim"],
+    "Dead letters and the janitor": ["dead_letters", "redrive", "sweep"],
+    "Reading and writing by many processes": ["portions", "read", "stage", "commit_write", "abort_write"],
+    "Who is here": ["register_producer", "register_consumer", "list_producers", "list_consumers"],
+}  # fmt: skip
+SYNC_ONLY = ["awaited", "run", "close"]
+RETURNED = {
+    "Messages and claims": ["Message", "NewMessage", "Claim", "ClaimReference", "LastClaim", "KeepAlive",
+                            "SyncKeepAlive"],
+    "Outcomes": ["Settlement", "RedriveResult", "Removed", "SweepReport", "OpenClaim", "Written", "Staged"],
+    "Looks": ["Topic", "TopicSettings", "Stats", "Backlog", "Location", "DeadLetter", "DeadLetterPage", "Registration",
+              "Portion", "Unit", "ProbeResult", "Health"],
+    "For your tests": ["MemoryStore"],
+}  # fmt: skip
+METHODS = {
+    "Claim": ["hand_over"],
+    "ClaimReference": ["to_dict", "from_dict"],
+    "Portion": ["split"],
+    "SweepReport": ["counts"],
+}
+#: Told on pages of their own.
+ELSEWHERE = {"Settings", "events", "PawnQueue", "SyncPawnQueue"}
+#: What these are needs no word in each docstring.
+OBVIOUS = {
+    "topic": "The topic's name.",
+    "claim": "A claim, as `claim` or `attach` gave it.",
+    "reference": "What `hand_over` or `leave` returned, or the dict of its `to_dict`.",
+    "claim_id": "The claim's id.",
+    "write_id": "The write's id, as its parts were staged under it.",
+    "name": "Its name.",
+    "portion": "One of those that `portions` returned.",
+    "sections": "Settings, a section each: `s3={...}`, `polling={...}`.",
+}
+
+
+def page() -> str:
+    """Return the page as the docstrings have it now."""
+    parts = [HEAD]
+    for heading, names in CALLS.items():
+        parts.append(f"\n## {heading}\n")
+        parts += [_call(PawnQueue, name) for name in names]
+    parts.append("\n## Of SyncPawnQueue alone\n")
+    parts += [_call(SyncPawnQueue, name) for name in SYNC_ONLY]
+    for heading, names in RETURNED.items():
+        parts.append(f"\n## {heading}\n")
+        parts += [_kind(getattr(engine, name)) for name in names]
+    return "".join(parts)
+
+
+def _call(kind: type, name: str) -> str:
+    subject = inspect.getattr_static(kind, name)
+    if isinstance(subject, property):
+        return f"\n### {name}\n\n`queue.{name}`: {first(subject)}\n"
+    function = getattr(kind, name)
+    doc = told(function)
+    awaited = "await " if inspect.iscoroutinefunction(function) or name == "open" else ""
+    owner = kind.__name__ if isinstance(subject, (staticmethod, classmethod)) else "queue"
+    text = f"\n### {name}\n\n`{awaited}{owner}.{name}({_arguments(function)})`\n\n{doc.text}\n"
+    rows = [[code(_shown(each)), default(each), _said(each, doc.params)] for each in parameters(function)]
+    if rows:
+        text += "\n" + table("argument | default | meaning", rows)
+    told_of = [f"- {code(error)}: {said}\n" for error, said in doc.fields.get("raises", [])]
+    returns = [f"- returns {said}\n" for _, said in doc.fields.get("returns", [])]
+    return text + ("\n" + "".join(returns + told_of) if returns or told_of else "")
+
+
+def _arguments(function: Any) -> str:  # noqa: ANN401 - whatever can be called
+    words, by_name = [], False
+    for each in parameters(function):
+        named = each.kind is inspect.Parameter.KEYWORD_ONLY or _shown(each) == "max_deliveries"
+        if named and not by_name:
+            words.append("*")
+            by_name = True
+        shown = "" if each.default is inspect.Parameter.empty else f"={default(each).strip('`')}"
+        shown = "=..." if _shown(each) == "max_deliveries" else shown
+        words.append(f"{_shown(each)}{shown}")
+    return ", ".join(words)
+
+
+def _shown(parameter: inspect.Parameter) -> str:
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        return "max_deliveries" if parameter.name == "settings" else f"**{parameter.name}"
+    return parameter.name
+
+
+def _said(parameter: inspect.Parameter, params: dict[str, str]) -> str:
+    name = _shown(parameter).lstrip("*")
+    return _capital(params.get(name) or OBVIOUS.get(name, ""))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _kind(kind: type) -> str:
+    rows = [] if kind.__name__ == "MemoryStore" else [*_fields(kind), *_properties(kind)]
+    text = f"\n### {kind.__name__}\n\n{told(kind).text}\n"
+    return text + ("\n" + table("attribute | type | meaning", rows) if rows else "") + _methods(kind)
+
+
+def _fields(kind: type) -> list[list[str]]:
+    described = {name: field.description or "" for name, field in getattr(kind, "model_fields", {}).items()}
+    return [[code(name), code(type_), said or described.get(name, "")] for name, type_, said in fields_of(kind)]
+
+
+def _properties(kind: type) -> list[list[str]]:
+    return [
+        [code(name), code(inspect.signature(value.fget).return_annotation.strip("'")), first(value)]
+        for name, value in vars(kind).items()
+        if isinstance(value, property) and not name.startswith("_") and value.fget is not None
+    ]
+
+
+def _methods(kind: type) -> str:
+    """Tell of the methods that users call: not of those by which the engine makes or changes the object."""
+    names = METHODS.get(kind.__name__, [])
+    lines = [f"- `{name}{_signature(kind, name)}`: {first(getattr(kind, name))}\n" for name in names]
+    return "\n" + "".join(lines) if lines else ""
+
+
+def _signature(kind: type, name: str) -> str:
+    names = [each.name for each in parameters(getattr(kind, name))]
+    return f"({', '.join(names)})"

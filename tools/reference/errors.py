@@ -1,0 +1,50 @@
+"""``errors.md``: every error that a user can meet."""
+
+from __future__ import annotations
+
+import inspect
+
+from airflow_provider_pawnqueue.engine import errors
+from airflow_provider_pawnqueue.hooks.sessions import WorkStoppedError
+from airflow_provider_pawnqueue.spark.options import PawnQueueSparkError
+from tools.reference.words import cell, code, plain, told
+
+HEAD = """# Errors
+
+Every error of the queue: when it comes, whether anything was done, and what to do. Written by `python -m
+tools.reference` from the code.
+
+All but the last three derive from `PawnQueueError`, and are imported from `airflow_provider_pawnqueue.engine`.
+Their text is a sentence that names the topic, the message and the remedy; `.topic`, `.message`, `.operation` and
+`.cause` have the same for programs. They can be pickled, so they come unchanged from an executor or a task. In
+Airflow, what only a person can mend fails the task without another try.
+"""
+
+
+def kinds() -> list[type[BaseException]]:
+    """Return the errors, in the order of the page."""
+    ours = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, errors.PawnQueueError)]
+    return [*(each for each in ours if each is not errors.PawnQueueError), WorkStoppedError, PawnQueueSparkError,
+            errors.OriginalError]  # fmt: skip
+
+
+def page() -> str:
+    """Return the page as the code has it now."""
+    parts = [HEAD]
+    for kind in kinds():
+        doc = told(kind)
+        base = kind.__bases__[0]
+        above = "" if base is errors.PawnQueueError else f" It is a {code(base.__name__)}."
+        where = "" if kind.__module__ == errors.__name__ else f"`from {kind.__module__} import {kind.__name__}`\n\n"
+        parts.append(f"\n## {kind.__name__}\n\n{where}{plain(doc.text)}{above}\n\n")
+        parts.append("| | |\n|---|---|\n")
+        for kind_of, heading in (("when", "when"), ("done", "what was done"), ("remedy", "what to do")):
+            parts.append(f"| {heading} | {cell(_capital(doc.of(kind_of)))} |\n")
+        if doc.params:
+            parts.append("\n")
+            parts += [f"- `.{name}`: {said}\n" for name, said in doc.params.items()]
+    return "".join(parts)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

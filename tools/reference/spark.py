@@ -1,0 +1,65 @@
+"""``spark.md``: the options of the format ``pawnqueue``, and what jobs import."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from airflow_provider_pawnqueue.engine.settings.names import names_of_settings
+from airflow_provider_pawnqueue.spark import datasource, in_process, jobs
+from airflow_provider_pawnqueue.spark.options import NAMES
+from tools.reference.words import cell, code, default, parameters, table, told
+
+HEAD = """# On Spark
+
+The options of the format `pawnqueue`, and what jobs import. Written by `python -m tools.reference` from the code.
+How the parts play together is in [Spark](../spark.md); the submit operator is with [the other
+operators](dags.md#pawnqueuesparksubmitoperator).
+
+## Options
+
+`spark.read`, `spark.readStream`, `df.write` and `df.writeStream`, each `.format("pawnqueue").option(name, value)`.
+An option that does not exist is an error, with the nearest one.
+
+"""
+SETTINGS = """
+Any [setting](settings.md) is an option too, by its path or its last name, where only one has that: `s3.bucket_name`
+or `bucket_name`. They go over the file that `connection` names, or over the environment. Keys are better in that
+file: options are in a query's plan.
+"""
+FUNCTIONS: list[Callable[..., Any]] = [
+    jobs.job_claims,
+    jobs.report_failures,
+    jobs.confirm,
+    jobs.ack_finished,
+    in_process.reading,
+    datasource.register,
+]
+
+
+def page() -> str:
+    """Return the page as the code has it now."""
+    assert names_of_settings()["bucket_name"] == "s3.bucket_name"  # noqa: S101 - what the page says
+    options = table(
+        "option | for | meaning", [[code(name), used_for, said] for name, (used_for, said) in NAMES.items()]
+    )
+    return "".join([HEAD, options, SETTINGS, "\n## Functions\n", *map(_entry, FUNCTIONS)])
+
+
+def _entry(function: Callable[..., Any]) -> str:
+    module = "airflow_provider_pawnqueue.spark.jobs" if function.__name__ in jobs.__all__ else function.__module__
+    doc = told(function)
+    lines = [f"\n### {function.__name__}\n\n", f"`from {module} import {function.__name__}`\n\n"]
+    lines.append(f"`{function.__name__}{_signature(function)}`\n\n{doc.text}\n")
+    rows = [[code(each.name), default(each), doc.params.get(each.name, "")] for each in parameters(function)]
+    if rows and doc.params:
+        lines += ["\n", table("argument | default | meaning", rows)]
+    if raised := doc.fields.get("raises"):
+        lines.append("\n")
+        lines += [f"- {code(name)}: {cell(said)}\n" for name, said in raised]
+    return "".join(lines)
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    return str(inspect.signature(inspect.unwrap(function))).replace("'", "")
