@@ -62,9 +62,9 @@ class Outcome:
     strange: dict[str, str] = field(default_factory=dict)
 
     @property
-    def is_by_message(self) -> bool:
-        """Whether it matters which messages are meant; else all fare alike."""
-        return bool(self.parts or self.failed or self.done)
+    def told(self) -> set[str]:
+        """The ids of which anything is known by themselves; without any, all messages of a claim fare alike."""
+        return {*self.failed, *self.done}.union(*(part.ids for part, _ in self.parts))
 
     def fail(self, part: Part | None, claim_tasks: frozenset[str], why: str) -> None:
         """Note that what a task was given is not done; None: all that the tasks before it claimed, for all we know."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
@@ -52,24 +52,26 @@ class ClaimOperator(PawnQueueOperator):
         return claims
 
     def settled(
-        self, work: Callable[[Claim, Collection[str]], Settlement], *, payloads: bool, ids: Sequence[str] | None = None
+        self,
+        work: Callable[[Claim, Collection[str]], Settlement],
+        *,
+        told: Collection[str] = (),
+        ids: Sequence[str] | None = None,
     ) -> Counts:
         """Settle each of the claims, whatever befalls the others; what went wrong with one is raised in the end.
 
         :param work: settles a claim; it is told the ids of all messages of all claims too.
-        :param payloads: whether it matters which messages there are.
+        :param told: the ids by which it decides. Nearly always they are those under which the messages are kept, which
+            a claim knows without reading one; where one is another, as of a redriven message, all are read.
         :param ids: those that are meant, if not all are: each has to be in one of the claims.
         """
-        hook, total = self.hook, Counts()
-        errors: list[PawnQueueError] = []
+        total = Counts()
         with ExitStack() as stack:
-            held = []
-            for claim in self.claims():
-                try:
-                    held.append(stack.enter_context(hook.working_on(claim, payloads=payloads)))
-                except PawnQueueError as error:
-                    errors.append(error)
-            known = {message for claim in held for message in (*claim.ids, *claim.decided)}
+            held, errors = self._opened(stack, payloads=False)
+            if not _ids_of(held).issuperset(told):
+                stack.close()
+                held, errors = self._opened(stack, payloads=True)
+            known = _ids_of(held)
             strangers: set[str] = set(ids or ())
             for opened in held:
                 try:
@@ -96,11 +98,27 @@ class ClaimOperator(PawnQueueOperator):
             )
         return total
 
+    def _opened(self, stack: ExitStack, *, payloads: bool) -> tuple[list[Claim], list[PawnQueueError]]:
+        """Work on each of the claims that can be had; return them, and why the others cannot."""
+        hook = self.hook
+        held: list[Claim] = []
+        errors: list[PawnQueueError] = []
+        for claim in self.claims():
+            try:
+                held.append(stack.enter_context(hook.working_on(claim, payloads=payloads)))
+            except PawnQueueError as error:
+                errors.append(error)
+        return held, errors
+
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ANN401 - of a package that may not be there
         """Tell OpenLineage what was read."""
         del task_instance
         topics = references.topics_of(self.claim)
         return inputs(self.hook.settings, *topics) if topics else None
+
+
+def _ids_of(held: Iterable[Claim]) -> set[str]:
+    return {message for claim in held for message in (*claim.ids, *claim.decided)}
 
 
 def _is_final(error: PawnQueueError) -> bool:
@@ -125,7 +143,7 @@ class PawnQueueAckOperator(ClaimOperator):
         """Ack them."""
         del context
         ids, hook = checked_ids(self.ids), self.hook
-        return self.settled(lambda held, _: hook.ack(held, ids), payloads=False, ids=ids).as_dict()
+        return self.settled(lambda held, _: hook.ack(held, ids), ids=ids).as_dict()
 
 
 class PawnQueueNackOperator(ClaimOperator):
@@ -164,7 +182,6 @@ class PawnQueueNackOperator(ClaimOperator):
         requeue, delay = checked_flag(self.requeue, "requeue"), checked_delay(self.delay)
         return self.settled(
             lambda held, _: hook.nack(held, ids, requeue=requeue, delay=delay, reason=self.reason),
-            payloads=False,
             ids=ids,
         ).as_dict()
 
@@ -232,8 +249,7 @@ class PawnQueueSettleOperator(ClaimOperator):
         delay = checked_delay(self.delay)
         self._check(context)
         outcome = outcome_of(context, self, self.claim_tasks)
-        # Which messages are meant, their bodies tell; where all fare alike, none is read.
-        total = self.settled(partial(self._settle, outcome, delay), payloads=outcome.is_by_message)
+        total = self.settled(partial(self._settle, outcome, delay), told=outcome.told)
         for message, why in outcome.strange.items():
             self.log.warning(
                 "%r is no message of the claim, and was reported as failed (%s): all messages that its task was given "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -244,3 +245,39 @@ def test_what_to_do_with_failed_messages_is_checked_when_the_dag_is_parsed() -> 
     with pytest.raises(ValueError, match="'requeue' or 'bury'"):
         PawnQueueSettleOperator(task_id="settle", claim={}, on_failure="retry")
     PawnQueueSettleOperator(task_id="settle", claim={}, on_failure="{{ params.how }}")
+
+
+class Read(HookedStore):
+    """A store that counts how many messages are read."""
+
+    count = 0
+
+    async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
+        """See the port."""
+        self.count += request.kind == "GET" and "/messages/" in request.key
+        return await super().answer(request, carry_out)
+
+
+def test_messages_are_read_only_where_their_ids_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim knows the ids under which its messages are kept: of redriven ones they are not the messages' own."""
+    store = Read(MemoryStore())
+    with contextmanager(connected)(monkeypatch, store=store) as queue:
+        claim = claim_of(queue, 8)
+        again = ids_of(claim)[3]
+        store.count = 0
+        play = Play(on_failure="bury")
+        play.ti.xcom_push(REPORT_KEY, {"failed": {again: "no stock"}}, task_id="work")
+        assert play.ended(claim, work="success", after="success") == {"acked": 7, "buried": 1, "released": 0}
+        assert store.count == 0
+
+        queue.redrive(TOPIC)
+        claim = claim_of(queue, 2)
+        assert again in ids_of(claim)
+        assert len(ids_of(claim)) == 3
+        store.count = 0
+        play = Play(on_failure="bury")
+        play.ti.xcom_push(REPORT_KEY, {"failed": {again: "no stock"}}, task_id="work")
+        assert play.ended(claim, work="success", after="success") == {"acked": 2, "buried": 1, "released": 0}
+        assert store.count == 3
+        [letter] = queue.dead_letters(TOPIC)
+        assert letter.message.id == again

@@ -34,8 +34,10 @@ def connected(
     CLIENTS.put(hook.address, kept)
     with SyncPawnQueue.open(hook.settings, store=kept) as queue:
         queue.create_topic(TOPIC)
-        yield queue
-    CLIENTS.close()
+        try:
+            yield queue
+        finally:
+            CLIENTS.close()
 
 
 class FakeTask:
