@@ -159,7 +159,9 @@ class Natively:
                     raise AssertionError(f"{name} failed:\n{process.log[-4000:]}")
             return
         self.unhealthy_before_start[name] = not self.is_healthy(name)
-        command = self._postgres() if name == "postgres" else [self.translated(name, part) for part in service["command"]]
+        command = (
+            self._postgres() if name == "postgres" else [self.translated(name, part) for part in service["command"]]
+        )
         if name == "seaweedfs":
             command += self._seaweedfs()
         process = ServerProcess(
