@@ -32,10 +32,16 @@ OLD_STAMP := $(OLD)/.installed
 # Not tests/cli: before 3.2 Airflow takes no commands from providers.
 OLD_TESTS := tests/compat tests/hooks tests/operators tests/sensors tests/triggers tests/dags
 
+# What the image of docker-compose.yaml has, without an image, and Debian's packages for the tests of it.
+COMPOSE := .venv-compose
+COMPOSE_PINS := tools/compose/requirements.txt
+COMPOSE_STAMP := $(COMPOSE)/.installed
+COMPOSE_PACKAGES := docker-compose postgresql
+
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo demo-queue venv peer lint test test-fast test-spark test-airflow test-compat test-full test-servers test-store sim bench docs dist release-check constraints clean
+.PHONY: help demo demo-queue venv peer lint test test-fast test-spark test-airflow test-compat test-compose test-full test-servers test-store sim bench docs dist release-check constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,7 +87,7 @@ lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import
 # What starts nothing runs two at a time. What starts servers, Spark or Airflow runs by itself, one kind after the other:
 # those tests measure and kill, and two of them at once would be each other's weather.
 ALONE := servers or peer or spark or airflow
-NOT_HERE := ceph or own_store or full
+NOT_HERE := ceph or compose or own_store or full
 
 test: $(STAMP) $(PEER_STAMP)  ## every test that needs neither Debian packages nor an account
 	@echo "== tests that start nothing"; $(PYTEST) -n 2 --dist loadfile -m "not ($(ALONE) or $(NOT_HERE))"
@@ -110,6 +116,25 @@ $(OLD_STAMP): pyproject.toml $(OLD_PINS)
 	@test -x $(OLD)/bin/python || "$(PYTHON)" -m venv $(OLD)
 	@$(OLD)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(OLD_PINS) -e '.[messaging,dev]' | $(PIP_LINES)
 	@touch $(OLD_STAMP)
+
+test-compose: $(STAMP) $(COMPOSE_STAMP)  ## docker-compose.yaml, read by docker-compose, and its services run without containers (Debian's packages)
+	@if ! command -v docker-compose >/dev/null || ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \
+		install="apt-get install --no-install-recommends $(COMPOSE_PACKAGES)"; \
+		if [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \
+			echo "== the tests of docker-compose.yaml need Debian packages; running: $$install"; \
+			export DEBIAN_FRONTEND=noninteractive; apt-get update; $$install -y; \
+		else \
+			echo "The tests of docker-compose.yaml need programs that are not there. As root, on Debian: $$install" >&2; exit 1; \
+		fi; \
+	fi
+	@echo "== docker-compose.yaml"; $(PYTEST) tests/compose
+
+$(COMPOSE_STAMP): pyproject.toml constraints.txt $(COMPOSE_PINS) | $(STAMP)
+	@echo "== $(COMPOSE): what the image of docker-compose.yaml has (about 150 packages; some minutes)"
+	@rm -f $(COMPOSE_STAMP)
+	@test -x $(COMPOSE)/bin/python || $(BIN)/python -m venv $(COMPOSE)
+	@$(COMPOSE)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -r $(COMPOSE_PINS) '.[messaging,spark]' | $(PIP_LINES)
+	@touch $(COMPOSE_STAMP)
 
 test-full: test  ## every test, and each fault on a real Airflow and on Spark: an hour more
 	@echo "== every fault on a real Airflow, and on Spark"; $(PYTEST) -m full
@@ -154,5 +179,5 @@ constraints:  ## constraints.txt anew: the newest versions that go together, fro
 	@PYTHON="$(PYTHON)" tools/constraints.sh $(FOR)
 
 clean:  ## remove what the tools left behind, and the virtual environments
-	rm -rf $(VENV) $(PEER) $(OLD) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
+	rm -rf $(VENV) $(PEER) $(OLD) $(COMPOSE) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

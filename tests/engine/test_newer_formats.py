@@ -92,3 +92,14 @@ async def test_a_dead_letter_that_is_newer_is_redriven_unread(world: World, ann:
     await world.later(60)
     assert not await ann.queue.claim(TOPIC, "c")
     assert world.bucket.below("messages/") == [name]
+
+
+async def test_what_is_newer_is_told(world: World, ann: Process) -> None:
+    """A dead letter is shown without its message; a sweep names the record that it could not read, and why."""
+    world.bucket.plant(layout.dead_letter(TOPIC, UUID), json.dumps(NEWER))
+    world.bucket.plant(layout.write(TOPIC, "w"), json.dumps(NEWER))
+    await world.later(3600)
+    [letter] = await ann.queue.dead_letters(TOPIC)
+    assert (letter.id, letter.message) == (UUID, None)
+    report = await ann.queue.sweep(TOPIC)
+    assert f"{layout.write(TOPIC, 'w')} has format {FORMAT + 1}" in "\n".join(report.failures)
