@@ -16,8 +16,8 @@ KINDS: dict[str, list[str]] = {
     "Begin": ["quickstart"],
     "How to": ["airflow", "spark", "faq", "how-to/*"],
     "Explanation": ["explanation/*", "protocol", "architecture"],
-    "Reference": ["reference/*"],
-    "For contributors": ["testing"],
+    "Reference": ["reference/*", "compatibility"],
+    "For contributors": ["testing", "releasing"],
 }
 
 
