@@ -14,10 +14,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # It is written when everything is installed, and never before: an interrupted `make venv` begins again.
 STAMP := $(VENV)/.installed
-# Of what pip says: a line a package, counted, and what it is at when that takes long; errors and warnings pass.
-PIP_LINES := awk '/^Collecting / {printf "   %3d  %s\n", ++n, $$2; fflush(); next} \
-	/^Installing collected packages/ {printf "   now unpacking them (half a minute, or more)\n"; fflush(); next} \
-	!/^(Requirement already satisfied|Successfully installed| )/ {print; fflush()}'
+EXTRAS := messaging,spark,dev
+OLD_EXTRAS := messaging,dev
+COMPOSE_EXTRAS := messaging,spark
+# What pip says goes into a file, and of it a line a package to the screen, counted. Where it fails, the end of the file does.
+PIP = install_log=$$(mktemp) && trap 'rm -f "$$install_log"' EXIT && \
+	{ $(1) 2>&1 | tee "$$install_log" | $(PIP_LINES) || { echo "== pip has failed; it said at last:" >&2; tail -n 40 "$$install_log" >&2; exit 1; }; }
+PIP_LINES := awk '/^Collecting / {printf "   %3d  %s\n", ++n, $$2; fflush()} \
+	/^Installing collected packages/ {printf "   now unpacking them (a minute or two)\n"; fflush()} \
+	/^(WARNING|ERROR)/ {print; fflush()}'
 PYTEST := $(BIN)/python -m pytest
 
 # The published library, beside which the tests run ours. Its dependencies and ours exclude each other.
@@ -62,11 +67,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 		version=$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 		echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu: apt-get install python$$version-venv" >&2; exit 1; }
-	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	@same='import sys; print(sys.version)'; \
+	if ! $(BIN)/python -m pip --version >/dev/null 2>&1 \
+			|| { [ "$(origin PYTHON)" != file ] && [ "$$($(BIN)/python -c "$$same")" != "$$("$(PYTHON)" -c "$$same")" ]; }; then \
 		echo "== $(VENV): a new virtual environment, with $$("$(PYTHON)" --version)"; "$(PYTHON)" -m venv --clear $(VENV); fi
-	@echo "== $(VENV): installing the project and what its tests need (about 200 packages, Spark and a Java among them; some minutes the first time)"
+	@echo "== $(VENV): installing the project and what its tests need: some 250 packages, 2 GB on disk, Spark and a Java among them; some minutes"
 	@rm -f $(STAMP)
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[messaging,spark,dev]' | $(PIP_LINES)
+	@$(call PIP,$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[$(EXTRAS)]')
 	@touch $(STAMP)
 	@echo "== $(VENV): ready"
 
@@ -75,7 +82,7 @@ peer: $(PEER_STAMP)  ## .venv-peer: the published pawn-queue library, for the te
 $(PEER_STAMP): $(PEER_PINS) | $(STAMP)
 	@echo "== $(PEER): the published pawn-queue library, for the tests of interoperability"
 	@$(BIN)/python -m venv --clear $(PEER)
-	@$(PEER)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(PEER_PINS) pawn-queue | $(PIP_LINES)
+	@$(call PIP,$(PEER)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(PEER_PINS) pawn-queue)
 	@touch $(PEER_STAMP)
 
 lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import-linter
@@ -114,7 +121,7 @@ $(OLD_STAMP): pyproject.toml $(OLD_PINS)
 	@echo "== $(OLD): the oldest Airflow that is claimed (about 200 packages; a few minutes)"
 	@rm -f $(OLD_STAMP)
 	@test -x $(OLD)/bin/python || "$(PYTHON)" -m venv $(OLD)
-	@$(OLD)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(OLD_PINS) -e '.[messaging,dev]' | $(PIP_LINES)
+	@$(call PIP,$(OLD)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(OLD_PINS) -e '.[$(OLD_EXTRAS)]')
 	@touch $(OLD_STAMP)
 
 test-compose: $(STAMP) $(COMPOSE_STAMP)  ## docker-compose.yaml, read by docker-compose, and its services run without containers (Debian's packages)
@@ -133,7 +140,7 @@ $(COMPOSE_STAMP): pyproject.toml constraints.txt $(COMPOSE_PINS) | $(STAMP)
 	@echo "== $(COMPOSE): what the image of docker-compose.yaml has (about 150 packages; some minutes)"
 	@rm -f $(COMPOSE_STAMP)
 	@test -x $(COMPOSE)/bin/python || $(BIN)/python -m venv $(COMPOSE)
-	@$(COMPOSE)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -r $(COMPOSE_PINS) '.[messaging,spark]' | $(PIP_LINES)
+	@$(call PIP,$(COMPOSE)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -r $(COMPOSE_PINS) '.[$(COMPOSE_EXTRAS)]')
 	@touch $(COMPOSE_STAMP)
 
 test-full: test  ## every test, and each fault on a real Airflow and on Spark: an hour more

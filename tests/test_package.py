@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import airflow_provider_pawnqueue
 from airflow_provider_pawnqueue.provider_info import get_provider_info
@@ -197,3 +198,14 @@ def test_strange_addresses_are_recognised(line: str) -> None:
 def test_ordinary_paths_are_not_strange(line: str) -> None:
     """A folder inside a bucket or an address may be called anything."""
     assert not STRANGE.search(line)
+
+
+def test_each_pin_runs_on_the_oldest_python() -> None:
+    """What is installed here is what constraints.txt says, and none of it refuses the oldest Python that we claim."""
+    oldest = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=") + ".0"
+    refusing = {
+        f"{each.name} {each.version}": wanted
+        for each in importlib.metadata.distributions()
+        if (wanted := each.metadata.get("Requires-Python")) and not SpecifierSet(wanted).contains(oldest)
+    }
+    assert refusing == {}

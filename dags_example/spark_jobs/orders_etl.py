@@ -29,7 +29,7 @@ def read(spark: SparkSession, claim: ClaimReference) -> DataFrame:
     reason = (
         f.when(f.col("_corrupt"), f.lit(f"the payload does not fit the schema: {SCHEMA}"))
         .when(f.col("order_id").isNull(), f.lit("there is no order_id"))
-        .when(f.coalesce(f.col("quantity"), f.lit(0)) <= 0, f.lit("a quantity is above zero"))
+        .when(f.coalesce(f.col("quantity"), f.lit(0)) <= 0, f.lit("the quantity is not above zero"))
     )
     return reader.option("payloadSchema", SCHEMA).load().withColumn("reason", reason)
 

@@ -27,7 +27,6 @@ FOUND: dict[str, Any] = {
     ),
     "redelivered": EXPECTED.dead.total(),
     "left": 0,
-    "requests": 2_000,
 }
 
 
@@ -52,19 +51,18 @@ def test_all_is_well() -> None:
     ("wrong", "named"),
     [
         ({"published": FOUND["published"][1:]}, ["published"]),
-        ({"found": found(processed=EXPECTED.processed - Counter({7: 1}))}, ["processed by Spark, each once"]),
-        ({"found": found(processed=EXPECTED.processed + Counter({7: 1}))}, ["processed twice, or not published"]),
+        ({"found": found(processed=EXPECTED.processed - Counter({7: 1}))}, ["processed by Spark"]),
+        ({"found": found(processed=EXPECTED.processed + Counter({7: 1}))}, ["processed twice"]),
         (
             {"found": found(processed=EXPECTED.processed + Counter({-1: 1}))},
-            ["processed by Spark, each once", "processed twice, or not published"],
+            ["processed by Spark", "processed, but never published as good"],
         ),
         ({"found": found(revenue={**EXPECTED.revenue, "plum": Decimal(1)})}, ["revenue, plum"]),
         ({"found": found(revenue={**EXPECTED.revenue, "kiwi": Decimal(1)})}, ["revenue, kiwi"]),
         ({"found": found(dead=EXPECTED.dead - Counter({POISON: 1}))}, [f"dead: {POISON}"]),
         ({"found": found(dead=EXPECTED.dead + Counter({"lightning": 1}))}, ["dead: lightning"]),
-        ({"redelivered": 0}, ["redelivered before they were dead"]),
-        ({"left": 1}, ["left in the topic after a sweep"]),
-        ({"requests": 100_000}, ["requests an order, all in all"]),
+        ({"redelivered": 0}, ["delivered twice before they were dead"]),
+        ({"left": 1}, ["messages and leases left in the bucket"]),
     ],
     ids=", ".join,
 )

@@ -104,7 +104,7 @@ def test_the_etl_twice_is_as_once(
     assert sum(written(tmp_path / "out", "by_item", "quantity").elements()) == sum(1 + n % 4 for n in range(40))
     lines = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
     assert sorted({line["why"].split(":")[0] for line in lines}) == [
-        "a quantity is above zero",
+        "the quantity is not above zero",
         "the payload does not fit the schema",
         "there is no order_id",
     ]

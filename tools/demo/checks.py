@@ -29,6 +29,9 @@ class Verdict:
     broken: list[str] = field(default_factory=list)
     """Each promise that was broken, in a sentence."""
 
+    figures: dict[str, str] = field(default_factory=dict)
+    """What is neither right nor wrong: it depends on how busy the machine was."""
+
     @property
     def adds_up(self) -> bool:
         """Whether every check holds."""
@@ -44,6 +47,8 @@ class Verdict:
         for check in self.checks:
             mark, ink = ("ok", Ink.GOOD) if check.holds else ("WRONG", Ink.BAD)
             screen.say(f"{check.what:<42}{check.expected:>16}{check.found:>12}   {screen.ink(mark, ink)}")
+        for what, figure in self.figures.items():
+            screen.say(f"{what:<58}{figure:>12}")
         screen.say()
         for one in self.broken[:MOST_TOLD]:
             for line in wrap(one, WIDTH, subsequent_indent="    "):

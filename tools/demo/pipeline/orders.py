@@ -10,7 +10,7 @@ from typing import Any, Self
 
 PRICES = {"apple": Decimal("0.25"), "melon": Decimal("2.90"), "pear": Decimal("0.40"), "plum": Decimal("0.15")}
 #: With what the job's reasons begin.
-MALFORMED, POISON = "the payload does not fit the schema", "a quantity is above zero"
+MALFORMED, POISON = "the payload does not fit the schema", "the quantity is not above zero"
 
 _MALFORMED_EVERY, _POISON_EVERY = 400, 200
 

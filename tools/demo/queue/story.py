@@ -34,7 +34,7 @@ def tell(plan: Plan, screen: Screen, *, calm: bool) -> bool:
         with crew(server, plan, lambda now: show(now, screen)) as all_of_them:
             verdict, table = _run(all_of_them, screen, calm=calm)
             pids = [one.process.pid for one in all_of_them.everyone]
-    verdict.equal("left running", 0, sum(map(_is_alive, pids)))
+    verdict.equal("processes of the demo that still run", 0, sum(map(_is_alive, pids)))
     report(verdict, table, screen)
     return verdict.adds_up
 

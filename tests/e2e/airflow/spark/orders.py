@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 BAD: dict[str, dict[str, Any]] = {
     "the payload does not fit the schema": {"order_id": "none"},
     "there is no order_id": {"item": "plum"},
-    "a quantity is above zero": {"order_id": 7_000_000, "item": "pear", "quantity": 0, "price": "1.00"},
+    "the quantity is not above zero": {"order_id": 7_000_000, "item": "pear", "quantity": 0, "price": "1.00"},
 }
 
 
