@@ -120,3 +120,15 @@ def test_too_little_memory_is_a_sentence() -> None:
     ):
         need_memory(9999 << 30)
     assert free_memory() > 1 << 20
+
+
+def test_words_in_the_picture_do_not_meet() -> None:
+    """What happens at one moment is written in rows below each other; what has no room is left out."""
+    marks = [(float(at), f"what {at}") for at in (10, 10, 11, 11, 40)]
+    root = ET.fromstring(svg(SAMPLES, marks, "a title"))  # noqa: S314 - our own
+    rows = {
+        text.text: text.get("y")
+        for text in root.findall("{http://www.w3.org/2000/svg}text")
+        if (text.text or "").startswith("what")
+    }
+    assert rows == {"what 10": "27.0", "what 11": "40.0", "what 40": "14.0"}

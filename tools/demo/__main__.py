@@ -20,7 +20,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.orders < LEAST:
         parser.error(f"--orders must be {LEAST} or more")
-    return run(lambda screen: tell(arguments.orders, screen, keep=arguments.keep), pause=5.0)
+    return run(lambda screen: tell(arguments.orders, screen, keep=arguments.keep), pause=10.0)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ SECRET_KEY = "SKTEST0123456789"
 
 # It takes two seconds for a clean end, of which its data, gone the moment after, have no use.
 _SEAWEEDFS_GRACE_SECONDS = 0.1
+_SEAWEEDFS_SOCKETS = Path("/tmp")  # noqa: S108 - it has no setting for it
 _CEPH_SCRIPT = Path(__file__).with_name("ceph.sh")
 _CEPH_PROGRAMS = ("ceph-mon", "ceph-osd", "ceph-mgr", "radosgw", "ceph", "radosgw-admin", "monmaptool")
 _CEPH_START_SECONDS = 120.0
@@ -129,8 +130,14 @@ def seaweedfs() -> Iterator[S3Server]:
     secret = SECRET_KEY + uuid.uuid4().hex
     server = S3Server("seaweedfs", f"http://{HOST}:{ports['s3']}", ACCESS_KEY, secret, metrics=metrics)
     env = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": secret}
-    with ServerProcess(command, env=env, ready=lambda: answers(server.endpoint), grace=_SEAWEEDFS_GRACE_SECONDS):
-        yield server
+    try:
+        with ServerProcess(command, env=env, ready=lambda: answers(server.endpoint), grace=_SEAWEEDFS_GRACE_SECONDS):
+            yield server
+    finally:
+        # Sockets that it makes beside its ports, there and nowhere else, and leaves.
+        for port in grpc_ports.values():
+            for socket in _SEAWEEDFS_SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
+                socket.unlink(missing_ok=True)
 
 
 @contextmanager

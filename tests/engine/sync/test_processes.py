@@ -11,6 +11,7 @@ def run(script: str) -> str:
     """Run a script in a process of its own, for a bounded time, and return what it printed."""
     lines = [
         "import os, signal, sys, threading, time",
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",  # what a shell has put in the background ignores it
         "from airflow_provider_pawnqueue.engine import MemoryStore, SyncPawnQueue, QueueClosedError, PawnQueue, layout",
         "from airflow_provider_pawnqueue.engine.records import BucketRecord",
         "def threads(): return [t.name for t in threading.enumerate() if t.name.startswith('pawnqueue')]",

@@ -8,10 +8,11 @@ from itertools import pairwise
 
 _STEPS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 800
-_LEFT, _RIGHT, _TOP, _BOTTOM = 108, 24, 40, 32
+_LEFT, _RIGHT, _TOP, _BOTTOM = 108, 24, 52, 32
 #: The height of a strip, and how much of it stays free above its largest number.
 _STRIP, _GAP = 76, 16
-_LONGEST_MARK = 90
+#: What happened is written in so many rows above the strips, so wide a letter.
+_ROWS, _LETTER = 3, 6.2
 _SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _TICKS = 8
 
@@ -77,11 +78,9 @@ def svg(samples: Sequence[Sample], marks: Sequence[tuple[float, str]], title: st
         'font-family="system-ui, sans-serif">'
     )
     parts = [head, f'<rect width="{_WIDTH}" height="{height}" rx="6" fill="#ffffff"/>']
-    for number, (seconds, words) in enumerate(marks):
-        late = x(seconds) > _WIDTH - _RIGHT - _LONGEST_MARK
-        place = x(seconds) - 4 if late else x(seconds) + 4
-        parts.append(_line(x(seconds), _TOP - 22, x(seconds), height - _BOTTOM, "#c5cbd3", dashes="3 3"))
-        parts.append(_text(place, 16 + 14 * (number % 2), words, anchor="end" if late else "start", size=11))
+    for seconds, _ in marks:
+        parts.append(_line(x(seconds), _TOP - 8, x(seconds), height - _BOTTOM, "#c5cbd3", dashes="3 3"))
+    parts += _words([(x(seconds), words) for seconds, words in marks])
     for number, series in enumerate(SERIES):
         bottom = _TOP + (number + 1) * _STRIP
         parts += _strip(samples, series, bottom, x)
@@ -91,6 +90,23 @@ def svg(samples: Sequence[Sample], marks: Sequence[tuple[float, str]], title: st
         for seconds in range(0, int(end) + 1, step)
     ]
     return "\n".join([*parts, "</svg>\n"])
+
+
+def _words(marks: Sequence[tuple[float, str]]) -> list[str]:
+    """Write each beside its line, in the first row where it meets no other; where there is none, it is left out."""
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(_ROWS)]
+    written = []
+    for place, words in marks:
+        width = _LETTER * len(words)
+        late = place + 4 + width > _WIDTH
+        left = place - 4 - width if late else place + 4
+        for row, spans in enumerate(taken):
+            if all(left > end or left + width < begin for begin, end in spans):
+                spans.append((left, left + width))
+                anchor = "end" if late else "start"
+                written.append(_text(place - 4 if late else place + 4, 14 + 13 * row, words, anchor=anchor, size=11))
+                break
+    return written
 
 
 def _strip(samples: Sequence[Sample], series: Series, bottom: float, x: Callable[[float], float]) -> list[str]:

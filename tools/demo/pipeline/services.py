@@ -140,7 +140,7 @@ def services(screen: Screen) -> Iterator[Services]:
         bucket = server.make_bucket("queues")
         with SyncPawnQueue.open(_settings(server, bucket)) as queue:
             queue.create_topic(TOPIC, max_deliveries=DELIVERIES)
-            screen.tell("A bucket in it raced with itself: conditional writes have one winner, and so have claims.")
+            screen.tell("Many wrote one object of a new bucket at once, and one of them won: so will claims.")
             with _airflow(server, bucket, screen) as airflow:
                 watching = CountingStore(connect(_settings(server, bucket).s3))
                 with closing(Services(server, bucket, queue, airflow, watching)) as it:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tools.demo.checks import Verdict
@@ -27,7 +28,7 @@ PATIENCE = 900.0
 _PORTION = 100
 _LOOKS_APART = 0.5
 _COLUMNS = 64
-_STATES = {"claim": "waits for orders", "etl": "has its orders; Spark works", "settle": "settles"}
+_STATES = {"claim": "claims", "etl": "Spark works", "settle": "settles"}
 
 
 class Story:
@@ -90,12 +91,19 @@ class Story:
         picture = ["", f"  {bar(done, self._orders)}  {count}", ""]
         picture += [f"  {line}" for line in letters(self.samples, _COLUMNS)]
         picture += ["", *(f"  run {number}: {self._state(run)}" for number, run in enumerate(self._runs, 1))]
-        runs = "; ".join(f"run {number} {self._state(run)}" for number, run in enumerate(self._runs, 1))
-        self._screen.show(picture, f"{count}; pending {last.pending:,}, in flight {last.in_flight:,}. {runs}")
+        at_work = [f"run {number} {self._state(run)}" for number, run in enumerate(self._runs, 1)]
+        now = at_work[-1] if at_work else "no run yet"
+        self._screen.show(picture, f"{count}; {last.pending:,} pending, {last.in_flight:,} in flight; {now}")
         return True
 
     def _sample(self) -> None:
         stats = self._it.look()
+        before = self.samples[-1].dead
+        if stats.dead > before:
+            self._screen.tell(
+                f"{stats.dead - before:,} orders were delivered {DELIVERIES} times and rejected each time. The topic "
+                "allows no more: they are dead letters now, with the reason."
+            )
         now = time.monotonic() - self._begun
         self.samples.append(Sample(now, stats.pending + stats.delayed, stats.in_flight, stats.dead))
 
@@ -103,19 +111,23 @@ class Story:
         if run_id not in self._told:
             self._runs.append(run_id)
             self._told[run_id] = set()
-            self._tell(run_id, "claim", "is started, as the bell in the triggerer rings; it claims what there is.")
+            self._tell(
+                run_id, "claim", "is started by Airflow, as there are messages; it claims them in the triggerer."
+            )
         if "over" in self._told[run_id]:
             return
         states = self._it.states(run_id)
         if states.get("claim") == "success" and self._new(run_id, "etl"):
             self._sample()  # one run at a time: what is in flight is this one's
-            self._mark(f"run {self._number(run_id)} claims")
+            self._mark(f"run {self._number(run_id)} works")
             claimed = self.samples[-1].in_flight
-            self._tell(run_id, "etl", f"has claimed {claimed:,} orders; spark-submit starts a job for them.")
+            self._tell(run_id, "etl", f"has claimed {claimed:,} orders; spark-submit starts a Spark job for them.")
         if states.get("etl") == "success" and self._new(run_id, "settle"):
             job = self._it.told(run_id, "etl")
             self._tell(
-                run_id, "settle", f"Spark wrote its Parquet; {job['reported']:,} of {job['messages']:,} rejected."
+                run_id,
+                "settle",
+                f"the job has written Parquet, and rejects {job['reported']:,} of {job['messages']:,} orders.",
             )
         if run_state == "failed":
             raise AirflowError(f"run {run_id} of {DAG} failed\n{self._it.airflow.explain(DAG, run_id)}")
@@ -129,7 +141,7 @@ class Story:
             self._mark(f"run {self._number(run_id)} settles")
             self._tell(run_id, "over", f"is settled: {told}.")
         else:
-            self._tell(run_id, "over", "found nothing, and ended as skipped.")
+            self._tell(run_id, "over", "has found nothing, and ends.")
 
     # ---- words
 
@@ -176,7 +188,7 @@ def tell(orders: int, screen: Screen, *, keep: bool) -> bool:
                 _keep(it, screen)
                 return verdict.adds_up
             processes = it.airflow.processes
-        verdict.equal("left running", 0, len(set(processes) & set(it.airflow.processes)))
+        verdict.equal("processes of the demo that still run", 0, len(set(processes) & set(it.airflow.processes)))
     _show(story, verdict, bill, screen)
     return verdict.adds_up
 
@@ -187,12 +199,13 @@ def _run(story: Story, it: Services, orders: int, screen: Screen) -> tuple[Verdi
     story.publish(orders // 2, orders)
     story.wait(story.empty, "all orders are done or dead")
     it.airflow.api.pause(DAG)
-    screen.tell("No order is left. The janitor sweeps; then the books: what Spark wrote, and what the bucket holds.")
+    screen.tell("No order is left. The janitor DAG cleans up.")
+    screen.tell("Now what Spark wrote, and what the bucket holds, is compared with what was published.")
     it.airflow.run(JANITOR, timeout=PATIENCE)
     bill = it.bill()
     again = sum(letter.deliveries == DELIVERIES for letter in it.letters())
     expected = Outcome.expected(range(orders))
-    return judge(story.published, expected, it.outcome(), again, it.remains(), bill.total), bill
+    return judge(story.published, expected, it.outcome(), again, it.remains()), bill
 
 
 def _show(story: Story, verdict: Verdict, bill: Bill, screen: Screen) -> None:
@@ -218,5 +231,6 @@ def _keep(it: Services, screen: Screen) -> None:
         screen.say(line)
     it.airflow.api.unpause(DAG)
     screen.say("All of it is up until you press Ctrl-C.", Ink.BOLD)
-    while True:
+    with suppress(KeyboardInterrupt):
         signal.pause()
+    screen.say("As you wish: all of it is ended.")
