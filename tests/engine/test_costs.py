@@ -156,3 +156,35 @@ def test_the_page_of_costs_adds_up() -> None:
         assert dollars_told == f"{names['dollars'](*traffic):.2f}"
         assert requests_told == f"{names['requests_a_second'](*traffic):.1f}"
         assert sqs_told == f"{names['sqs'](*traffic):.2f}"
+
+
+def test_a_month_in_which_nothing_comes() -> None:
+    """What is idle costs what the figures of the other pages make of it."""
+    docs = Path(__file__).parents[2] / "docs"
+    idle = re.findall(r"^\| [^|]+ \| (\d\.\d\d) \| [^|]+ \|$", COST, re.MULTILINE)
+    waiting, topic, janitor = map(float, idle)
+    assert [waiting] == row(IDLE[0][0])
+
+    [told] = re.findall(r"\[(\d+) requests a minute\]\S+, (\d+) of them LISTs", COST)
+    counted, lists = map(int, told)
+    assert f"requests of 20 idle topics | {20 * counted} a minute" in (docs / "airflow.md").read_text()
+    a_minute = Counter(LIST=lists, GET=counted - lists)
+    assert topic == pytest.approx(dollars(a_minute) / 1e6 * MONTH / 60, abs=0.01)
+
+    [ten] = re.findall(r"ten topics cost (\d+) dollars a month", (docs / "how-to" / "janitor.md").read_text())
+    assert janitor == float(ten) / 10
+    assert f"costs {topic + janitor:.2f} dollars a month before its first message" in COST
+    assert f"in Airflow {topic:.2f} for each topic, and {janitor:.2f} for its janitor" in PAGE
+
+
+def test_one_range_everywhere() -> None:
+    """A million messages cost the same on all pages: what the table says, in whole dollars."""
+    totals = [row(batch)[2] for batch in ("1", "10", "100")]
+    assert (round(min(totals)), round(max(totals))) == (11, 21)
+    docs = Path(__file__).parents[2] / "docs"
+    for page in ("faq.md", "explanation/cost.md", "how-to/aws.md", "how-to/from-sqs.md"):
+        assert "leven to twenty-one" in (docs / page).read_text(), page
+
+    names = figures()
+    times = [row(str(batch))[2] / (names["sqs"](1_000_000, batch) / 30) for batch in (1, 10, 100)]
+    assert f"is {min(times):.0f} to {max(times):.0f} times as much" in (docs / "how-to" / "from-sqs.md").read_text()

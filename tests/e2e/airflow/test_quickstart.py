@@ -25,7 +25,7 @@ PAGE = TOP / "docs" / "quickstart.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = blocks(PAGE)
 #: These have to start servers on ports that are given, or to install: the kit's are in their place.
-BY_HAND = {"sh install", "sh install-from-a-clone", "sh store", "sh start", "sh stop"}
+BY_HAND = {"sh clone", "sh install", "sh install-released", "sh store", "sh start", "sh stop"}
 CONNECTION, HOME = "sh connection", "sh home"
 SAVED = re.compile(r"as `airflow/dags/(?P<file>\w+\.py)`")
 #: What is another one each time.
