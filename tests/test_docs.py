@@ -191,3 +191,9 @@ def test_every_test_that_a_page_names_is_there(page: Path) -> None:
     """What is said to show something is a test, in the file that the link leads to."""
     for found in NAMED.finditer(page.read_text()):
         assert f"def {found['test']}(" in (page.parent / found["path"]).read_text(), found["test"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_nothing_is_left_to_be_filled_in(page: Path) -> None:
+    """No placeholder of an author's stands on a page."""
+    assert not re.findall(r"@[A-Z]+@|\bTODO\b|\bTBD\b", page.read_text())
