@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-from tools.demo.screen import WIDTH, Ink, Screen
+from tools.demo.screen import Ink, Screen
 
 #: So many broken promises are told one by one.
 MOST_TOLD = 5
@@ -51,7 +51,7 @@ class Verdict:
             screen.say(f"{what:<58}{figure:>12}")
         screen.say()
         for one in self.broken[:MOST_TOLD]:
-            for line in wrap(one, WIDTH, subsequent_indent="    "):
+            for line in wrap(one, screen.width, subsequent_indent="    "):
                 screen.say(line, Ink.BAD)
         if len(self.broken) > MOST_TOLD:
             screen.say(f"and {len(self.broken) - MOST_TOLD} more", Ink.BAD)

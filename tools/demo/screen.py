@@ -49,6 +49,11 @@ class Screen:
         """How long it has been running."""
         return time.monotonic() - self._started
 
+    @property
+    def width(self) -> int:
+        """How many letters go into a line."""
+        return min(WIDTH, shutil.get_terminal_size().columns - 1) if self._alive else WIDTH
+
     def ink(self, text: str, ink: Ink) -> str:
         """Colour a text."""
         return f"\033[{ink.value}m{text}\033[0m" if self._colours and ink.value else text
@@ -60,7 +65,7 @@ class Screen:
 
     def tell(self, text: str) -> None:
         """Write a line that stays, with the time."""
-        first, *others = wrap(text, WIDTH - STAMP)
+        first, *others = wrap(text, self.width - STAMP)
         self.say(f"{self.ink(f'{self.seconds:6.1f} s', Ink.FAINT)}  {first}")
         for line in others:
             self.say(" " * STAMP + line)
@@ -74,9 +79,8 @@ class Screen:
         if not self._alive:
             self.tell(line)
             return
-        width = min(WIDTH, shutil.get_terminal_size().columns - 1)
         self._wipe()
-        self._write("".join(f"{one[:width]}\n" for one in picture))
+        self._write("".join(f"{one[: self.width]}\n" for one in picture))
         self._shown = len(picture)
 
     def _wipe(self) -> None:

@@ -27,7 +27,8 @@ PATIENCE = 900.0
 
 _PORTION = 100
 _LOOKS_APART = 0.5
-_COLUMNS = 64
+#: What stands beside the columns of a picture in letters.
+_BESIDE = 32
 _STATES = {"claim": "claims", "etl": "Spark works", "settle": "settles"}
 
 
@@ -89,7 +90,7 @@ class Story:
         count = f"{done:,} of {self._orders:,} orders done or dead"
         last = self.samples[-1]
         picture = ["", f"  {bar(done, self._orders)}  {count}", ""]
-        picture += [f"  {line}" for line in letters(self.samples, _COLUMNS)]
+        picture += [f"  {line}" for line in letters(self.samples, self._screen.width - _BESIDE)]
         picture += ["", *(f"  run {number}: {self._state(run)}" for number, run in enumerate(self._runs, 1))]
         at_work = [f"run {number} {self._state(run)}" for number, run in enumerate(self._runs, 1)]
         now = at_work[-1] if at_work else "no run yet"
@@ -210,7 +211,7 @@ def _run(story: Story, it: Services, orders: int, screen: Screen) -> tuple[Verdi
 
 def _show(story: Story, verdict: Verdict, bill: Bill, screen: Screen) -> None:
     screen.say()
-    for line in letters(story.samples, _COLUMNS):
+    for line in letters(story.samples, screen.width - _BESIDE):
         screen.say(line)
     screen.say()
     verdict.show(screen)
