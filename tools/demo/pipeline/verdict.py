@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -36,11 +37,9 @@ def judge(published: Sequence[str], expected: Outcome, found: Outcome, redeliver
         )
     for item in sorted(found.revenue.keys() - expected.revenue.keys()):
         verdict.checks.append(Check(f"revenue, {item}", "none", f"${found.revenue[item]:,.2f}", holds=False))
-    told = dict.fromkeys(expected.dead, 0)
+    told = Counter(dict.fromkeys(expected.dead, 0))
     for reason, count in found.dead.items():
-        told[next((each for each in expected.dead if each in reason), reason)] = (
-            told.get(next((each for each in expected.dead if each in reason), reason), 0) + count
-        )
+        told[next((each for each in expected.dead if each in reason), reason)] += count
     for reason, count in told.items():
         verdict.equal(f"dead: {reason}", expected.dead[reason], count)
     verdict.equal("delivered twice before they were dead", expected.dead.total(), redelivered)
