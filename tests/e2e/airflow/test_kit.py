@@ -211,7 +211,7 @@ def test_nothing_is_left_of_a_run_of_tests(end: signal.Signals) -> None:
     """When a run of tests is killed or interrupted, everything ends that its Airflow had started, in whatever group."""
     script = (
         "import signal, subprocess, time\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what a shell has put in the background ignores it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in the background of a shell it is ignored
         "from tools.kit.airflow import Airflow, installation\n"
         "airflow = Airflow()\n"
         "installation._running.add(airflow)\n"
