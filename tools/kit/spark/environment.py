@@ -25,8 +25,12 @@ ROOT = Path(__file__).parents[3]
 
 _JVM_END_SECONDS = 30
 
-#: For JVMs that live for seconds: compiled by the quick compiler alone, they take a quarter less of the processor.
-SHORT_LIVED = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: For JVMs that live for seconds: compiled by the quick compiler alone, and with classes that are not verified each
+#: time they are loaded, they take a third less of the processor.
+SHORT_LIVED = (
+    "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 #: For those that are measured: as users have them.
 _LONG_LIVED = "-XX:-UsePerfData"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -76,11 +76,19 @@ dag = janitor_dag({janitor!r}, schedule=None)
 """
 
 
+class Fault(NamedTuple):
+    """What befalls a run, and where: in which phase, and on which kind of Spark."""
+
+    what: str
+    phase: str
+    where: str
+
+
 class Scene:
     """A run that has come to a phase, and what befalls it there."""
 
-    def __init__(self, airflow: Airflow, queue: SyncPawnQueue, dag_id: str, folder: Path) -> None:
-        self.airflow, self.queue, self.dag_id = airflow, queue, dag_id
+    def __init__(self, airflow: Airflow, queue: SyncPawnQueue, fault: Fault, dag_id: str, folder: Path) -> None:
+        self.airflow, self.queue, self.fault, self.dag_id = airflow, queue, fault, dag_id
         self.gates = Gates(folder / "gates")
         self.out = folder / "out"
         self.run_id = ""
@@ -88,19 +96,19 @@ class Scene:
         queue.create_topic(dag_id)
         queue.publish(dag_id, [*orders(_GOOD), *BAD.values()])
 
-    def write_dag(self, **names: str) -> None:
-        """Write the DAG, and wait until Airflow has it."""
+    def start(self, **names: str) -> None:
+        """Start a run that stops where the fault is to come."""
         names |= {"gates": str(self.gates.folder), "out": str(self.out), "job": str(_JOB), "dag_id": self.dag_id}
         self.airflow.write_dags(f"{self.dag_id}.py", DAG.format(**names))
         self.airflow.api.unpause(self.dag_id)
-
-    def come_to(self, phase: str) -> None:
-        """Start a run, and wait until it has come there."""
-        self.gates.shut(phase)
+        self.gates.shut(self.fault.phase)
         self.run_id = self.airflow.trigger(self.dag_id)
+
+    def come_there(self) -> None:
+        """Wait until the run has come there."""
         self.stands, *_ = self.airflow.wait_for(
-            lambda: self.gates.reached(phase),
-            f"the run has come to {phase}",
+            lambda: self.gates.reached(self.fault.phase),
+            f"the run has come to {self.fault.phase}",
             timeout=_SECONDS,
             explain=lambda: self.airflow.explain(self.dag_id, self.run_id),
         )
@@ -120,8 +128,9 @@ class Scene:
         """Say whether the process that came to the phase is there still."""
         return Path(f"/proc/{self.stands}").exists()
 
-    def befall(self, what: str, phase: str, cluster: SparkCluster | None) -> None:
-        """Do it."""
+    def befall(self, cluster: SparkCluster | None) -> None:
+        """Have it come, and let the run go on from where it stands."""
+        what, phase, _ = self.fault
         if what == "clear":
             self.airflow.api.clear_run(self.dag_id, self.run_id)
         elif what == "task":
@@ -135,6 +144,9 @@ class Scene:
             assert cluster is not None
             wait_until(lambda: len(cluster.executors) > 0, "there are executors")
             _kill(cluster.executors)
+        if what == "clear" and phase != "committing":  # what was cleared ends where it stood; there it tries to go on
+            wait_until(lambda: not self.standing(), "what was cleared has ended", seconds=_SECONDS)
+        self.gates.open(phase)
 
     def sweep(self) -> None:
         """Let the janitor carry out what a settlement had decided before it died: the claim has ended by that."""
@@ -156,6 +168,9 @@ class Scene:
         self.airflow.wait_for_run(self.dag_id, self.run_id, timeout=_SECONDS)
         judge(self.queue, self.dag_id, self.out, _GOOD)
         assert self.driver() == []
+        # A job that lost its driver, or its task, is tried again; executors are Spark's own to replace.
+        is_again = self.fault.what != "executor" and self.fault.phase in _OF_THE_JOB
+        assert len(self.gates.reached("starting")) >= (2 if is_again else 1)
 
 
 def _kill(pids: list[int]) -> None:
@@ -164,9 +179,8 @@ def _kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _matrix() -> Iterator[object]:
-    """Give each fault in each phase; one of each kind belongs to every run of the tests."""
-    quick = {("driver", "writing"), ("executor", "reading"), ("task", "committing"), ("clear", "written")}
+def _matrix() -> Iterator[Fault]:
+    """Give each fault in each phase."""
     phases = {
         "driver": _OF_THE_JOB,
         "executor": _OF_THE_JOB,
@@ -175,48 +189,64 @@ def _matrix() -> Iterator[object]:
     }
     for what, where in phases.items():
         for phase in where:
-            master = "cluster" if what == "executor" else "local"
-            marks = [] if (what, phase) in quick else [pytest.mark.full]
-            yield pytest.param(what, phase, master, marks=marks, id=f"{what}-{phase}-{master}")
+            yield Fault(what, phase, "cluster" if what == "executor" else "local")
     for what, phase in (("driver", "reading"), ("task", "writing"), ("clear", "committing")):
-        yield pytest.param(what, phase, "cluster", marks=pytest.mark.full, id=f"{what}-{phase}-cluster")
+        yield Fault(what, phase, "cluster")
 
 
 @pytest.fixture
-def scene(  # noqa: PLR0913, PLR0917 - all there is
-    airflow: Airflow, queue: SyncPawnQueue, jobs: Path, impatient_connection: str, dag_id: str, tmp_path: Path
-) -> Iterator[Scene]:
-    """A topic with orders, and a DAG that is not written yet."""
-    scene = Scene(airflow, queue, dag_id, tmp_path)
-    yield scene
-    for phase in (*_OF_THE_JOB, *_OF_SETTLING):
-        scene.gates.open(phase)
-    airflow.remove_dags(f"{dag_id}.py")
-
-
-@pytest.mark.parametrize(("what", "phase", "where"), [*_matrix()])
-def test_each_order_once(  # noqa: PLR0913, PLR0917 - as above
-    scene: Scene,
-    what: str,
-    phase: str,
-    where: str,
+def scene_of(  # noqa: PLR0913, PLR0917 - all there is
+    airflow: Airflow,
+    queue: SyncPawnQueue,
     jobs: Path,
     impatient_connection: str,
+    dag_id: str,
+    tmp_path: Path,
     request: pytest.FixtureRequest,
-) -> None:
+) -> Iterator[Callable[[Fault], Scene]]:
+    """Make a topic with orders, and start a run that works on them, and stops where this fault is to come."""
+    made: list[Scene] = []
+
+    def start(fault: Fault) -> Scene:
+        spark = request.getfixturevalue("cluster_connection") if fault.where == "cluster" else "spark_default"
+        scene = Scene(airflow, queue, fault, f"{dag_id}_{fault.what}", tmp_path / fault.what)
+        made.append(scene)
+        scene.start(spark=spark, queue=impatient_connection, jobs=str(jobs))
+        return scene
+
+    yield start
+    for scene in made:
+        scene.gates.open(scene.fault.phase)
+        airflow.remove_dags(f"{scene.dag_id}.py")
+
+
+def _cluster_of(fault: Fault, request: pytest.FixtureRequest) -> SparkCluster | None:
+    return request.getfixturevalue("spark_cluster") if fault.where == "cluster" else None
+
+
+def test_four_runs_and_a_fault_for_each(scene_of: Callable[[Fault], Scene], request: pytest.FixtureRequest) -> None:
+    """They work at once. One loses its driver, one its executors, one its task, and one is cleared when all is done."""
+    faults = [
+        Fault("task", "committing", "local"),
+        Fault("clear", "written", "local"),
+        Fault("driver", "writing", "local"),
+        Fault("executor", "reading", "cluster"),
+    ]
+    scenes = [scene_of(fault) for fault in faults]
+    for scene in scenes:
+        scene.come_there()
+        scene.befall(_cluster_of(scene.fault, request))
+    for scene in scenes:
+        scene.judge()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", [*_matrix()], ids="-".join)
+def test_each_order_once(fault: Fault, scene_of: Callable[[Fault], Scene], request: pytest.FixtureRequest) -> None:
     """It is killed, or the run cleared, and goes on: as if nothing had been, for who reads the result."""
-    spark, cluster = "spark_default", None
-    if where == "cluster":
-        spark, cluster = request.getfixturevalue("cluster_connection"), request.getfixturevalue("spark_cluster")
-    scene.write_dag(spark=spark, queue=impatient_connection, jobs=str(jobs))
-    scene.come_to(phase)
-    scene.befall(what, phase, cluster)
-    if what == "clear" and phase != "committing":  # what was cleared ends where it stood; there it tries to go on
-        wait_until(lambda: not scene.standing(), "what was cleared has ended", seconds=_SECONDS)
-    scene.gates.open(phase)
-    if phase == "decided":
+    scene = scene_of(fault)
+    scene.come_there()
+    scene.befall(_cluster_of(fault, request))
+    if fault.phase == "decided":
         scene.sweep()
     scene.judge()
-    # A job that lost its driver, or its task, is tried again; executors are Spark's own to replace.
-    is_again = what in {"driver", "task", "clear"} and phase in _OF_THE_JOB
-    assert len(scene.gates.reached("starting")) >= (2 if is_again else 1)
