@@ -91,18 +91,18 @@ lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import
 	@echo "== mypy";          $(BIN)/mypy
 	@echo "== import-linter"; $(BIN)/lint-imports
 
-# What starts nothing runs two at a time. What starts servers, Spark or Airflow runs by itself, one kind after the other:
-# those tests measure and kill, and two of them at once would be each other's weather.
-ALONE := servers or peer or spark or airflow
+# All runs two at a time. What starts nothing comes first, and ends in some minutes; of what starts servers, Spark or
+# Airflow, most of the time is spent in waiting for them.
+STARTS := servers or peer or spark or airflow
 NOT_HERE := ceph or compose or own_store or full
+TWO := -n 2
 
 test: $(STAMP) $(PEER_STAMP)  ## every test that needs neither Debian packages nor an account
-	@echo "== tests that start nothing"; $(PYTEST) -n 2 --dist loadfile -m "not ($(ALONE) or $(NOT_HERE))"
-	@echo "== tests on real servers"; $(PYTEST) -m "(servers or peer) and not (spark or airflow or $(NOT_HERE))"
-	@$(MAKE) --no-print-directory test-spark test-airflow
+	@echo "== tests that start nothing"; $(PYTEST) $(TWO) -m "not ($(STARTS) or $(NOT_HERE))"
+	@echo "== tests on real servers, Spark and Airflow"; $(PYTEST) $(TWO) -m "($(STARTS)) and not ($(NOT_HERE))"
 
 test-fast: $(STAMP)  ## the inner loop: no servers, nothing slow
-	@echo "== fast tests"; $(PYTEST) -n 2 --dist loadfile -m "not ($(ALONE) or $(NOT_HERE) or slow)"
+	@echo "== fast tests"; $(PYTEST) $(TWO) -m "not ($(STARTS) or $(NOT_HERE) or slow)"
 
 test-spark: $(STAMP)  ## the tests that start Spark, on local[2] and on a cluster
 	@echo "== tests on Spark"; $(PYTEST) -m "spark and not airflow and not full"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from xdist.scheduler import LoadScopeScheduling
 
 from airflow_provider_pawnqueue.engine import Settings
 from tests.support.wheels import Wheels, build
@@ -35,6 +36,33 @@ hypothesis_settings.register_profile(
     "here", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis_settings.load_profile("here")
+
+
+_AIRFLOW = "tests/e2e/airflow/"
+
+
+class ByServer(LoadScopeScheduling):
+    """Which tests go to one process, where several run at once: those of a file, and all that share the one Airflow."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _AIRFLOW if nodeid.startswith(_AIRFLOW) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer:  # noqa: ANN401 - xdist's own
+    """Give them out so, in the order of :func:`pytest_collection_modifyitems`."""
+    config.option.loadscopereorder = False
+    return ByServer(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several run at once, what takes long comes first: nobody is to wait for it at the end."""
+    if hasattr(config, "workerinput"):
+        order = {True: 0, False: 2}
+        items.sort(key=lambda item: 1 if _is_spark(item) else order[item.nodeid.startswith(_AIRFLOW)])
+
+
+def _is_spark(item: pytest.Item) -> bool:
+    return item.get_closest_marker("spark") is not None and item.get_closest_marker("airflow") is None
 
 
 @pytest.fixture
