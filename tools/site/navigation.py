@@ -1,38 +1,46 @@
-"""Which page is filed under which kind. The pages say nothing of it themselves: the code host shows no navigation.
+"""The navigation of the site: what the front page links to, in its order, under its headings.
 
-A folder brings whatever lies in it, sorted by its path and titled by its heading. A page of no kind is a warning of
-Sphinx's, and so an error.
+So the front page is the one list of all pages. The pages say nothing of it themselves: the code host shows no
+navigation. A page that the front page does not name is a warning of Sphinx's, and so an error.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 FRONT = "index"
-KINDS: dict[str, list[str]] = {
-    "Begin": ["quickstart"],
-    "How to": ["airflow", "spark", "faq", "how-to/*"],
-    "Explanation": ["explanation/*", "protocol", "architecture"],
-    "Reference": ["reference/*", "compatibility"],
-    "For contributors": ["testing", "releasing"],
-}
+_HEADING = re.compile(r"^## (?P<text>.+)$", re.MULTILINE)
+_PAGE = re.compile(r"\]\((?P<page>[\w/-]+)\.md\)")
 
 
-def trees() -> str:
+def kinds(front: str) -> dict[str, list[str]]:
+    """Return the pages below each heading of the front page; one that is named twice is where it was first."""
+    _, *parts = _HEADING.split(front)
+    seen: set[str] = set()
+    found: dict[str, list[str]] = {}
+    for heading, text in zip(parts[::2], parts[1::2], strict=True):
+        pages = [page for page in dict.fromkeys(_PAGE.findall(text)) if page not in seen]
+        seen.update(pages)
+        found[heading] = pages
+    return found
+
+
+def trees(front: str) -> str:
     """Return the navigation as Sphinx wants it, in the words of MyST."""
     parts = []
-    for kind, pages in KINDS.items():
-        lines = ["```{toctree}", ":hidden:", ":glob:", f":caption: {kind}", "", *pages, "```"]
+    for kind, pages in kinds(front).items():
+        lines = ["```{toctree}", ":hidden:", f":caption: {kind}", "", *pages, "```"]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
 def _added(_app: Sphinx, page: str, source: list[str]) -> None:
     if page == FRONT:
-        source[0] += f"\n\n{trees()}\n"
+        source[0] += f"\n\n{trees(source[0])}\n"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
