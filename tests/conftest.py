@@ -48,6 +48,7 @@ class ByServer(LoadScopeScheduling):
         return _AIRFLOW if nodeid.startswith(_AIRFLOW) else nodeid.partition("::")[0]
 
 
+@pytest.hookimpl(optionalhook=True)  # some run without xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer:  # noqa: ANN401 - xdist's own
     """Give them out so, in the order of :func:`pytest_collection_modifyitems`."""
     config.option.loadscopereorder = False
