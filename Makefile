@@ -52,7 +52,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP)  ## two minutes: 2,000 orders through S3, Airflow and Spark, and whether it adds up (KEEP=1: leave it up)
-	@$(BIN)/python -m tools.demo $(if $(KEEP),--keep)
+	@$(BIN)/python -m tools.demo $(if $(filter-out 0 no,$(KEEP)),--keep)
 
 demo-queue: $(STAMP)  ## half a minute: the queue alone, four consumers, one killed and one frozen
 	@$(BIN)/python -m tools.demo.queue

@@ -58,7 +58,7 @@ def peek(hook: PawnQueueHook, args: Namespace) -> None:
     page = hook.dead_letters(args.topic, max_messages=args.limit)
     show([_letter(each) for each in page], args.output)
     if page.next is not None:
-        say(f"These are {len(page)} of {page.total} dead letters: --limit shows more.")
+        say(f"Of {page.total} dead letters, the latest {len(page)}: --limit shows more.")
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What *Test connection* answers, in words."""
+"""What *Test connection* answers, in words; and what is wrong with a connection, in the words of its fields."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from airflow_provider_pawnqueue.hooks.connection import path_of
 from airflow_provider_pawnqueue.provider_info import get_provider_info
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_provider_pawnqueue.engine import ProbeResult, SyncPawnQueue
     from airflow_provider_pawnqueue.engine.health import Health
 
@@ -21,6 +23,8 @@ _STANDARD: Final = {
     "s3.aws_access_key_id": "Access key id",
     "s3.aws_secret_access_key": "Secret access key",
 }
+#: The same, as who writes a connection without the form calls them.
+_FIELDS: Final = {"s3.endpoint_url": "host", "s3.aws_access_key_id": "login", "s3.aws_secret_access_key": "password"}
 
 
 def connection(queue: SyncPawnQueue) -> str:
@@ -35,8 +39,23 @@ def failure(error: Exception, conn_id: str) -> str:
     """
     said = str(error).removeprefix(f"Connection {conn_id!r}: ").replace(f"Connection {conn_id!r}", "This connection")
     said = said.replace("check s3.use_ssl", "check whether 'Endpoint' begins with http:// or https://")
-    for path, label in _labels().items():
-        said = re.sub(rf"(?<![\w.]){re.escape(path)}(?![\w.]*\w)", repr(label), said)
+    return _renamed(said, {path: repr(label) for path, label in _labels().items()})
+
+
+def of_connection(error: Exception, conn_id: str, aws_conn_id: str | None) -> str:
+    """Say why a connection's queue could not be opened: it has fields and an extra where the engine has settings."""
+    names = {path: f"extra.{path.removeprefix('s3.')}" for path in _labels() if path.startswith("s3.")} | _FIELDS
+    if aws_conn_id:
+        keys = f"the keys of AWS connection {aws_conn_id!r}"
+        names |= dict.fromkeys(("s3.aws_access_key_id", "s3.aws_secret_access_key"), keys)
+    said = str(error)
+    renamed = _renamed(said, names)
+    return said if renamed == said else f"Connection {conn_id!r}: {renamed}"
+
+
+def _renamed(said: str, names: Mapping[str, str]) -> str:
+    for path, name in names.items():
+        said = re.sub(rf"(?<![\w.]){re.escape(path)}(?![\w.]*\w)", name, said)
     return said
 
 

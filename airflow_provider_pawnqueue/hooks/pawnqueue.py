@@ -103,7 +103,14 @@ class PawnQueueHook(BaseHook):
     @property
     def queue(self) -> SyncPawnQueue:
         """The open queue of this process."""
-        return CLIENTS.get(self.address)
+        return self._opened(self.address)
+
+    def _opened(self, address: Address) -> SyncPawnQueue:
+        try:
+            return CLIENTS.get(address)
+        except PawnQueueError as error:
+            error.args = (diagnosis.of_connection(error, self.pawnqueue_conn_id, address.aws_conn_id),)
+            raise
 
     def get_conn(self) -> SyncPawnQueue:
         """Return the open queue of this process."""
@@ -122,7 +129,7 @@ class PawnQueueHook(BaseHook):
                 raise AirflowNotFoundException(connection.missing(self.pawnqueue_conn_id)) from None
             self._address = await asyncio.to_thread(connection.read, found)
         found_queue = CLIENTS.found(self._address)
-        return found_queue if found_queue is not None else await asyncio.to_thread(CLIENTS.get, self._address)
+        return found_queue if found_queue is not None else await asyncio.to_thread(self._opened, self._address)
 
     def test_connection(self) -> tuple[bool, str]:
         """Say whether the queue can be used, and what its store can do: what the button in Airflow's form calls."""

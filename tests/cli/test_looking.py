@@ -78,7 +78,7 @@ def test_peek_shows_dead_letters_and_why(run: Run, queue: SyncPawnQueue) -> None
     [row] = done.rows
     assert (row["reason"], row["error"], row["deliveries"]) == ("refused", "no such order", 1)
     assert row["payload"] in ({"n": 1}, {"n": 2})
-    assert done.err == "These are 1 of 2 dead letters: --limit shows more.\n"
+    assert done.err == "Of 2 dead letters, the latest 1: --limit shows more.\n"
 
 
 def test_what_others_wrote_cannot_steer_the_terminal(run: Run, queue: SyncPawnQueue) -> None:

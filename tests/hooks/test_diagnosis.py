@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import MemoryStore, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import MemoryStore, StoreError, SyncPawnQueue
 from airflow_provider_pawnqueue.engine.health import Health
 from airflow_provider_pawnqueue.hooks import diagnosis
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -103,6 +103,35 @@ def test_it_speaks_of_the_form(connection: Callable[..., str], extra: dict[str, 
     assert not good
     assert says in said
     assert name not in said
+
+
+@pytest.mark.parametrize(
+    ("login", "bucket", "says"),
+    [
+        ("stranger", "queues", "correct login."),
+        ("key", "nowhere", "create it, or correct extra.bucket_name or host."),
+    ],
+)
+async def test_who_opens_it_is_told_of_its_fields(
+    connection: Callable[..., str], server: FaultServer, login: str, bucket: str, says: str
+) -> None:
+    """A task, a command, a trigger: by the names that they have in the connection, which need not be a form's."""
+    extra = {"bucket_name": bucket}
+    name = connection(extra=extra, host=server.endpoint, login=login, password=SECRET)
+    for opening in (lambda: PawnQueueHook(name).queue, lambda: PawnQueueHook(name).health()):
+        with pytest.raises(StoreError, match=f"^Connection '{name}': ") as raised:
+            opening()
+        assert says in str(raised.value)
+    with pytest.raises(StoreError, match=f"^Connection '{name}': "):
+        await PawnQueueHook(name).client()
+
+
+def test_borrowed_keys_are_those_of_another_connection() -> None:
+    """They are looked for there, and what is not of the connection is as it was."""
+    error = StoreError("The store does not know 'key': correct s3.aws_access_key_id, or s3.profiles.")
+    said = "Connection 'q': The store does not know 'key': correct the keys of AWS connection 'aws', or s3.profiles."
+    assert diagnosis.of_connection(error, "q", "aws") == said
+    assert diagnosis.of_connection(StoreError("It is too busy."), "q", "aws") == "It is too busy."
 
 
 def test_an_endpoint_without_a_scheme(connection: Callable[..., str], server: FaultServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ REDRAW = 0.1
 BAR = 40
 #: What the time takes of a line.
 STAMP = 10
+_CODES = re.compile(r"\033\[[\d;]*m")
 
 
 class Ink(Enum):
@@ -52,16 +54,17 @@ class Screen:
     @property
     def width(self) -> int:
         """How many letters go into a line."""
-        return min(WIDTH, shutil.get_terminal_size().columns - 1) if self._alive else WIDTH
+        return min(WIDTH, shutil.get_terminal_size((WIDTH + 1, 0)).columns - 1)
 
     def ink(self, text: str, ink: Ink) -> str:
         """Colour a text."""
         return f"\033[{ink.value}m{text}\033[0m" if self._colours and ink.value else text
 
     def say(self, text: str = "", ink: Ink = Ink.PLAIN) -> None:
-        """Write a line that stays."""
+        """Write what stays: a line, or where it is too long for that several."""
         self._wipe()
-        self._write(self.ink(text, ink) + "\n")
+        lines = wrap(text, self.width) if len(_CODES.sub("", text)) > self.width else [text]
+        self._write("".join(self.ink(line, ink) + "\n" for line in lines))
 
     def tell(self, text: str) -> None:
         """Write a line that stays, with the time."""
