@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ REDRAW = 0.1
 BAR = 40
 #: What the time takes of a line.
 STAMP = 10
-_CODES = re.compile(r"\033\[[\d;]*m")
 
 
 class Ink(Enum):
@@ -61,10 +59,14 @@ class Screen:
         return f"\033[{ink.value}m{text}\033[0m" if self._colours and ink.value else text
 
     def say(self, text: str = "", ink: Ink = Ink.PLAIN) -> None:
-        """Write what stays: a line, or where it is too long for that several."""
+        """Write a line that stays, however long: it may be there to be copied."""
         self._wipe()
-        lines = wrap(text, self.width) if len(_CODES.sub("", text)) > self.width else [text]
-        self._write("".join(self.ink(line, ink) + "\n" for line in lines))
+        self._write(self.ink(text, ink) + "\n")
+
+    def prose(self, text: str, ink: Ink = Ink.PLAIN) -> None:
+        """Write what stays, in as many lines as it takes."""
+        for line in wrap(text, self.width):
+            self.say(line, ink)
 
     def tell(self, text: str) -> None:
         """Write a line that stays, with the time."""

@@ -41,6 +41,7 @@ def {dag_id}():
 {dag_id}()
 """
 
+# With more tries, as a scheduler that is busy takes a task that goes on for a broken one (docs/airflow.md has more).
 DEFERRING = """
 from datetime import timedelta
 from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
@@ -55,7 +56,7 @@ class Wait(BaseOperator):
 
 @dag(schedule=None)
 def {dag_id}():
-    Wait(task_id="wait")
+    Wait(task_id="wait", retries=2, retry_delay=timedelta(0))
 
 {dag_id}()
 """

@@ -176,7 +176,7 @@ def tell(orders: int, screen: Screen, *, keep: bool) -> bool:
     :param keep: leave everything up until Ctrl-C.
     """
     need_memory(MEMORY)
-    screen.say(
+    screen.prose(
         f"PawnQueue demo: {orders:,} orders through an S3 bucket, Airflow and Spark, on this machine alone", Ink.BOLD
     )
     screen.say()
@@ -215,13 +215,13 @@ def _show(story: Story, verdict: Verdict, bill: Bill, screen: Screen) -> None:
         screen.say(line)
     screen.say()
     verdict.show(screen)
-    screen.say(f"The store was asked {bill.total:,} times ({bill.told()}): ${bill.dollars:.4f} on S3.")
+    screen.prose(f"{bill.total:,} requests to the store ({bill.told()}): ${bill.dollars:.4f} on S3.")
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(svg(story.samples, story.marks, "The queue of the demo over time"), encoding="utf-8")
     screen.say("The picture of it: .run/demo.svg")
     if verdict.adds_up:
-        screen.say(f"It adds up: nothing lost, nothing done twice, in {screen.seconds:.0f} seconds.", Ink.GOOD)
-        screen.say("Next: docs/quickstart.md, with a bucket of your own; make demo-queue, where consumers are killed.")
+        screen.prose(f"It adds up: nothing lost, nothing done twice, in {screen.seconds:.0f} seconds.", Ink.GOOD)
+        screen.prose("Next: docs/quickstart.md, with your own bucket; make demo-queue, where consumers are killed.")
     else:
         screen.say("IT DOES NOT ADD UP: see the lines marked WRONG.", Ink.BAD)
 
