@@ -144,7 +144,7 @@ async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[
         some = ", ".join(sorted(missing)[:SHOWN])
         raise InvalidArgumentError(
             f"Topic {topic!r} has no dead letter {some}{' and others' if len(missing) > SHOWN else ''}: nothing was "
-            "redriven. dead_letters(), on the command line peek --dead, lists those that there are.",
+            "redriven. dead_letters() lists those that there are (peek --dead, on the command line).",
             topic=topic,
             message=min(missing),
             operation="redrive",

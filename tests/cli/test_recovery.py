@@ -40,6 +40,8 @@ def test_the_pages_commands_recover(queue: SyncPawnQueue, run: Run) -> None:
         ("peek", 6),
         ("redrive", 5),
         ("peek", 5),
+        ("stats", 5),
+        ("peek", 5),
         ("redrive", 5),
         ("redrive", 3),
         ("redrive", 0),
