@@ -214,8 +214,8 @@ _SENTENCES = {
     Kind.CLOCK_SKEW: "{endpoint} refused the time of this machine ({detail}): set the machine's clock right.",
     Kind.REJECTED: "{endpoint} rejected {what} in bucket {bucket!r} ({detail}): check the s3 settings.",
     Kind.UNREACHABLE: (
-        "{endpoint} cannot be reached ({detail}): check whether a server listens there, s3.endpoint_url, the spelling "
-        "of its host, and the network."
+        "{endpoint} cannot be reached ({detail}): check s3.endpoint_url, the spelling of its host, whether a server "
+        "listens there, and the network."
     ),
     Kind.TLS: ("No secure connection to {endpoint} ({detail}): check s3.use_ssl, or name the issuer in s3.ca_bundle."),
     Kind.TIMEOUT: (
