@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ def demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
 
     yield start
     for one in started:
-        for pid in one.processes():
-            os.kill(pid, signal.SIGKILL)
+        while pids := one.processes():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         one.finish()

@@ -17,7 +17,10 @@ MARK = "PAWNQUEUE_DEMO_TEST"
 
 
 class Demo:
-    """One run of it, whose processes can be told by a variable in their environment."""
+    """One run of it, whose processes can be told by their environment: a variable of it, or its folder in others.
+
+    A process that gives itself a title writes it over the first variables that it had.
+    """
 
     def __init__(self, folder: Path, module: str, *arguments: str) -> None:
         self.mark = uuid.uuid4().hex
@@ -59,7 +62,8 @@ class Demo:
 
     def _is_of_it(self, entry: Path) -> bool:
         try:
-            return f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0")
+            environment = (entry / "environ").read_bytes()
+            return f"{MARK}={self.mark}".encode() in environment or os.fsencode(self.folder) in environment
         except OSError:  # gone meanwhile, or somebody else's
             return False
 
