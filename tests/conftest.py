@@ -58,12 +58,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer:  #
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several run at once, what takes long comes first: nobody is to wait for it at the end."""
     if hasattr(config, "workerinput"):
-        order = {True: 0, False: 2}
-        items.sort(key=lambda item: 1 if _is_spark(item) else order[item.nodeid.startswith(_AIRFLOW)])
+        items.sort(key=_turn)
 
 
-def _is_spark(item: pytest.Item) -> bool:
-    return item.get_closest_marker("spark") is not None and item.get_closest_marker("airflow") is None
+def _turn(item: pytest.Item) -> int:
+    if item.nodeid.startswith(_AIRFLOW):
+        return 0
+    return 1 if item.get_closest_marker("spark") else 2
 
 
 @pytest.fixture

@@ -74,6 +74,13 @@ def test_nobody_there_is_told(connection: Callable[..., str]) -> None:
     assert "127.0.0.1" in said
 
 
+def test_a_form_waits_for_less_time_than_a_task(connection: Callable[..., str]) -> None:
+    """Somebody sits before it."""
+    address = PawnQueueHook(connection(extra={"bucket_name": "queues"})).address
+    assert PawnQueueHook._impatient(address).settings.retry.budget_seconds == 5
+    assert address.settings.retry.budget_seconds == 30
+
+
 def test_no_connection_and_a_wrong_one(connection: Callable[..., str]) -> None:
     """Each says what to do."""
     good, said = PawnQueueHook("nowhere").test_connection()
