@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from airflow_provider_pawnqueue.engine.done_writes import DoneWrites
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.events import Events
 from airflow_provider_pawnqueue.engine.leases import lease
@@ -36,6 +37,7 @@ class Context:
     time: ServerTime
     settings: Settings
     events: Events = field(default_factory=Events)
+    done_writes: DoneWrites = field(default_factory=DoneWrites)
 
     @property
     def at_once(self) -> int:

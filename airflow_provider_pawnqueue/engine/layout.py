@@ -209,9 +209,14 @@ def checked_holder(name: object, what: str) -> str:
     )
 
 
+def is_write_id(write_id: object) -> TypeGuard[str]:
+    """Say whether this can be a write's id."""
+    return _is_text(write_id) and _CLAIM_ID.fullmatch(write_id) is not None
+
+
 def checked_write_id(write_id: object) -> str:
     """Return the write's id, or raise before any request is made with it."""
-    if _is_text(write_id) and _CLAIM_ID.fullmatch(write_id):
+    if is_write_id(write_id):
         return write_id
     raise InvalidArgumentError(
         f"{_shown(write_id)} is no write id: use a text of 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",

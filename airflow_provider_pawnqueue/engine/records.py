@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
-from airflow_provider_pawnqueue.engine import size_hint
+from airflow_provider_pawnqueue.engine import layout, size_hint
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError
 from airflow_provider_pawnqueue.engine.names import ClaimStem, MessageId
 
@@ -154,10 +154,18 @@ class Envelope(Record):
     headers: dict[str, str] = {}
     dedup_key: str | None = None
     priority: int = 0
+    write_id: str = ""  # the staged write that published it, and whose record tells whether that is done
+
+    @field_validator("write_id", mode="before")
+    @classmethod
+    def _checked_write_id(cls, given: object) -> str:
+        # A stranger's field of this name costs nobody the message, and becomes part of no key.
+        return given if layout.is_write_id(given) else ""
 
     def _as_json(self) -> dict[str, Any]:
         # A payload is JSON as it stands, and may be deeper than pydantic's own serialization goes.
-        return {**self.model_dump(mode="json", exclude={"payload"}), "payload": self.payload}
+        left_out = {"payload"} if self.write_id else {"payload", "write_id"}
+        return {**self.model_dump(mode="json", exclude=left_out), "payload": self.payload}
 
 
 class Member(BaseModel):

@@ -181,6 +181,11 @@ async def read(context: Context, topic: str, write_id: str) -> FoundWrite | None
         ) from None
 
 
+def decided_at(context: Context, record: WriteRecord) -> float:
+    """Return when the write was decided at the earliest: what was changed before that says nothing of it."""
+    return record.created_at - context.margin - 1
+
+
 async def drop(context: Context, topic: str, write_id: str, names: Sequence[str]) -> bool:
     """Let no commit of a write that is not decided rely on these objects any more; return False where it is decided.
 
@@ -287,7 +292,7 @@ class HeldWrite:
                 for place in range(record.place + record.published, record.place + record.begun):
                     envelope = await anext(rows)
                     stamp = place / TICKS
-                    envelope = envelope.model_copy(update={"created_at": iso(stamp)})
+                    envelope = envelope.model_copy(update={"created_at": iso(stamp), "write_id": record.write_id})
                     chunk.append((layout.message_name(stamp, envelope.id), envelope))
                 # ⚑ §7: only of the chunk that was begun is it not known whether it is there.
                 left = await self._without_trace(chunk) if in_doubt else chunk
@@ -387,7 +392,7 @@ class HeldWrite:
     async def _claimed_since(self) -> set[str]:
         """Return which messages claims have had that were changed since the write was decided."""
         context, topic = self._context, self._topic
-        since = self._found.record.created_at - context.margin - 1
+        since = decided_at(context, self._found.record)
         stems = [
             layout.claim_stem(*parsed)
             async for page in context.registers.pages(layout.claims(topic))

@@ -76,7 +76,7 @@ def record(world: World, write_id: str = WRITE) -> WriteRecord | None:
     return WriteRecord.decode(world.bucket.body(key), key) if there else None
 
 
-async def consumed(process: Process, claim_id: str) -> Counter[int]:
+async def consumed(process: Process, claim_id: str | None) -> Counter[int]:
     """Claim all there is, and ack it."""
     claim = await process.queue.claim(TOPIC, "c", max_messages=1000, claim_id=claim_id)
     found = Counter(message.payload["n"] for message in claim)

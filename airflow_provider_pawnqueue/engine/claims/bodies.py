@@ -159,6 +159,7 @@ def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) ->
         payload=envelope.payload,
         headers=envelope.headers,
         deliveries=deliveries,
+        write_id=envelope.write_id,
     )
 
 

@@ -34,6 +34,8 @@ class Message:
     """Text to text, as they were published."""
     deliveries: int = 1
     """How often it was handed out, this time included; 0 where it is only looked at."""
+    write_id: str = ""
+    """The staged write that published it; empty where none did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,11 @@ class HeldClaim(Claim):
         self._deadline = deadline
         self._session_ttl = session_ttl
         self._is_fleeting = is_fleeting
+        self.writes: dict[str, datetime] = {}  # the staged writes that it has messages of, with the latest one's time
+        for message in messages:
+            if message.write_id:
+                latest = self.writes.get(message.write_id, message.created_at)
+                self.writes[message.write_id] = max(latest, message.created_at)
         self.leases = dict(leases)  # of each member's key, the version of its lease, where it is known
         self.done: set[str] = set()  # members whose decision is known to be carried out
         self.under_way: set[str] = set()  # and those where it is being carried out

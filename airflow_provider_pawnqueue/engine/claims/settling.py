@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.cancellation import uncut
-from airflow_provider_pawnqueue.engine.claims import effects, records
+from airflow_provider_pawnqueue.engine.claims import effects, records, traces
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
@@ -150,6 +150,7 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
 
 async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
     """Do what was decided, as far as nobody else of this process does it, and close the record after the last of it."""
+    await traces.keep_if_needed(context, claim)
     record, done, under_way = claim.record, claim.done, claim.under_way
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
     under_way.update(todo)

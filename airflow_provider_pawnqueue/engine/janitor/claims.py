@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,15 @@ LONGEST_ANSWER = 60.0
 class Claims:
     """The claims of one topic, in one sweep."""
 
-    def __init__(self, care: Care, ask: AskByRecord | None, here: Collection[str]) -> None:
-        """:param here: the uuids of all messages and leases of the topic, as they were listed after the claims."""
+    def __init__(
+        self, care: Care, ask: AskByRecord | None, here: Collection[str], *, keep_since: float = math.inf
+    ) -> None:
+        """Make ready to sweep.
+
+        :param here: the uuids of all messages and leases of the topic, as they were listed after the claims.
+        :param keep_since: a staged write that was decided then is not done: records that have changed since are kept.
+        """
+        self._keep_since = keep_since
         self._care = care
         self._here = here
         self._as_listed: set[str] = set()  # the stems of records that were read as they had been listed
@@ -67,7 +75,9 @@ class Claims:
 
     def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
         retention = self._care.context.settings.claims.record_retention_seconds
-        return now - info.last_modified.timestamp() > retention
+        changed = info.last_modified.timestamp()
+        # ⚑ §7: of a message that was acked meanwhile, who finishes the write finds nothing else.
+        return now - changed > retention and changed < self._keep_since
 
     async def _claim(self, stem: str, info: ObjectInfo) -> None:
         context = self._care.context

@@ -62,6 +62,9 @@ class _Sweep:
         self._ask = ask
 
     async def run(self) -> SweepReport:
+        # ⚑ §7: writes are finished before closed records are removed, as they are looked for in those.
+        writes = Writes(self._care)
+        await writes.sweep()
         # ⚑ §5.4: claims are listed before all that they may have: what a record had as it was listed and is in neither
         # of the lists that follow is gone. The other way round, so would look what was published and claimed meanwhile.
         claims = await self._list(self._context.registers.pages(layout.claims(self._topic)))
@@ -72,9 +75,8 @@ class _Sweep:
         dead = await self._list(self._context.store.pages(layout.dead_letters(self._topic)))
         here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
         here.update(uuid for info in leases if (uuid := layout.parse_lease(info.key)))
-        await Claims(self._care, self._ask, here).sweep(claims)
+        await Claims(self._care, self._ask, here, keep_since=writes.unfinished_since).sweep(claims)
         await Leases(self._care).sweep(leases, messages)
-        await Writes(self._care).sweep()
         await self._leftovers(dead)
         if not self._report.dry_run:
             key = layout.swept(self._topic)

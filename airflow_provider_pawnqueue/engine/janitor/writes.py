@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -29,6 +30,8 @@ class Writes:
     def __init__(self, care: Care) -> None:
         self._care = care
         self._report = care.report
+        self.unfinished_since = math.inf
+        """When the first of those was decided that are not done; none: infinity."""
 
     async def sweep(self) -> None:
         """Look at every write about which something may have to be done."""
@@ -83,6 +86,8 @@ class Writes:
         standing = await writes.read(context, topic, write_id)
         if standing is None or standing.record.state != "begun":
             return
+        before = self.unfinished_since
+        self.unfinished_since = min(before, writes.decided_at(context, standing.record))
         if self._report.dry_run:
             self._report.finished_writes += context.is_over(standing.record.until, await context.now())
             return
@@ -91,6 +96,7 @@ class Writes:
         except WriteBusyError:
             return  # its committer works
         if held is not None and await held.finish() is not None:
+            self.unfinished_since = before
             self._report.finished_writes += 1
             await writes.clear(context, topic, write_id)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout, staging, writes
+from airflow_provider_pawnqueue.engine.claims import traces
 from airflow_provider_pawnqueue.engine.janitor import writes as sweeping_writes
+from airflow_provider_pawnqueue.engine.janitor.claims import Claims
 from airflow_provider_pawnqueue.engine.writes import Commit, FoundWrite, HeldWrite
 from tests.sim.mutants.entering import Patches, mutant
 
@@ -89,6 +91,30 @@ def claims_are_no_trace() -> Patches:
         return set()
 
     return [(HeldWrite, "_claimed_since", claimed_since)]
+
+
+@mutant(
+    "§7 The record of a claim without an id is kept while a write that it had messages of is not done",
+    test=f"{_TESTS}::test_what_claims_without_an_id_consumed_is_not_sent_again",
+)
+def claims_without_an_id_leave_no_trace() -> Patches:
+    async def keep_if_needed(*_: Any) -> None:
+        pass
+
+    return [(traces, "keep_if_needed", keep_if_needed)]
+
+
+@mutant(
+    "§7 Records are kept while a write is not done",
+    test=f"{_TESTS}::test_records_are_kept_while_a_write_cannot_be_finished",
+)
+def records_go_before_their_writes() -> Patches:
+    original = Claims.__init__
+
+    def init(self: Claims, *given: Any, **_: Any) -> None:
+        original(self, *given)
+
+    return [(Claims, "__init__", init)]
 
 
 @mutant(

@@ -1,0 +1,64 @@
+"""Keep what tells a committer that a message was published: the record of the claim that consumed it (§7)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import layout, size_hint
+from airflow_provider_pawnqueue.engine.concurrency import for_each
+from airflow_provider_pawnqueue.engine.errors import StoreError
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
+    from airflow_provider_pawnqueue.engine.context import Context
+
+#: The dates of objects are whole seconds.
+_DATE_RESOLUTION = timedelta(seconds=1)
+
+
+async def keep_if_needed(context: Context, claim: HeldClaim) -> None:
+    """Keep the record of a claim with a made-up id where a staged write may still look for its messages in it.
+
+    ⚑ §7: A committer that takes over looks for each message of the chunk in doubt. Of a message that was acked, only
+    the claim's record is left. So the record may be deleted only where every write that it had messages of is done.
+    The look may come at any time before the deletion, as a write goes from begun to done and never back.
+    """
+    if not claim.is_fleeting or claim.left:
+        return
+    if _has_buried_unread(claim):
+        claim.keep_record()  # the envelopes, which name their writes, were never read
+        return
+
+    async def is_done(write_id: str) -> bool:
+        return await _is_done(context, claim.topic, write_id, claim.writes[write_id])
+
+    try:
+        done = await for_each(is_done, claim.writes, at_once=context.at_once)
+    except StoreError:
+        done = [False]
+    if not all(done):
+        claim.keep_record()
+
+
+def _has_buried_unread(claim: HeldClaim) -> bool:
+    settled = claim.record.settled.values()
+    return any(each.how == "dead" and each.unseen and each.reason == "max_deliveries" for each in settled)
+
+
+async def _is_done(context: Context, topic: str, write_id: str, latest: datetime) -> bool:
+    """Say whether the write that published a message at this time is known to be done.
+
+    A write whose messages were seen, and that has no record any more, was done: only then its record is removed.
+    """
+    if context.done_writes.has(topic, write_id, latest):
+        return True
+    info = await context.registers.head(layout.write(topic, write_id))
+    if info is None:
+        context.done_writes.add(topic, write_id, latest)
+        return True
+    hint = size_hint.hint_of_write(info.size, info.last_modified)
+    if hint is None or hint.state != "done":
+        return False
+    context.done_writes.add(topic, write_id, max(latest, info.last_modified + _DATE_RESOLUTION))
+    return True

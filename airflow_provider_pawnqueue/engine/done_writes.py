@@ -1,0 +1,32 @@
+"""Which staged writes this process has seen to be done."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+#: How many writes are remembered. One that was forgotten costs a HEAD.
+MOST: Final = 1000
+
+
+class DoneWrites:
+    """Remembers writes that are done, so that each is asked for once.
+
+    A write's id may be used again once its record has been removed. The messages of that later write are younger, so
+    a write is known to be done for messages up to a time only.
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[str, str], datetime] = {}
+
+    def has(self, topic: str, write_id: str, latest: datetime) -> bool:
+        """Say whether the write that published a message at this time is known to be done."""
+        known = self._latest.get((topic, write_id))
+        return known is not None and latest <= known
+
+    def add(self, topic: str, write_id: str, latest: datetime) -> None:
+        """Remember that the write that published a message at this time is done."""
+        known = self._latest.pop((topic, write_id), latest)
+        self._latest[topic, write_id] = max(known, latest)
+        if len(self._latest) > MOST:
+            del self._latest[next(iter(self._latest))]
