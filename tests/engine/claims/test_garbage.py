@@ -251,3 +251,16 @@ async def test_a_topic_full_of_garbage_leases_is_looked_through_bit_by_bit(world
         assert requests["GET"] <= (1 + MORE) * FEW + 10 + 1
         seen += numbers(claim)
     assert sorted(seen)[:1000] == list(range(1000))
+
+
+async def test_a_look_never_goes_on_behind_a_strangers_key(world: World, ann: Process) -> None:
+    """In a topic of several pages a strange key behind the last message hides nothing that is published before it."""
+    world.fill({"id": f"m{number}", "payload": {}} for number in range(1000))
+    world.bucket.plant(f"{TOPIC}/messages/~//x", b"")
+    await world.later(1)
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=1001, ttl=300)
+    assert len(claim) == 1000
+    await ann.queue.publish(TOPIC, numbered(1))
+    with ann.client.counting() as requests:
+        assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]
+    assert requests["LIST"] == 1

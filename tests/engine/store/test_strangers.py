@@ -92,6 +92,17 @@ async def test_a_listing_goes_on_behind_strange_keys(server: FaultServer, store:
     assert await keys_of(store, "m/", "m/1099") == [key for key in keys if key > "m/1099"]
 
 
+async def test_a_listing_starts_behind_any_key(server: FaultServer, store: Store, prefix: str) -> None:
+    """``start_after`` may be a stranger's key, which the client cannot express: all behind it is listed, and no more."""
+    for cursor in [*PLAIN, *STRANGE, *NO_XML_HAS_IT, "m/~//x", "m/x/", "m//", "m/~/..", "m/\ufffe"]:
+        folder = f"{cursor.partition('/')[0]}/" if "/" in cursor else ""
+        around = sorted([f"{folder}!", cursor, f"{folder}~~~"])
+        for key in around:
+            server.put_object(BUCKET, prefix + key, b"")
+        assert await keys_of(store, folder, cursor) == [key for key in around if key > cursor]
+        await store.delete(around)
+
+
 async def test_folders_are_listed_beside_strange_keys(server: FaultServer, store: Store, prefix: str) -> None:
     """``folders`` names each folder once, strange ones too, and is not disturbed by what else is there."""
     for key in [*PLAIN, *STRANGE]:
@@ -219,9 +230,10 @@ async def test_strangers_in_a_real_bucket(
     assert "ours/x" in await keys_of(store)
     assert "ours/" in await store.folders()
     assert {*PLAIN} - {LONGEST} <= taken
-    listed = set(await keys_of(store))
+    listed = await keys_of(store)
     for key in taken:
-        assert key in listed
+        assert await keys_of(store, "", key) == listed[listed.index(key) + 1 :], key
+    for key in taken:
         found = await store.get(key)
         assert found is not None
         assert found.body == b"1"
