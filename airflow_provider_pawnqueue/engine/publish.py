@@ -134,7 +134,8 @@ class Publisher:
             for_each(lambda each_: send(self._context, topic, *each_), envelopes, at_once=self._context.at_once),
             is_there_still(topic, is_there),
         )
-        if not there:
+        # A bucket that is gone has no topic either: where nothing was written, the store's own words say why.
+        if not there and any(result.landed is not False for result in results):
             await in_full(lambda: self._withdraw(topic, envelopes, results))
         ids: list[str] = [envelope.id for _, envelope in envelopes]
         failed: dict[str, StoreError] = {

@@ -22,6 +22,8 @@ class Settlement:
     """Ids that are none of the claim's: nothing was done about them."""
     unknown: list[str] = field(default_factory=list)
     """It could not be found out; settle them again to know."""
+    fault: str = field(default="", compare=False)
+    """Why it could not be found out what became of those in ``unknown``."""
     unfinished: dict[str, str] = field(default_factory=dict)
     """Decided, as the other lists say, but not carried out yet, and why: the store refuses to delete a message, say.
     They are not delivered again; whoever meets them, or the janitor, tries again."""

@@ -93,8 +93,8 @@ class ClaimOperator(PawnQueueOperator):
             )
         if total.unknown:
             raise AirflowException(
-                f"The store did not answer: what became of {total.unknown} messages is not known. Another try settles "
-                "them, or finds them settled."
+                f"What became of {total.unknown} messages is not known: {total.fault} Another try settles them, or "
+                "finds them settled."
             )
         return total
 
@@ -316,6 +316,7 @@ class Counts:
         self._unfinished = 0
         #: Of how many nobody knows whether anything was decided.
         self.unknown = 0
+        self.fault = ""
 
     def add(self, done: Settlement) -> None:
         """Count those of one settlement."""
@@ -324,6 +325,7 @@ class Counts:
         self._counts["released"] += len(done.released)
         self._unfinished += len(done.unfinished)
         self.unknown += len(done.unknown)
+        self.fault = self.fault or done.fault
 
     def as_dict(self) -> dict[str, int]:
         """Return the counts, for XCom."""

@@ -202,9 +202,9 @@ def ack(queue: SyncPawnQueue, claim: Claim) -> int:
     done = queue.ack(claim)
     if done.unknown:
         raise StoreError(
-            f"The store has not answered, so it is not known whether claim {claim.stem} of topic {claim.topic!r} is "
+            f"It could not be found out whether claim {claim.stem} of topic {claim.topic!r} is "
             f"acked, whose {len(done.unknown):,} messages the sink has: start the query again before the claim's time "
-            "is over, which acks them, or finds them acked.",
+            f"is over, which acks them, or finds them acked. {done.fault}",
             topic=claim.topic,
             operation="ack",
             transient=True,

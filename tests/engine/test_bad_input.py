@@ -19,6 +19,7 @@ from airflow_provider_pawnqueue.engine import (
     InvalidTopicError,
     PawnQueue,
     PawnQueueError,
+    PublishError,
     Settings,
     StoreError,
 )
@@ -201,6 +202,29 @@ async def test_a_refused_signature_is_told(server: FaultServer, client: str, cod
     assert named in str(error)
     assert code in str(error)
     assert len(server.requests) == 1
+
+
+async def test_a_key_that_is_revoked_during_a_claim_is_named(server: FaultServer, client: str) -> None:
+    """The settlement says why nobody can tell what became of the messages: the store does not know the key any more."""
+    async with PawnQueue.open(settings_at(server.endpoint, client)) as queue:
+        await queue.create_topic("orders")
+        await queue.publish("orders", [{}])
+        claim = await queue.claim("orders", "c")
+        server.inject(Fault(Status(403, "InvalidAccessKeyId")))
+        settlement = await queue.ack(claim)
+        assert settlement.unknown == claim.ids
+        assert "403 InvalidAccessKeyId" in settlement.fault
+
+
+async def test_a_bucket_that_is_deleted_is_named(server: FaultServer, client: str) -> None:
+    """Publishing into a topic whose bucket is gone names the bucket, and not the topic that is gone with it."""
+    async with PawnQueue.open(settings_at(server.endpoint, client), retry=QUICK) as queue:
+        await queue.create_topic("orders")
+        await queue.publish("orders", [{}])
+        server.delete_bucket(BUCKET)
+        queue._known_topics._seen.clear()  # what was seen a second ago is not relied upon
+        with pytest.raises(PublishError, match="Bucket 'queues' does not exist"):
+            await queue.publish("orders", [{}])
 
 
 async def test_settings_that_are_wrong_make_no_request(nobody: None) -> None:

@@ -127,6 +127,11 @@ class FaultServer:
         memory = self._store_in_memory()
         self._in_loop(lambda: memory.buckets[bucket].remove(key))
 
+    def delete_bucket(self, bucket: str) -> None:
+        """Delete a bucket with all that is in it. Memory only."""
+        memory = self._store_in_memory()
+        self._in_loop(lambda: memory.buckets.pop(bucket))
+
     def _store_in_memory(self) -> MemoryS3:
         if self._memory is None:
             message = "the objects are in the server upstream"

@@ -249,7 +249,7 @@ class Finder:
                     view.due = min(view.due, due)
                 else:
                     doubtful[parsed.uuid] = candidate
-        # A stranger's key behind all messages would hide what is published before it, and no key is too strange for one.
+        # A stranger's key behind all messages would hide what is published before it.
         view.cursor = max([view.cursor, *(info.key for info in page if layout.parse_message(info.key))])
         if len(view.seen) < A_PAGE:
             seen = {parsed.uuid for info in page if (parsed := layout.parse_message(info.key))}

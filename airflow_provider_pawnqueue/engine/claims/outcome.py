@@ -33,11 +33,12 @@ def answered(context: Context, claim: HeldClaim, done: Settlement, operation: st
     if done.unknown:
         logger.warning(
             "Of %d messages of claim %s of topic %r it could not be found out whether they are settled (%s, say): "
-            "settle them again, or they may be delivered again.",
+            "settle them again, or they may be delivered again. %s",
             len(done.unknown),
             claim.stem,
             claim.topic,
             done.unknown[0],
+            done.fault,
         )
     if done.lost:
         raise _too_late(claim, done, operation)

@@ -30,6 +30,8 @@ class Settled:
     decided: dict[str, Decision] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
+    fault: PawnQueueError | None = None
+    """Why nobody can tell it."""
     unfinished: dict[str, StoreError] = field(default_factory=dict)
     """Decided, and not carried out yet: why."""
 
@@ -64,6 +66,8 @@ def told(
     strangers = [message_id for message_id in ids if message_id not in uuids]
     settlement = Settlement(unknown=strangers) if unsure else Settlement(not_in_claim=strangers)
     names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
+    if result.fault is not None:
+        settlement.fault = str(result.fault)
     for message_id in ids:
         of_one = uuids.get(message_id, ())
         if any(uuid in result.unknown for uuid in of_one):
@@ -138,14 +142,23 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
             claim.moved_to(changed, outcome.version)
             return Settled(decided={**before, **new})
         if isinstance(outcome, Unknown):
-            return Settled(decided=before, unknown=set(new))
+            return Settled(decided=before, unknown=set(new), fault=outcome.fault)
         # Refused: it was fenced, or an earlier write of ours has landed after all. Look, and go on from there.
         try:
             await claim.refresh(context)
-        except PawnQueueError:
-            return Settled(decided=before, unknown=set(new))
+        except PawnQueueError as error:
+            return Settled(decided=before, unknown=set(new), fault=error)
         if not await backoff.pause():
-            return Settled(decided=before, unknown=set(new))
+            return Settled(decided=before, unknown=set(new), fault=_contended(claim))
+
+
+def _contended(claim: HeldClaim) -> StoreError:
+    return StoreError(
+        f"Other writes of the record of claim {claim.stem} kept getting in the way: try again.",
+        transient=True,
+        topic=claim.topic,
+        operation="settle",
+    )
 
 
 async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:

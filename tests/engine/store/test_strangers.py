@@ -93,7 +93,7 @@ async def test_a_listing_goes_on_behind_strange_keys(server: FaultServer, store:
 
 
 async def test_a_listing_starts_behind_any_key(server: FaultServer, store: Store, prefix: str) -> None:
-    """``start_after`` may be a stranger's key, which the client cannot express: all behind it is listed, and no more."""
+    """``start_after`` may be a stranger's key, which obstore cannot express: what is behind it is listed."""
     for cursor in [*PLAIN, *STRANGE, *NO_XML_HAS_IT, "m/~//x", "m/x/", "m//", "m/~/..", "m/\ufffe"]:
         folder = f"{cursor.partition('/')[0]}/" if "/" in cursor else ""
         around = sorted([f"{folder}!", cursor, f"{folder}~~~"])
