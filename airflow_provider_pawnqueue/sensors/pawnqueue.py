@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
     conf,
@@ -83,8 +86,8 @@ class PawnQueueSensor(BaseSensorOperator):
         poke_interval: float | timedelta = 5.0,
         **kwargs: Any,
     ) -> None:
-        # Another try finds the same claim. It is for what Airflow itself loses (a sensor that fires as it is deferred,
-        # a worker that dies): what only a person can mend, and a timeout, fail at once all the same.
+        # Another try finds the same claim. It is for what Airflow itself loses (a worker that dies, a trigger that
+        # fires as the sensor is deferred): what only a person can mend, and a timeout, fail at once all the same.
         kwargs.setdefault("retries", 2)
         kwargs.setdefault("retry_delay", timedelta(seconds=10))
         super().__init__(poke_interval=poke_interval, max_wait=max_wait, **kwargs)
@@ -103,30 +106,18 @@ class PawnQueueSensor(BaseSensorOperator):
         self._wishes: list[Wish] = []
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401 - one reference, or a list
-        """Wait in the triggerer, or poll."""
-        wishes = self._wanted(context)
+        """Claim what there is; where there is nothing, wait in the triggerer, or poll."""
+        self._wishes = self._wanted(context)  # for on_kill
         if not self.deferrable:
-            self._wishes = wishes  # for on_kill
             return super().execute(context)
-        return self._wait(wishes, self.timeout)
+        # Before 3.4, Airflow often fails a task whose trigger fires within a second of the deferral, as one does for a
+        # topic with messages. The trigger would make the same claim: identity is the task's, whoever claims for it.
+        claims = self._first_claims()
+        return self._returned(claims) if claims else self._wait(self._wishes, self._time_left(context))
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Claim what there is."""
-        hook = PawnQueueHook(self.pawnqueue_conn_id)
-        claims: list[dict[str, Any]] = []
-        for wish in self._wanted(context):
-            try:
-                claim = hook.queue.run(partial(_claimed, wish=wish))
-                claim = None if claim is None else self._with_messages(hook, claim)
-            except (ClaimBusyError, LeaseLostError) as error:
-                self.log.info("%s", error)
-            except PawnQueueError as error:
-                failure = failure_of(error)
-                if isinstance(failure, AirflowFailException):
-                    raise failure from error
-                self.log.warning("The store did not answer, and is asked again: %s", error)
-            else:
-                claims += [] if claim is None else [claim]
+        claims = self._claims(self._wanted(context))
         return PokeReturnValue(bool(claims), self._returned(claims) if claims else None)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ANN401 - likewise
@@ -160,6 +151,42 @@ class PawnQueueSensor(BaseSensorOperator):
                     self.log.info("Gave back %d messages of topic %s.", count, wish.topic)
             except PawnQueueError as error:
                 self.log.warning("What was claimed is given back when its time is over: %s", error)
+
+    # --- what there is ---
+
+    def _first_claims(self) -> list[dict[str, Any]]:
+        """Claim what there is before this task defers; what fails here fails it as the trigger's error would."""
+        try:
+            return self._claims(self._wishes)
+        except (AirflowFailException, AirflowNotFoundException) as failed:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(f"Skipped, as this sensor may not fail: {failed}") from failed
+            raise AirflowFailException(str(failed)) from failed
+
+    def _claims(self, wishes: Sequence[Wish]) -> list[dict[str, Any]]:
+        """Look once at each topic, and claim what there is. What another look may not meet is logged, and no error."""
+        hook = PawnQueueHook(self.pawnqueue_conn_id)
+        claims: list[dict[str, Any]] = []
+        with self._until_the_next_look():
+            queue = hook.queue  # opened first: a store that is away is waited for once, not once for each topic
+            for wish in wishes:
+                with self._until_the_next_look():
+                    claim = queue.run(partial(_claimed, wish=wish))
+                    claim = None if claim is None else self._with_messages(hook, claim)
+                    claims += [] if claim is None else [claim]
+        return claims
+
+    @contextmanager
+    def _until_the_next_look(self) -> Iterator[None]:
+        try:
+            yield
+        except (ClaimBusyError, LeaseLostError) as error:
+            self.log.info("%s", error)
+        except PawnQueueError as error:
+            failure = failure_of(error)
+            if isinstance(failure, AirflowFailException):
+                raise failure from error
+            self.log.warning("The store did not answer, and is asked again: %s", error)
 
     # --- what it waits for ---
 

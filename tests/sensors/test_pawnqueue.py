@@ -48,6 +48,12 @@ def deferred(one: PawnQueueSensor, context: Any = None) -> TaskDeferred:
     return raised.value
 
 
+def trigger_of(told: TaskDeferred, topics: list[str], **more: Any) -> PawnQueueClaimTrigger:
+    """The same task's trigger, for other topics."""
+    _, kwargs = told.trigger.serialize()
+    return PawnQueueClaimTrigger(**(kwargs | {"topics": topics, "min_messages": 1} | more))
+
+
 def plain(claim: dict[str, Any]) -> dict[str, Any]:
     """What the engine wants of a reference."""
     return {name: claim[name] for name in ("topic", "claim_id", "generation", "session")}
@@ -74,9 +80,10 @@ def test_what_it_defers_with(queue: SyncPawnQueue) -> None:
 
 async def test_it_returns_a_reference(queue: SyncPawnQueue) -> None:
     """With its messages, as they are small; whoever works on it next need not wait."""
-    queue.publish(TOPIC, [{"n": number} for number in range(3)])
     one, context = sensor(), context_of(FakeTask("claim"))
-    event = await event_of(deferred(one, context).trigger)
+    told = deferred(one, context)
+    queue.publish(TOPIC, [{"n": number} for number in range(3)])
+    event = await event_of(told.trigger)
     claim = one.execute_complete(context, json.loads(json.dumps(event)))
     assert [message["payload"]["n"] for message in claim["messages"]] == [0, 1, 2]
     assert (claim["topic"], claim["count"]) == (TOPIC, 3)
@@ -86,9 +93,10 @@ async def test_it_returns_a_reference(queue: SyncPawnQueue) -> None:
 
 async def test_large_messages_stay_in_the_bucket(queue: SyncPawnQueue) -> None:
     """Of more than 16 KiB together, the reference alone goes through XCom."""
-    queue.publish(TOPIC, [{"text": "x" * 9000} for _ in range(2)])
     one, context = sensor(), context_of(FakeTask("claim"))
-    claim = one.execute_complete(context, await event_of(deferred(one, context).trigger))
+    told = deferred(one, context)
+    queue.publish(TOPIC, [{"text": "x" * 9000} for _ in range(2)])
+    claim = one.execute_complete(context, await event_of(told.trigger))
     assert "messages" not in claim
     assert claim["bytes"] > references.LARGEST_INLINE
     assert len(json.dumps(claim)) < 600
@@ -96,9 +104,10 @@ async def test_large_messages_stay_in_the_bucket(queue: SyncPawnQueue) -> None:
 
 async def test_it_renews(queue: SyncPawnQueue) -> None:
     """Hours may pass between the event and its task: what is left of the time is of no matter then."""
-    queue.publish(TOPIC, [{"n": 1}])
     one, context = sensor(ttl=60), context_of(FakeTask("claim"))
-    event = await event_of(deferred(one, context).trigger)
+    told = deferred(one, context)
+    queue.publish(TOPIC, [{"n": 1}])
+    event = await event_of(told.trigger)
     before = queue.attach(plain(event["claims"][0]))
     reference = queue.leave(before)
     claim = one.execute_complete(context, {"claims": [event["claims"][0] | reference.to_dict()]})
@@ -107,10 +116,11 @@ async def test_it_renews(queue: SyncPawnQueue) -> None:
 
 async def test_lost_meanwhile_it_waits_again(queue: SyncPawnQueue) -> None:
     """For what is left of its timeout, and claims another batch then."""
-    queue.publish(TOPIC, [{"n": number} for number in range(2)])
     ti = FakeTask("claim")
     one, context = sensor(timeout=600, max_messages=1), context_of(ti)
-    event = await event_of(deferred(one, context).trigger)
+    told = deferred(one, context)
+    queue.publish(TOPIC, [{"n": number} for number in range(2)])
+    event = await event_of(told.trigger)
     queue.ack(queue.attach(plain(event["claims"][0])))
     ti.start_date = datetime.now(UTC) - timedelta(seconds=500)
     with pytest.raises(TaskDeferred) as raised:
@@ -124,9 +134,10 @@ async def test_lost_meanwhile_it_waits_again(queue: SyncPawnQueue) -> None:
 async def test_a_list_of_topics_returns_a_list(queue: SyncPawnQueue) -> None:
     """Of those that have something."""
     queue.create_topic("other")
-    queue.publish(TOPIC, [{"n": 1}])
     one, context = sensor([TOPIC, "other"]), context_of(FakeTask("claim"))
-    claims = one.execute_complete(context, await event_of(deferred(one, context).trigger))
+    told = deferred(one, context)
+    queue.publish(TOPIC, [{"n": 1}])
+    claims = one.execute_complete(context, await event_of(told.trigger))
     assert [claim["topic"] for claim in claims] == [TOPIC]
 
 
@@ -183,6 +194,65 @@ def test_its_templates() -> None:
         one = sensor("{{ params.topic }}", max_messages="{{ 2 * 3 }}")
     one.render_template_fields({"params": {"topic": "rendered"}})  # type: ignore[arg-type]
     assert (one.topic, one.max_messages) == ("rendered", "6")
+
+
+# --- before it defers ---
+
+
+def test_what_is_there_is_claimed_without_deferring(queue: SyncPawnQueue) -> None:
+    """Airflow 3.3 often fails a task whose trigger fires at once, and a trigger of a full topic would."""
+    queue.publish(TOPIC, [{"n": number} for number in range(3)])
+    claim = sensor(max_messages=2).execute(context_of(FakeTask("claim")))
+    assert (claim["count"], queue.stats(TOPIC).in_flight) == (2, 2)
+    assert len(queue.attach(plain(claim))) == 2
+
+
+async def test_what_was_claimed_before_a_crash_is_claimed_again(queue: SyncPawnQueue) -> None:
+    """The next try returns the same claim, and so does a trigger of this task: one claim for each run and task."""
+    queue.publish(TOPIC, [{"n": number} for number in range(9)])
+    context = context_of(FakeTask("claim"))
+    queue.create_topic("empty")
+    told = deferred(sensor("empty"), context)
+    claims = [sensor(max_messages=2).execute(context) for _ in range(3)]
+    [fired] = (await event_of(trigger_of(told, [TOPIC], max_messages=2)))["claims"]
+    assert {(claim["claim_id"], claim["generation"]) for claim in [*claims, fired]} == {(claims[0]["claim_id"], 0)}
+    assert queue.stats(TOPIC).in_flight == 2
+
+
+def test_a_claim_that_is_worked_on_is_waited_for_in_the_triggerer(queue: SyncPawnQueue) -> None:
+    """As after a kill before it is handed over: its session may be alive. No second batch is taken."""
+    queue.publish(TOPIC, [{"n": number} for number in range(4)])
+    context = context_of(FakeTask("claim"))
+    claim = sensor(max_messages=2).execute(context)
+    queue.attach(plain(claim), session_ttl=30)
+    deferred(sensor(max_messages=2), context)
+    assert queue.stats(TOPIC).in_flight == 2
+
+
+def test_a_task_that_is_ended_before_it_defers_gives_back(queue: SyncPawnQueue) -> None:
+    """What it has claimed in that moment is free for others."""
+    queue.publish(TOPIC, [{"n": 1}])
+    one = sensor()
+    one.execute(context_of(FakeTask("claim")))
+    one.on_kill()
+    assert queue.stats(TOPIC).pending == 1
+
+
+def test_min_messages_are_waited_for_in_the_triggerer(queue: SyncPawnQueue) -> None:
+    """The look before the deferral takes no fewer than the trigger would."""
+    queue.publish(TOPIC, [{"n": 1}])
+    deferred(sensor(min_messages=2))
+    assert queue.stats(TOPIC).pending == 1
+
+
+def test_what_only_a_person_can_mend_fails_before_it_defers(queue: SyncPawnQueue) -> None:
+    """By the sentence that the trigger would fire with; a sensor that may fail softly is skipped."""
+    context = context_of(FakeTask("claim"))
+    for one in (sensor("nowhere"), sensor(pawnqueue_conn_id="no_such_connection")):
+        with pytest.raises(AirflowFailException, match="no"):
+            one.execute(context)
+    with pytest.raises(AirflowSkipException, match="nowhere"):
+        sensor("nowhere", soft_fail=True).execute(context)
 
 
 # --- by itself ---
@@ -243,9 +313,10 @@ def test_a_killed_poll_gives_back(queue: SyncPawnQueue) -> None:
 
 async def test_killed_when_it_goes_on(queue: SyncPawnQueue) -> None:
     """A deferred sensor that is ended after its trigger has fired gives back what was claimed."""
-    queue.publish(TOPIC, [{"n": 1}])
     one, context = sensor(), context_of(FakeTask("claim"))
-    one.execute_complete(context, await event_of(deferred(one, context).trigger))
+    told = deferred(one, context)
+    queue.publish(TOPIC, [{"n": 1}])
+    one.execute_complete(context, await event_of(told.trigger))
     one.on_kill()
     assert queue.stats(TOPIC).pending == 1
 
@@ -278,4 +349,16 @@ def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) ->
     store.left = 3
     assert polling(timeout=20).execute(context_of(FakeTask("claim")))["count"] == 1
     assert store.left == 0
+    assert next(connecting, None) is None
+
+
+def test_a_store_that_is_away_is_waited_for_in_the_triggerer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that defers does not fail for it."""
+    store = Away(MemoryStore())
+    connecting = connected(monkeypatch, store=store, retry={"budget_seconds": 0.1})
+    next(connecting).publish(TOPIC, [{"n": 1}])
+    store.left = 1000
+    deferred(sensor([TOPIC, "other"]))
+    assert store.left > 0
+    store.left = 0
     assert next(connecting, None) is None
