@@ -29,9 +29,16 @@ arriving = Asset(
     ],
 )
 
+try:
+    from airflow.sdk import AssetTriggeredTimetable
+except ImportError:  # before Airflow 3.4, a burst of events is one run
+    schedule = [arriving]
+else:
+    schedule = AssetTriggeredTimetable(arriving, batch_asset_events=True)
+
 # One run at a time: what arrives meanwhile rings for the next one, and is its batch.
 with (
-    DAG("orders_spark_on_arrival", schedule=[arriving], catchup=False, max_active_runs=1, tags=["pawnqueue", "spark"]),
+    DAG("orders_spark_on_arrival", schedule=schedule, catchup=False, max_active_runs=1, tags=["pawnqueue", "spark"]),
     claimed(TOPIC, max_messages=10_000, timeout=60, soft_fail=True) as claim,
 ):
     PawnQueueSparkSubmitOperator(

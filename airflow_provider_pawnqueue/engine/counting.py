@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims.recorded import listed_claims
 from airflow_provider_pawnqueue.engine.concurrency import all_of
 from airflow_provider_pawnqueue.engine.message_states import State, states_of
 
@@ -45,6 +46,10 @@ class Backlog:
     oldest_age_seconds: float | None
     """How long ago, by the store's time, the oldest of them was published; None where there is none."""
 
+    claims: Mapping[str, bool] = field(default_factory=dict, hash=False)
+    """The names of all claims that have a record, ``{claim_id}.{generation}``, and whether each holds messages, as far
+    as a LIST tells; empty unless it was asked for."""
+
 
 async def stats(context: Context, topic: str) -> Stats:
     """Count, by one LIST for each folder and page.
@@ -73,13 +78,21 @@ async def stats(context: Context, topic: str) -> Stats:
     )
 
 
-async def backlog(context: Context, topic: str, at_least: float = math.inf) -> Backlog:
+async def backlog(context: Context, topic: str, at_least: float = math.inf, *, claims: bool = False) -> Backlog:
     """Count what could be claimed: one LIST where there is nothing, else one for each page of messages and of leases.
 
     What may be made of a message that has a lease is found out as in :func:`stats`, unless there is enough without it.
 
-    :param at_least: so many are enough: no more pages of messages are listed then.
+    :param at_least: stop listing pages of messages once this many were seen.
+    :param claims: list the claims too, if there is anything to be claimed.
     """
+    counted = await _backlog(context, topic, at_least)
+    if not (claims and counted.pending):
+        return counted
+    return replace(counted, claims=await listed_claims(context, topic))
+
+
+async def _backlog(context: Context, topic: str, at_least: float) -> Backlog:
     tally: _Tally | None = None
     async for page in context.store.pages(layout.messages(topic)):
         if tally is None:

@@ -510,15 +510,17 @@ class PawnQueue(BulkDesk):
         await self._topic(topic, "stats")
         return await stats(self._context, topic)
 
-    async def backlog(self, topic: str, at_least: int | None = None) -> Backlog:
+    async def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
         """Count the messages that could be claimed, cheaply: one LIST where there are none.
 
-        :param at_least: stop counting when so many were seen, and tell of those.
+        :param at_least: stop counting at this many messages.
+        :param claims: list the topic's claims too, one LIST for each thousand, if there are messages to be claimed.
         """
         self._life.check_open()
+        checked_flag(claims, "claims", "backlog")
         enough = math.inf if at_least is None else checked_count(at_least, "at_least", "backlog")
         await self._topic(topic, "backlog")
-        return await backlog(self._context, topic, enough)
+        return await backlog(self._context, topic, enough, claims=claims)
 
     # --- its end ---
 

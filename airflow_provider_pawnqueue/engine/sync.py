@@ -482,9 +482,9 @@ class SyncPawnQueue:
         """Count the topic's messages."""
         return self._run(lambda queue: queue.stats(topic))
 
-    def backlog(self, topic: str, at_least: int | None = None) -> Backlog:
+    def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
         """Count the messages that could be claimed."""
-        return self._run(lambda queue: queue.backlog(topic, at_least))
+        return self._run(lambda queue: queue.backlog(topic, at_least, claims=claims))
 
     def close(self, *, keep_claims: bool | None = None) -> None:
         """Close the queue, and end its thread; what other threads are doing with it ends too. May be called twice.

@@ -84,11 +84,13 @@ class PawnQueueEventTrigger(BaseEventTrigger):
     """Rings while there is a backlog, for an ``AssetWatcher``. It claims nothing: the DAG's own task does that.
 
     Airflow starts one run for a burst of asset events, and loses those of a triggerer's last second, so an event must
-    not carry a claim. This one rings again as long as there is anything left: nothing is stranded.
+    not carry a claim. The trigger rings again while messages are left, once its last ring was answered by a claim; a
+    ring without an answer is repeated ever more seldom. So nothing is stranded, and few runs find nothing.
 
     :param topic: the topic to listen to.
-    :param min_messages: ring only when so many can be claimed.
-    :param ring_every: while they are there, ring again every so many seconds.
+    :param min_messages: ring only when this many messages can be claimed.
+    :param ring_every: the shortest time between two rings, in seconds.
+    :param queue: the queue of triggers to run in, as Airflow's base class takes it (Airflow 3.4).
     """
 
     def __init__(
@@ -98,9 +100,12 @@ class PawnQueueEventTrigger(BaseEventTrigger):
         pawnqueue_conn_id: str = DEFAULT_CONN_ID,
         min_messages: int = 1,
         ring_every: float = 30.0,
+        queue: str | None = None,
         **later: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**({} if queue is None else {"queue": queue}))
+        if getattr(self, "queue", None) != queue:  # an older base class ignores what it does not know
+            raise ValueError(f"queue={queue!r} needs Airflow 3.4 or newer: leave it out.")
         del later
         self.topic = topic
         self.pawnqueue_conn_id = pawnqueue_conn_id
@@ -117,18 +122,11 @@ class PawnQueueEventTrigger(BaseEventTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Ring for as long as somebody watches. What only a person can mend is raised: an event would start a run."""
+        """Ring for as long as a watcher listens. A failure is logged and never an event, which would start a run."""
         await _load()
         from airflow_provider_pawnqueue.triggers import waiting  # noqa: PLC0415 - loaded by now
 
-        while True:
-            try:
-                backlog = await waiting.backlog_of(self)
-            except Exception as error:
-                self.log.error("The bell of topic %s fails, and is made anew: %s", self.topic, error)  # noqa: TRY400 - its sentence says it all
-                # Airflow makes it anew at once, and again, for as long as somebody watches.
-                await asyncio.sleep(self.ring_every)
-                raise
+        async for backlog in waiting.rings_of(self):
             yield TriggerEvent(
                 {
                     "topic": self.topic,
@@ -136,7 +134,6 @@ class PawnQueueEventTrigger(BaseEventTrigger):
                     "oldest_age_seconds": backlog.oldest_age_seconds,
                 }
             )
-            await asyncio.sleep(self.ring_every)
 
 
 async def _load() -> None:

@@ -203,7 +203,7 @@ class Poll:
         backlog: Backlog | None = None
         if self._bells or any(waiter.wish.min_messages > 1 for waiter in waiters):
             at_least = max([bell.at_least for bell in self._bells] + [one.wish.min_messages for one in waiters])
-            backlog = await self._queue.backlog(self._topic, at_least=at_least)
+            backlog = await self._queue.backlog(self._topic, at_least=at_least, claims=bool(self._bells))
             self._ring(backlog)
         pending = 0 if backlog is None else backlog.pending
         now = asyncio.get_running_loop().time()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 
 from airflow_provider_pawnqueue.engine import PawnQueueError, QueueClosedError, StoreError
 from airflow_provider_pawnqueue.hooks import claiming
@@ -15,6 +15,7 @@ from airflow_provider_pawnqueue.hooks.claiming import Wish
 from airflow_provider_pawnqueue.hooks.patience import awaited_patiently
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.triggers.polling import poll_of
+from airflow_provider_pawnqueue.triggers.reminders import Reminders
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Backlog, PawnQueue
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: For so long who ends a task waits for what is under way on its behalf; Airflow grants 30 seconds.
 PATIENCE: Final = 10.0
+#: An event trigger that cannot look tries again at least this often.
+LONGEST_PAUSE_AFTER_FAILURE_SECONDS: Final = 60.0
 
 
 # --- claiming, for a sensor ---
@@ -110,9 +113,44 @@ async def _release(trigger: PawnQueueClaimTrigger, queue: PawnQueue) -> None:
 # --- listening, for a watcher ---
 
 
+async def rings_of(trigger: PawnQueueEventTrigger) -> AsyncIterator[Backlog]:
+    """Yield a backlog whenever the trigger has to ring.
+
+    What goes wrong is logged once, in a sentence, and tried again after ``ring_every``, then after twice as long, and
+    so on. Raised, Airflow would make the trigger anew at once, with a stack trace each time.
+    """
+    reminders = Reminders()
+    pause, told = trigger.ring_every, ""
+    while True:
+        try:
+            backlog = await backlog_of(trigger)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the watcher has to go on listening
+            problem = described(error)
+            if problem != told:
+                said = "The event trigger of topic %s cannot look, and goes on trying: %s"
+                trigger.log.error(said, trigger.topic, problem)  # noqa: TRY400 - a stack trace helps nobody here
+            told = problem
+            await asyncio.sleep(pause)
+            pause = max(trigger.ring_every, min(pause * 2, LONGEST_PAUSE_AFTER_FAILURE_SECONDS))
+            continue
+        if told:
+            trigger.log.info("The event trigger of topic %s can look again.", trigger.topic)
+        pause, told = trigger.ring_every, ""
+        if reminders.is_due(asyncio.get_running_loop().time(), backlog.claims):
+            yield backlog
+        await asyncio.sleep(trigger.ring_every)
+
+
 async def backlog_of(trigger: PawnQueueEventTrigger) -> Backlog:
     """Wait until there is a backlog, and return it."""
     return await PawnQueueHook(trigger.pawnqueue_conn_id).awaited(partial(_heard, trigger))
+
+
+def described(error: Exception) -> str:
+    """Say what an error is in a sentence; of one that is not ours, its kind alone, as its text may hold a payload."""
+    if isinstance(error, (PawnQueueError, AirflowException)):
+        return str(error)
+    return f"an unexpected {type(error).__name__}"
 
 
 async def _heard(trigger: PawnQueueEventTrigger, queue: PawnQueue) -> Backlog:
