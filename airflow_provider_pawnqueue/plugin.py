@@ -1,4 +1,8 @@
-"""What Airflow loads beside the provider: a listener that keeps why tasks ended so, for who settles their messages."""
+"""What Airflow loads beside the provider: a listener, which every task of every DAG calls.
+
+It has tasks that work with claimed messages stop when their supervisor is gone, and keeps why tasks ended as they did,
+for the task that settles their messages. It imports nothing of the engine.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,23 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowPlugin, hookimpl
 
 from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, SKIPPED_KEY, told
+from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION
 
+_CLAIM = "PawnQueueSensor"
 _SETTLE = "PawnQueueSettleOperator"
+
+
+@hookimpl
+def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  # noqa: ANN401 - Airflow's
+    """Stop a task that claims, or that comes after a claim, as soon as its supervisor is gone.
+
+    ⚑ §5.2: Airflow starts another try of it, which has the same messages; a mapped task was given them by XCom, and
+    calls nothing of ours.
+    """
+    del previous_state
+    task = getattr(task_instance, "task", None)
+    if task is not None and any(_is_a(one, _CLAIM) for one in (task, *task.get_flat_relatives(upstream=True))):
+        SUPERVISION.watch_this_task()
 
 
 @hookimpl
@@ -33,8 +52,14 @@ def _is_settled(task_instance: Any) -> bool:  # noqa: ANN401 - Airflow's
     task = getattr(task_instance, "task", None)
     if task is None or not hasattr(task_instance, "xcom_push"):
         return False
-    after = task.get_flat_relatives(upstream=False)
-    return any(one.task_type == _SETTLE or _SETTLE in (base.__name__ for base in type(one).__mro__) for one in after)
+    return any(_is_a(one, _SETTLE) for one in task.get_flat_relatives(upstream=False))
+
+
+def _is_a(task: Any, name: str) -> bool:  # noqa: ANN401 - an operator, mapped or not
+    """Return whether a task's operator is of a class, or of one derived from it; by name, as importing it is dear."""
+    kind = getattr(task, "operator_class", None)  # of a mapped one
+    bases = (kind if isinstance(kind, type) else type(task)).__mro__
+    return task.task_type == name or name in (base.__name__ for base in bases)
 
 
 class PawnQueuePlugin(AirflowPlugin):

@@ -24,6 +24,8 @@ from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.patience import patiently
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
+from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError, let_stop
+from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Message, Settlement, SyncKeepAlive
@@ -167,9 +169,8 @@ class PawnQueueHook(BaseHook):
         queue = patiently(lambda: self.queue, "Opening the queue")
         reference = references.from_xcom(claim, self.settings, "messages")
         inline = references.inline_messages(claim)
-        if shared or not in_a_task():
+        if not _is_watched_task() or shared:
             return queue.messages(reference)
-        sessions.let_stop()
         held = SESSIONS.begin(queue, reference, payloads=inline is None).claim  # which nobody ends but the process
         if held.has_payloads:
             return [message for message in held if message.id not in held.decided]
@@ -189,11 +190,12 @@ class PawnQueueHook(BaseHook):
         """
         queue = patiently(lambda: self.queue, "Opening the queue")
         reference = references.from_xcom(claim, self.settings, "working_on")
-        sessions.let_stop()
+        if not _is_watched_task():
+            let_stop()
         session = SESSIONS.begin(queue, reference, ttl=ttl, payloads=payloads)
         try:
             yield session.claim
-        except sessions.WorkStoppedError as stopped:
+        except WorkStoppedError as stopped:
             if stopped.is_orphan or not isinstance(stopped.__cause__, PawnQueueError):
                 raise
             raise stopped.__cause__ from None  # the work has stopped: from here on it is an error like any other
@@ -236,6 +238,7 @@ class PawnQueueHook(BaseHook):
     @contextmanager
     def keep_alive(self, claim: Given, **how: Any) -> Iterator[SyncKeepAlive]:
         """Renew the claim in the background: see :meth:`SyncPawnQueue.keep_alive`."""
+        _is_watched_task()
         with self._attached(claim) as held, self.queue.keep_alive(held, **how) as told:
             yield told
 
@@ -275,6 +278,7 @@ class PawnQueueHook(BaseHook):
 
     async def amessages(self, claim: Given) -> list[Message]:
         """Return the messages of a claim that are not settled: a look, which keeps nobody from it."""
+        _is_watched_task()
         await self.client()
         given = references.from_xcom(claim, self.settings, "messages")
         return await self.awaited(lambda queue: queue.messages(given))
@@ -282,6 +286,7 @@ class PawnQueueHook(BaseHook):
     @asynccontextmanager
     async def akeep_alive(self, claim: Claim, **how: Any) -> AsyncIterator[SyncKeepAlive]:
         """Renew the claim in the background: see :meth:`SyncPawnQueue.keep_alive`."""
+        _is_watched_task()
         kept = (await self.client()).keep_alive(claim, **how)
         entering = asyncio.ensure_future(asyncio.to_thread(kept.__enter__))
         try:
@@ -340,6 +345,14 @@ class PawnQueueHook(BaseHook):
     backlog, abacklog = _sync(SyncPawnQueue.backlog), _async(PawnQueue.backlog)
     probe, aprobe = _sync(SyncPawnQueue.probe), _async(PawnQueue.probe)
     health, ahealth = _sync(SyncPawnQueue.health), _async(PawnQueue.health)
+
+
+def _is_watched_task() -> bool:
+    """Return whether a task of Airflow's runs here: it works on claimed messages, so it stops with its supervisor."""
+    if not in_a_task():
+        return False
+    SUPERVISION.watch_this_task()
+    return True
 
 
 async def _left(entering: asyncio.Future[Any], kept: AbstractContextManager[Any]) -> None:

@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_pawnqueue.engine import ClaimReference, LeaseLostError
 from airflow_provider_pawnqueue.hooks import reports
 from airflow_provider_pawnqueue.hooks.clients import settings_for_others
-from airflow_provider_pawnqueue.hooks.sessions import WorkStoppedError
+from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError
 from airflow_provider_pawnqueue.operators.base import failures
 from airflow_provider_pawnqueue.operators.settling import ClaimOperator
 from airflow_provider_pawnqueue.spark import sentences

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import MemoryStore
-from airflow_provider_pawnqueue.hooks import clients, identity, pawnqueue, sessions
+from airflow_provider_pawnqueue.hooks import clients, identity, pawnqueue, sessions, supervision
 from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.sessions import Sessions
+from airflow_provider_pawnqueue.hooks.supervision import Supervision
 
 CONN_ID = "queue_here"
 
@@ -31,14 +32,17 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clients]:
-    """The clients of a process that has none yet, and no session; they are closed at the end."""
-    fresh, held = Clients(), Sessions()
+    """The clients of a process that has none yet, no session and no watch; they are closed at the end."""
+    fresh, held, watch = Clients(), Sessions(), Supervision()
+    monkeypatch.setattr(sessions, "SUPERVISION", watch)
+    monkeypatch.setattr(pawnqueue, "SUPERVISION", watch)
     monkeypatch.setattr(clients, "CLIENTS", fresh)
     monkeypatch.setattr(pawnqueue, "CLIENTS", fresh)
     monkeypatch.setattr(clients, "SESSIONS", held)
     monkeypatch.setattr(pawnqueue, "SESSIONS", held)
     yield fresh
     fresh.close()
+    watch._to_the_end = False  # its thread ends at its next look
 
 
 @pytest.fixture
@@ -61,4 +65,4 @@ def in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task runs here, as far as the hook can tell; its sessions are short."""
     monkeypatch.setattr(pawnqueue, "in_a_task", lambda: True)
     monkeypatch.setattr(identity, "in_a_task", lambda: True)
-    monkeypatch.setattr(sessions, "WATCH", 0.05)
+    monkeypatch.setattr(supervision, "WATCH_SECONDS", 0.05)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +22,7 @@ from airflow_provider_pawnqueue.engine import (
     SyncPawnQueue,
     layout,
 )
-from airflow_provider_pawnqueue.hooks import references, sessions
+from airflow_provider_pawnqueue.hooks import references, sessions, stopping
 from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from tests.hooks.opening import MARK, done, program
@@ -49,10 +47,10 @@ def other(store: MemoryStore) -> Iterator[SyncPawnQueue]:
 @pytest.fixture(autouse=True)
 def signal_as_before() -> Iterator[None]:
     """The handler of the signal by which tasks are stopped is as it was."""
-    before = signal.getsignal(sessions._SIGNAL)
+    before = signal.getsignal(stopping._SIGNAL)
     yield
-    signal.signal(sessions._SIGNAL, before)
-    sessions._orders.clear()
+    signal.signal(stopping._SIGNAL, before)
+    stopping._orders.clear()
 
 
 def end(store: MemoryStore, held: Any) -> None:  # noqa: ANN401 - the engine's claim
@@ -301,29 +299,16 @@ class TestStopping:
         with hook.working_on(claim) as held:
             pass  # which is the session that the task has until its end
         end(store, held)
-        with pytest.raises(sessions.WorkStoppedError, match="others may have its messages"):
+        with pytest.raises(stopping.WorkStoppedError, match="others may have its messages"):
             work()
         assert errors == 0
-
-    def test_a_task_that_is_its_own_supervisor_has_none_to_lose(
-        self, hook: PawnQueueHook, claim: dict[str, Any], monkeypatch: pytest.MonkeyPatch, in_a_task: None
-    ) -> None:
-        """``dag.test()`` goes on when the shell that started it has ended."""
-        inside = type("InProcessSupervisorComms", (), {})()
-        runner = SimpleNamespace(SUPERVISOR_COMMS=inside)
-        monkeypatch.setitem(sys.modules, "airflow.sdk.execution_time.task_runner", runner)  # type: ignore[arg-type]
-        monkeypatch.setattr(sessions, "WATCH", 0.01)
-        with hook.working_on(claim):
-            monkeypatch.setattr(os, "getppid", lambda: 1)
-            time.sleep(0.3)
-        monkeypatch.undo()
 
     def test_who_has_a_use_for_the_signal_keeps_it(
         self, hook: PawnQueueHook, claim: dict[str, Any], store: MemoryStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Then it is told in the log alone."""
         heard: list[int] = []
-        signal.signal(sessions._SIGNAL, lambda number, _: heard.append(number))
+        signal.signal(stopping._SIGNAL, lambda number, _: heard.append(number))
         with hook.working_on(claim) as held:
             end(store, held)
             give_up = time.monotonic() + 10
@@ -334,26 +319,27 @@ class TestStopping:
 
     def test_work_that_has_ended_is_not_stopped(self) -> None:
         """An order that comes too late is for nobody, and neither is a signal without one."""
-        sessions.let_stop()
+        stopping.let_stop()
         ended = threading.Event()
         ended.set()
-        assert not sessions.stop_the_task("too late", ended).is_set()
-        os.kill(os.getpid(), sessions._SIGNAL)
+        assert not stopping.stop_the_task("too late", ended).is_set()
+        os.kill(os.getpid(), stopping._SIGNAL)
         time.sleep(0.05)
 
     def test_a_thread_cannot_have_it(self) -> None:
         """Only the main thread can be stopped."""
-        before = signal.getsignal(sessions._SIGNAL)
+        before = signal.getsignal(stopping._SIGNAL)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(sessions.let_stop).result()
-        assert signal.getsignal(sessions._SIGNAL) is before
+            pool.submit(stopping.let_stop).result()
+        assert signal.getsignal(stopping._SIGNAL) is before
 
 
 WORK = """
 import os, sys, time, signal, logging
-from airflow_provider_pawnqueue.hooks import pawnqueue, sessions
+from airflow_provider_pawnqueue.hooks import pawnqueue, sessions, stopping, supervision
 pawnqueue.in_a_task = lambda: True
-sessions.SESSION_TTL, sessions.INTERVAL, sessions.WATCH, sessions.LAST = {session}, 1.0, 0.1, 8.0
+sessions.SESSION_TTL, sessions.INTERVAL = {session}, 1.0
+supervision.WATCH_SECONDS, supervision.UNWIND_SECONDS = 0.1, 8.0
 hook = pawnqueue.PawnQueueHook("q")
 claim = dict(topic="orders", claim_id="mine", generation=int(sys.argv[1]), session=sys.argv[2])
 
@@ -371,7 +357,7 @@ if os.fork() == 0:
     work()
     try:
         time.sleep(60)
-    except sessions.WorkStoppedError as error:
+    except stopping.WorkStoppedError as error:
         say("stopped:", error)
         time.sleep(float(sys.argv[3]))
         sys.exit(0)

@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_pawnqueue.engine import ClaimReference, MemoryStore, layout
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
-from airflow_provider_pawnqueue.hooks import sessions
+from airflow_provider_pawnqueue.hooks import sessions, stopping
 from airflow_provider_pawnqueue.spark import submitting
 from tests.spark.submitted import Place, claim_of, is_running
 from tests.support.airflow import TOPIC, connected, context_of
@@ -103,12 +103,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
     """The handlers of signals are as they were."""
-    numbers = (sessions._SIGNAL, signal.SIGALRM)
+    numbers = (stopping._SIGNAL, signal.SIGALRM)
     before = [signal.getsignal(number) for number in numbers]
     yield
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
-    sessions._orders.clear()
+    stopping._orders.clear()
 
 
 def processes(place: Place) -> dict[str, int]:
@@ -247,7 +247,7 @@ def test_a_claim_that_is_lost_where_no_signal_comes_through(
     """A task that works in another thread than the main one notices it as well."""
     monkeypatch.setattr(sessions, "INTERVAL", 0.2)
     claim = claim_of(queue)
-    signal.signal(sessions._SIGNAL, lambda *_: None)  # a use of its own for it
+    signal.signal(stopping._SIGNAL, lambda *_: None)  # a use of its own for it
     failed: list[BaseException] = []
 
     def work() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from airflow_provider_pawnqueue.engine import errors
-from airflow_provider_pawnqueue.hooks.sessions import WorkStoppedError
+from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError
 from airflow_provider_pawnqueue.spark.options import PawnQueueSparkError
 from tools.reference.words import cell, code, plain, told
 

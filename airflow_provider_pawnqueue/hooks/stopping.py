@@ -1,0 +1,95 @@
+"""Stopping the task that runs in this process, wherever its code is: its messages may be somebody else's now.
+
+Imports nothing of the engine at module level, so that a task without a claim does not pay for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+logger = logging.getLogger(__name__)
+
+
+class WorkStoppedError(BaseException):
+    """Stops a task wherever it works, as its claim is lost; :class:`LeaseLostError` is its cause.
+
+    No ``Exception``: a task that goes on with the next message where one of them raises must not go on after this.
+
+    :when: a task works on messages of a claim, anywhere in its code: its claim is lost, or its supervisor is gone.
+    :done: what the task has done so far; its messages are not settled by it.
+    :remedy: let it pass. A longer ``ttl``, or a janitor, keeps it from coming again.
+    """
+
+    def __init__(self, sentence: str, *, is_orphan: bool = False) -> None:
+        super().__init__(sentence)
+        self.is_orphan = is_orphan
+
+
+def stop_the_task(why: str, unless: threading.Event | None = None) -> threading.Event:
+    """Raise an error in the main thread, wherever it works: its messages may be somebody else's now.
+
+    ⚑ §5.2, one holder: work that is not stopped goes on beside that of the next holder.
+
+    :param unless: what is set when the work has come to its end before it hears this.
+    :returns: what is set when it is heard; never, where the main thread cannot be interrupted.
+    """
+    from airflow_provider_pawnqueue.engine.errors import LeaseLostError  # noqa: PLC0415 - see the module
+
+    logger.error("This task is stopped, as its claim is lost: %s", why)
+    lost = LeaseLostError(
+        f"The claim that this task worked on is lost ({why}): others may have its messages, and work on them. A longer "
+        "ttl, or a janitor DAG, keeps claims for longer.",
+        operation="keep_alive",
+    )
+    order = _Order(lost, unless)
+    if signal.getsignal(_SIGNAL) is _raise:  # else it works in another thread, or has a use of its own for the signal
+        _orders.append(order)
+        with suppress(ProcessLookupError, ValueError):
+            signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+    return order.heard
+
+
+def let_stop() -> None:
+    """Let :func:`stop_the_task` stop what runs in the main thread: called there, before the work begins."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(_SIGNAL) in _UNUSED:
+        signal.signal(_SIGNAL, _raise)
+
+
+class _Order:
+    """To stop."""
+
+    def __init__(self, error: Exception, unless: threading.Event | None) -> None:
+        self.error = error
+        self.unless = unless
+        self.heard = threading.Event()
+
+
+_orders: deque[_Order] = deque()
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    valid: list[_Order] = []
+    while _orders:  # without any, the signal came from somebody else, and does nothing
+        order = _orders.popleft()
+        if order.unless is None or not order.unless.is_set():
+            valid.append(order)
+    if not valid:
+        return
+    for order in valid:
+        order.heard.set()
+    lost = valid[0].error
+    raise WorkStoppedError(str(lost), is_orphan=any(order.unless is None for order in valid)) from lost
+
+
+#: One that by itself does nothing, and interrupts a sleep.
+_SIGNAL: Final = signal.SIGURG
+_UNUSED: Final[tuple[Any, ...]] = (signal.SIG_DFL, signal.SIG_IGN, None)

@@ -1,0 +1,157 @@
+"""Watching for the supervisor of the task that runs in this process: a task that has lost it must stop.
+
+Airflow hears nothing of such a task any more, starts another try of it, and never ends the old one. So every task that
+works with claimed messages has one thread that watches: the listener in :mod:`~airflow_provider_pawnqueue.plugin`
+starts it for the tasks behind a claim, and reading a claim starts it for all others.
+
+Imports nothing of the engine: a task of another DAG does not pay for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from airflow_provider_pawnqueue.hooks.stopping import let_stop, stop_the_task
+
+logger = logging.getLogger(__name__)
+
+#: How often a task looks whether its supervisor lives.
+WATCH_SECONDS: Final = 1.0
+#: How long the watch waits until the main thread has heard that it has to stop, before it leaves no claim.
+HEARD_SECONDS: Final = 5.0
+#: How long a task without a supervisor may unwind before it is killed.
+UNWIND_SECONDS: Final = 30.0
+
+_ORPHANED: Final = "the supervisor of this task is gone, and another try of it will have the claim"
+
+
+class Holder(Protocol):
+    """A claim that this process keeps."""
+
+    def stop_renewing(self) -> bool:
+        """Keep it no longer, and return whether it was kept."""
+
+    def leave(self) -> None:
+        """Leave it to the next try of the task."""
+
+
+class Supervision:
+    """The watch of this process. One thread, while a claim is held here or a task needs it to its end."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._holders: list[Holder] = []
+        self._to_the_end = False
+        self._thread: threading.Thread | None = None
+        self._orphaned = threading.Event()
+
+    def watch_this_task(self) -> None:
+        """Stop the task that runs here as soon as its supervisor is gone: called in its main thread, at its start."""
+        let_stop()
+        self._watch(None)
+
+    def add(self, holder: Holder) -> None:
+        """Leave a claim as soon as the supervisor of the task that holds it is gone."""
+        self._watch(holder)
+
+    def remove(self, holder: Holder) -> None:
+        """Watch for this claim no longer."""
+        with self._lock:
+            self._holders = [other for other in self._holders if other is not holder]
+
+    def wait_until_left(self) -> None:
+        """Wait until the claims are left, if that has begun."""
+        thread = self._thread
+        if thread is not None and self._orphaned.is_set() and thread is not threading.current_thread():
+            thread.join(HEARD_SECONDS)
+
+    def forget(self) -> None:
+        """Forget what the parent of a forked process watched, and a lock that one of its threads may have held."""
+        self._begin()
+
+    def _watch(self, holder: Holder | None) -> None:
+        if _is_its_own_supervisor():
+            return
+        with self._lock:
+            if holder is None:
+                self._to_the_end = True
+            else:
+                self._holders.append(holder)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, args=(os.getppid(),), name="pawnqueue-supervisor-watch", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self, parent: int) -> None:
+        while not _is_gone(parent):
+            time.sleep(WATCH_SECONDS)
+            with self._lock:
+                if not self._holders and not self._to_the_end:
+                    self._thread = None
+                    return
+        self._end()
+
+    def _end(self) -> None:
+        """Stop the work, then leave the claims, then end the process."""
+        self._orphaned.set()
+        with self._lock:
+            holders = list(self._holders)
+        left = [holder for holder in holders if holder.stop_renewing()]
+        logger.error("The supervisor of this task is gone: it stops, and leaves its messages to its next try.")
+        # ⚑ §5.2: not before the work has stopped. Where it cannot be stopped, the session's time runs out.
+        if stop_the_task(_ORPHANED).wait(HEARD_SECONDS):
+            for holder in left:
+                holder.leave()
+        threading.Thread(target=_kill_this_process, name="pawnqueue-last-resort", daemon=True).start()
+
+
+def _is_gone(parent: int) -> bool:
+    """Return whether the supervisor has ended: this process has another parent, or its socket has no other end.
+
+    The socket tells it where another program (``sudo``, for ``run_as_user``) is the parent, and lives on.
+    """
+    if os.getppid() != parent:
+        return True
+    connection = getattr(_comms(), "socket", None)
+    if not isinstance(connection, socket.socket):
+        return False
+    with suppress(OSError, ValueError):  # nothing to read yet; or closed here, as the task ends
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    return False
+
+
+def _is_its_own_supervisor() -> bool:
+    """Return whether a task runs in the process that supervises it (``dag.test()``): its parent means nothing."""
+    return "InProcess" in type(_comms()).__name__
+
+
+def _comms() -> Any:  # noqa: ANN401 - Airflow's
+    runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
+    return getattr(runner, "SUPERVISOR_COMMS", None)
+
+
+def _kill_this_process() -> None:
+    """End a task that has lost its supervisor and does not end by itself: others have its messages.
+
+    Its threads may work on, or something has caught the error, or the main thread cannot be interrupted.
+    """
+    time.sleep(UNWIND_SECONDS)
+    logger.error("This task has lost its supervisor, and has not ended when it was stopped: it is killed.")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+#: That of this process.
+SUPERVISION: Final = Supervision()
+os.register_at_fork(after_in_child=SUPERVISION.forget)
