@@ -9,6 +9,10 @@ process of a session, by which the others are found, also where they have left t
 where this one was killed: spark-submit's shell and JVM, the Python driver, and Python's workers.
 
 ⚑ The end of that input says that the task is gone, and the command ends: nothing runs on because an order was lost.
+
+⚑ A second process, the keeper, does the same where this one is killed, alone or together with its task: the Python
+driver would run on until its next call to Spark, on messages that others are given. So it needs nothing of the job, and
+takes a name of its own in the process table: ``pkill -9 -f airflow`` matches task and guard, and not the keeper.
 """
 
 from __future__ import annotations
@@ -30,6 +34,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 #: Where processes are looked up, as on Linux. Elsewhere the command's group is all that is known.
 _PROCESSES = "/proc"
 _PAUSE = 0.02
+#: How often the guard looks whether its task lives, where the system tells of no process's end.
+_LOOK_MILLISECONDS = 500
+#: What the keeper is called in the process table.
+_KEEPER_NAME = b"pawnqueue-job-keeper"
+#: What the guard writes to the keeper when it has ended all that it has started.
+_IN_ORDER = b"."
+#: Where the process table has the place of a program's arguments, counted from the process's state.
+_ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 
 
 class Orders:
@@ -47,6 +59,8 @@ class Orders:
         self._poll = select.poll()
         self._poll.register(0, select.POLLIN)
         self._heard = b""
+        self._task = task
+        self._look: int | None = None
         self._woken, wakes = os.pipe()
         for pipe in (self._woken, wakes):
             os.set_blocking(pipe, False)
@@ -56,23 +70,29 @@ class Orders:
 
     def wait(self) -> None:
         """Wait until the task says something or is gone, a child has ended, or this process is told to end."""
-        for descriptor, _ in self._poll.poll():
+        for descriptor, _ in self._poll.poll(self._look):
             if descriptor == 0:
                 self._listen()
             elif descriptor == self._woken:
                 self.end |= signal.SIGTERM in os.read(self._woken, 4096)
             else:
                 self._is_gone(descriptor)
+        self._look_for_the_task()
 
     def _watch(self, task: int) -> None:
-        """Watch the task itself too: a process that it has forked may hold the other end of the input open."""
+        """Watch the task itself too: a process that it has forked may hold the other end of the input open.
+
+        Where the system tells of no process's end (another one than Linux, an old kernel, a sandbox that refuses it),
+        the guard looks now and then: a process that loses its parent is given another one.
+        """
         try:
             self._poll.register(os.pidfd_open(task), select.POLLIN)
-        except AttributeError:  # not on Linux
-            pass
-        except ProcessLookupError:
-            self.end = self.is_alone = True
-        if os.getppid() != task:
+        except (AttributeError, OSError):
+            self._look = _LOOK_MILLISECONDS
+        self._look_for_the_task()
+
+    def _look_for_the_task(self) -> None:
+        if os.getppid() != self._task:
             self.end = self.is_alone = True
 
     def _listen(self) -> None:
@@ -95,8 +115,9 @@ class Orders:
 class Command:
     """The command, and whatever it has started."""
 
-    def __init__(self, command: list[str], prctl: _Prctl) -> None:
+    def __init__(self, command: list[str], prctl: _Prctl, keeper: Keeper) -> None:
         guard = os.getpid()
+        self._keeper = keeper
         self.pid = os.fork()
         if self.pid == 0:
             _become(command, guard, prctl)
@@ -133,7 +154,7 @@ class Command:
             time.sleep(_PAUSE)
 
     def _left(self) -> set[int]:
-        found = members(os.getpid())
+        found = members(os.getpid(), but=self._keeper.pid)
         if found is None:
             # A group's number is its first process's, which is nobody else's while there is a group.
             try:
@@ -144,8 +165,64 @@ class Command:
         return found
 
 
-def members(session: int) -> set[int] | None:
+class Keeper:
+    """A process of its own that ends the guard's session, and removes the job's folder, if the guard is killed."""
+
+    def __init__(self, folder: str) -> None:
+        ends, self._guards = os.pipe()  # which no program that is started has: its end is the guard's
+        guard = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _keep(guard, folder, ends, self._guards)
+        os.close(ends)
+
+    def dismiss(self) -> None:
+        """Let it go: nothing of the job is left."""
+        try:  # noqa: SIM105 - contextlib would double what is imported here
+            os.write(self._guards, _IN_ORDER)
+        except OSError:  # it was killed
+            pass
+
+
+def _keep(guard: int, folder: str, ends: int, guards: int) -> NoReturn:
+    try:
+        os.setsid()  # what ends the guard's session, its group or its terminal is not to end this
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):  # the task reads the job's output to its end
+            os.dup2(nothing, descriptor)
+        os.close(guards)
+        _take_name(_KEEPER_NAME)
+        if os.read(ends, 1) != _IN_ORDER:
+            # The session's number is the guard's pid, which is nobody else's while there is one process in it. The pipe
+            # ends before the guard does: the keeper may be its child still, and is not to kill itself.
+            while left := members(guard, but=os.getpid()):
+                send(left, signal.SIGKILL)
+                time.sleep(_PAUSE)
+            _remove(folder)
+    finally:
+        os._exit(0)
+
+
+def _take_name(name: bytes) -> None:
+    """Overwrite this process's arguments, as ``ps`` shows them."""
+    try:
+        import ctypes  # noqa: PLC0415 - as below
+
+        with open(f"{_PROCESSES}/self/stat", "rb") as file:  # noqa: PTH123 - pathlib would double what is imported here
+            fields = file.read().rpartition(b")")[2].split()
+        start, size = int(fields[_ARGUMENTS_START]), int(fields[_ARGUMENTS_END]) - int(fields[_ARGUMENTS_START])
+        if start > 0 and size > len(name):
+            ctypes.memmove(start, name.ljust(size, b"\0"), size)
+    except (OSError, ValueError, IndexError, ImportError):
+        pass  # then it keeps the guard's name
+
+
+def members(session: int, but: int = 0) -> set[int] | None:
     """Return the processes of a session but its first, and what that has started elsewhere.
+
+    :param but: a process that is left out, with what it has started.
 
     None where processes cannot be looked up.
     """
@@ -161,7 +238,7 @@ def members(session: int) -> set[int] | None:
                 state, parent, _, its_session = file.read().rpartition(b")")[2].split()[:4]
         except (OSError, ValueError):
             continue  # it has ended meanwhile
-        if state in (b"Z", b"X") or pid == session:
+        if state in (b"Z", b"X") or pid in (session, but):
             continue
         parents[pid] = int(parent)
         if int(its_session) == session:
@@ -232,18 +309,20 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prctl = _Prctl()
     prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever loses its parent is still below this one
+    keeper = Keeper(folder)
     orders = Orders(int(task), float(grace))
     while not (orders.run or orders.end):
         orders.wait()
     status = 0
     if not orders.end:
-        running = Command(command, prctl)
+        running = Command(command, prctl, keeper)
         while running.status is None and not orders.end:
             orders.wait()
             running.reap()
         status = running.end(orders.grace)
     if orders.is_alone:
         _remove(folder)
+    keeper.dismiss()
     return status
 
 

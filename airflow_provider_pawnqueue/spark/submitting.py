@@ -29,6 +29,9 @@ SHORT_GRACE: Final = 1.0
 _PATIENCE: Final = 10.0
 #: So often the task looks whether it is still to go on.
 _LOOK: Final = 0.5
+#: What the names of variables begin with that are Airflow's configuration, connections and variables. ⚑ A job, and
+#: whatever it imports, needs none of them, and has neither the connections of others nor the keys of the installation.
+_OF_AIRFLOW: Final = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 #: A line that is longer is cut.
 _LONGEST_LINE: Final = 256 * 1024
 _CHUNK: Final = 64 * 1024
@@ -171,5 +174,9 @@ class Guarded:
 
 
 def environment(*more: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the variables of this process, and more: as texts, as a template may have made numbers of them."""
-    return {**os.environ, **{name: str(value) for each in more for name, value in (each or {}).items()}}
+    """Return the variables that a job is given: those of this process without Airflow's own, and more.
+
+    What is given is made text, as a template may have made a number of it.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OF_AIRFLOW)}
+    return {**inherited, **{name: str(value) for each in more for name, value in (each or {}).items()}}

@@ -72,6 +72,32 @@ def test_what_a_job_is_handed(queue: SyncPawnQueue, place: Place, tmp_path: Path
     assert place.left_behind == []
 
 
+def test_a_job_has_nothing_of_airflows_own(queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither connections nor keys of the installation, in whichever variable; what the user gives it, it has."""
+    secrets = {
+        "AIRFLOW_CONN_BILLING": "postgres://u:hunter2@db/billing",
+        "AIRFLOW_VAR_TOKEN": "hunter2",
+        "AIRFLOW__CORE__FERNET_KEY": "hunter2",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_CMD": "echo hunter2",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "hunter2",
+        "_AIRFLOW_WWW_USER_PASSWORD": "hunter2",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "orders")
+    monkeypatch.setenv("TZ_OF_MINE", "UTC")
+    place.spark_submit("folder.joinpath('told.json').write_text(json.dumps(dict(os.environ)))")
+
+    place.run(claim_of(queue), env_vars={"AIRFLOW_CONN_MEANT": "meant"})
+
+    found = told(place)
+    assert "hunter2" not in str(found)
+    assert [name for name in found if name.startswith(("AIRFLOW__", "_AIRFLOW", "AIRFLOW_CONN_", "AIRFLOW_VAR_"))] == [
+        "AIRFLOW_CONN_MEANT"
+    ]
+    assert (found["AIRFLOW_CTX_DAG_ID"], found["TZ_OF_MINE"]) == ("orders", "UTC")
+
+
 def test_what_a_job_reports_is_for_the_settlement(queue: SyncPawnQueue, place: Place) -> None:
     """What was said last of a message counts."""
     place.spark_submit("""

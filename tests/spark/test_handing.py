@@ -1,0 +1,123 @@
+"""The private folder of a job goes with its owner, and if that was killed, with the next job's start."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import Settings
+from airflow_provider_pawnqueue.spark.handing import Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[2]
+SETTINGS: Final = Settings.from_dict({"s3": {"bucket_name": "queues"}})
+OWNER: Final = """
+import sys
+from airflow_provider_pawnqueue.engine import Settings
+from airflow_provider_pawnqueue.spark.handing import Folder
+
+folder = Folder()
+folder.make(Settings.from_dict({"s3": {"bucket_name": "queues"}}))
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@contextmanager
+def owner_elsewhere(temporary: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """Another process that has a folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        yield Path(process.stdout.readline().strip()), process
+        process.kill()
+
+
+def test_a_folder_whose_owner_was_killed(temporary: Path) -> None:
+    """It holds the keys of the connection, and goes with the next start of any job."""
+    with owner_elsewhere(temporary) as (left, process):
+        process.kill()
+        process.wait()
+        assert (left / "connection.yaml").exists()
+
+        folder = Folder()
+        folder.make(SETTINGS)
+
+    assert not left.exists()
+    folder.remove()
+    assert list(temporary.iterdir()) == []
+
+
+def test_folders_of_jobs_that_run(temporary: Path) -> None:
+    """Another process's stays, and so does another one of this process."""
+    with owner_elsewhere(temporary) as (theirs, _):
+        first, second = Folder(), Folder()
+        first.make(SETTINGS)
+        second.make(SETTINGS)
+
+        assert (theirs / "connection.yaml").exists()
+        assert first.connection.exists()
+        assert second.connection.exists()
+    first.remove()
+    second.remove()
+
+
+def test_what_nobody_can_tell_the_owner_of(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older version's folder, one that is being made, a link, one on a file system without locks: all stay."""
+    older, being_made, target = (temporary / name for name in ("pawnqueue-job-older", "pawnqueue-job-new", "target"))
+    for path in (older, being_made, target):
+        path.mkdir()
+    (older / "connection.yaml").touch()
+    (being_made / "owner.lock").touch()
+    for name in ("connection.yaml", "owner.lock"):
+        (target / name).touch()
+    (temporary / "pawnqueue-job-link").symlink_to(target)
+
+    with monkeypatch.context() as patched:
+
+        def refuse(*_: object) -> None:
+            raise OSError(37, "No locks available")
+
+        patched.setattr(fcntl, "flock", refuse)
+        without_locks = Folder()
+        without_locks.make(SETTINGS)
+    Folder().make(SETTINGS)
+
+    assert (older / "connection.yaml").exists()
+    assert (being_made / "owner.lock").exists()
+    assert (target / "connection.yaml").exists()
+    assert without_locks.connection.exists()
+
+
+def test_another_users_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not touched, also where permissions would allow it."""
+    with owner_elsewhere(temporary) as (left, process):
+        process.kill()
+        process.wait()
+        user = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        Folder().make(SETTINGS)
+    assert left.exists()
