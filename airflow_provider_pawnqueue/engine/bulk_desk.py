@@ -126,7 +126,8 @@ class BulkDesk(TopicDesk):
         :param wait: for how many seconds to wait while another process commits this write.
         :raises TopicNotFoundError: there is no such topic, or it was deleted.
         :raises WriteBusyError: another process is at it, or died less than a minute ago: when to try again.
-        :raises StagedGoneError: some of what was staged is not there any more; nothing was published.
+        :raises StagedGoneError: some of what was staged is not there any more. Nothing was published, unless the
+            error names the rows that are missing.
         :raises PublishError: it is decided, and some of it could not be published now.
         """
         self._life.check_open()

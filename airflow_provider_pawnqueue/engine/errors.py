@@ -279,11 +279,11 @@ class WriteBusyError(PawnQueueError):
 
 
 class StagedGoneError(PawnQueueError):
-    """What was staged for this write is not there any more, so nothing was published: stage it again.
+    """What was staged for this write is not there any more: stage it again.
 
     :when: ``commit_write``, ``stage`` behind what is gone.
-    :done: nothing was published.
-    :remedy: stage the write again, and commit that.
+    :done: nothing was published; or, where the error names rows that are missing, all the others.
+    :remedy: stage the write again, and commit that; or publish the rows that are missing under another write id.
     """
 
 

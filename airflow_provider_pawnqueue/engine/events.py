@@ -175,6 +175,54 @@ class WriteDone(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WriteDropped(Event):
+    """A staged write that had been decided was dropped: nothing of it was visible, and staged rows of it were gone."""
+
+    subject = "publish"
+    level = logging.WARNING
+
+    topic: str
+    """The topic."""
+    write_id: str
+    """The write's id."""
+    count: int
+    """How many messages it had."""
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return (
+            f"Dropped write {self.write_id} of topic {self.topic!r}: staged rows of it were removed or changed after "
+            f"the decision, and none of its {_counted(self.count, 'message')} was visible. Stage all of its rows "
+            "again, and commit it."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsLost(Event):
+    """A staged write is done without some of its messages: what was staged of them was gone."""
+
+    subject = "publish"
+    level = logging.ERROR
+
+    topic: str
+    """The topic."""
+    write_id: str
+    """The write's id."""
+    count: int
+    """How many messages were not published."""
+    rows: str
+    """Which rows those are, counted from 0 over all parts: ``3-5, 9``."""
+
+    def sentence(self) -> str:
+        """See :class:`Event`."""
+        return (
+            f"Write {self.write_id} of topic {self.topic!r} is done without {_counted(self.count, 'message')}, as what "
+            f"was staged of them was removed or changed after the decision: rows {self.rows}, counted from 0. Publish "
+            "these rows anew, under another write id."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _OfClaim(Event):
     subject = "claims"
 

@@ -253,6 +253,11 @@ def staged_name(part: int, attempt: str, number: int) -> str:
     return f"{part:09}-{attempt}.{number:06}.jsonl"
 
 
+def part_of_staged(name: str) -> int:
+    """Return the number of the part whose rows the object of this name has; 0 where the name does not tell."""
+    return int(name.partition("-")[0]) if _STAGED.fullmatch(name) else 0
+
+
 def staged(topic: str, write_id: str) -> str:
     """Return the folder of what is staged for a write."""
     return f"{topic}/staged/{write_id}/"

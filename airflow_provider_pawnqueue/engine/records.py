@@ -265,11 +265,20 @@ class StagedObject(BaseModel):
     count: int  # of the messages in it
 
 
+class Rows(BaseModel):
+    """Some rows of a write that follow each other."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    first: int  # counted from 0, over all parts
+    count: int
+
+
 class WriteRecord(Record):
     """``{topic}/writes/{write_id}.json``: the register of a write that becomes visible as a whole (§7).
 
     ``begun`` as soon as it is decided: whoever finds it so finishes it. ``done`` when all of it was published.
-    ``dropped``: it was not decided, and some of what had been staged for it is removed, or will be.
+    ``dropped``: nothing of it is visible, and some of what had been staged for it is removed, or will be.
     """
 
     what: ClassVar[str] = "write record"
@@ -286,6 +295,7 @@ class WriteRecord(Record):
     begun: int = 0  # those behind them, up to here, may be
     objects: list[StagedObject] = []
     dropped: list[Name] = []  # the names of objects that no commit may rely on
+    lost: list[Rows] = []  # what was not published, as what was staged of it was gone after the decision
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""

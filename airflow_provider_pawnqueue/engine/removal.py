@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import layout, size_hint
+from airflow_provider_pawnqueue.engine import layout, size_hint, writes
 from airflow_provider_pawnqueue.engine.cancellation import in_full
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.concurrency import for_each
@@ -109,6 +109,7 @@ class _Removal:
         self._registers = context.registers
         self._topic = topic
         self._marker = layout.topic_marker(topic)
+        self._records = (layout.claims(topic), layout.writes(topic))
         self.removed = Removed()
 
     def count(self, key: str) -> bool:
@@ -153,12 +154,43 @@ class _Removal:
 
     async def remove_the_rest(self) -> None:
         """Remove what stands for no message, if that is all there is."""
-        await self._gone(await self.refuse_if_used())
-        parts = (layout.messages, layout.packs, layout.leases, layout.claims, layout.dead_letters, layout.writes)
+        ended = await self.refuse_if_used()
+        dropped = await self._drop_staged()
         # What came in meanwhile is somebody's; a marker that is there now is of who created the topic anew.
-        kept = (*(part(self._topic) for part in parts), self._marker)
+        kept = (
+            *(part(self._topic) for part in (layout.messages, layout.packs, layout.leases, layout.dead_letters)),
+            *(part(self._topic) for part in (layout.claims, layout.writes, layout.staging)),
+            self._marker,
+        )
         async for page in self._registers.pages(layout.topic_folder(self._topic)):
             await self._gone([info.key for info in page if not info.key.startswith(kept)])
+        # ⚑ §5.4: last, as nothing else tells what ended. Where the deletion fails before, the topic goes on with them.
+        if not await self._is_created_anew():
+            await self._gone(list({*ended, *dropped}))
+
+    async def _drop_staged(self) -> list[str]:
+        """Remove what is staged, and return the keys of the records that say so.
+
+        ⚑ §7: a commit may be about to rely on it. So it is noted by compare-and-set first, as an abort does.
+        """
+        staged: dict[str, list[str]] = defaultdict(list)
+        keys = []
+        async for page in self._context.store.pages(layout.staging(self._topic)):
+            for info in page:
+                keys.append(info.key)
+                if (parsed := layout.parse_staged(info.key)) is not None:
+                    staged[parsed[0]].append(parsed[1])
+
+        async def drop(write_id: str) -> None:
+            if await writes.drop(self._context, self._topic, write_id, staged[write_id]):
+                return
+            standing = await writes.read(self._context, self._topic, write_id)
+            if standing is not None and standing.record.state == "begun":
+                raise self._not_empty(_counted({"write": 1}, layout.write(self._topic, write_id)))
+
+        await for_each(drop, staged, at_once=self._context.at_once)
+        await self._gone(keys)
+        return [layout.write(self._topic, write_id) for write_id in staged]
 
     async def remove_all(self) -> None:
         """Remove everything, until nothing is there or somebody has created the topic anew."""
@@ -179,15 +211,28 @@ class _Removal:
     async def _clear(self, folder: str) -> bool:
         """Remove what is there; return whether to look again."""
         some = False
+        records = []
         async for page in self._registers.pages(folder):
             keys = [info.key for info in page]
             if self._marker in keys:
                 return False
             some = True
-            await self._gone(keys)
-            for key in keys:
-                self.count(key)
+            held_back = [key for key in keys if key.startswith(self._records)]
+            records += held_back
+            await self._remove([key for key in keys if key not in held_back])
+        # ⚑ §5.4: last, as nothing else tells what was consumed, and which write was published.
+        if records and await self._is_created_anew():
+            return False
+        await self._remove(records)
         return some
+
+    async def _is_created_anew(self) -> bool:
+        return await self._registers.head(self._marker) is not None
+
+    async def _remove(self, keys: Sequence[str]) -> None:
+        await self._gone(keys)
+        for key in keys:
+            self.count(key)
 
     async def _ended_claims(self) -> list[str]:
         """Return the records of claims that nobody works for; raise if there is another one, or a stranger."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.concurrency import for_each
-from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, StagedGoneError, StoreError
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.records import Envelope, StagedObject, UnreadableRecordError
 
@@ -90,28 +91,42 @@ def _bodies(before: Staged, messages: Sequence[Checked], producer_id: str) -> It
         yield b"".join(lines), len(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message of a write, as it was staged."""
+
+    id: str
+    envelope: Envelope | None  # has no time yet; None: what was staged is gone, or was changed
+
+
 async def rows(
     context: Context, topic: str, write_id: str, objects: Sequence[StagedObject], start: int
-) -> AsyncGenerator[Envelope]:
-    """Read the messages of a write, in order, from one on. They have no time yet.
-
-    :raises StagedGoneError: an object is not there, or is not what was staged.
-    """
+) -> AsyncGenerator[Row]:
+    """Read the messages of a write, in order, from one on."""
+    positions: Counter[int] = Counter()  # how many messages of each part came before
     for each in objects:
+        part = layout.part_of_staged(each.name)
+        before = positions[part]
+        positions[part] += each.count
         if start >= each.count:
             start -= each.count
             continue
         key = layout.staged_object(topic, write_id, each.name)
         found = await context.store.get(key)
-        lines = [] if found is None else found.body.splitlines()
-        if len(lines) != each.count:
-            raise _gone(topic, write_id, key)
-        for line in lines[start:]:
-            try:
-                yield Envelope.decode(line, key)
-            except UnreadableRecordError:
-                raise _gone(topic, write_id, key) from None
+        lines: list[bytes] = [] if found is None else found.body.splitlines()
+        is_whole = len(lines) == each.count
+        for line in range(start, each.count):
+            envelope = _decoded(lines[line], key) if is_whole else None
+            message_id = envelope.id if envelope else layout.written_id(topic, write_id, part, before + line)
+            yield Row(message_id, envelope)
         start = 0
+
+
+def _decoded(line: bytes, key: str) -> Envelope | None:
+    try:
+        return Envelope.decode(line, key)
+    except UnreadableRecordError:
+        return None
 
 
 async def listed(context: Context, topic: str, write_id: str) -> dict[str, int]:
@@ -175,14 +190,4 @@ def in_order(topic: str, write_id: str, given: object) -> list[Staged]:
 def _wrong(why: str, write_id: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"Write {write_id} was not committed: {why}. Nothing was published.", operation="commit_write"
-    )
-
-
-def _gone(topic: str, write_id: str, key: str) -> StagedGoneError:
-    return StagedGoneError(
-        f"Write {write_id} of topic {topic!r} was decided, and cannot be published to its end, as {key} is not what "
-        "was staged: somebody else has removed or changed it. What is missing has to be published anew, under "
-        "another write id.",
-        topic=topic,
-        operation="commit_write",
     )

@@ -1,7 +1,8 @@
 """Committing a staged write: one compare-and-set decides it, and whoever comes carries it out (§7).
 
     (none) --commit--> begun --note of progress--> begun --all is published--> done
-    (none) --abort, janitor--> dropped --commit of other objects--> begun
+    (none) --abort, janitor, deletion of the topic--> dropped --commit of other objects--> begun
+    begun --staged rows are gone, and nothing of it is visible--> dropped
 
 Before ``begun`` nothing of a write is visible, whatever dies; after it all of it will be, whoever finishes it.
 """
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from airflow_provider_pawnqueue.engine import layout, staging
 from airflow_provider_pawnqueue.engine.cancellation import in_full
@@ -26,10 +27,10 @@ from airflow_provider_pawnqueue.engine.errors import (
     TopicNotFoundError,
     WriteBusyError,
 )
-from airflow_provider_pawnqueue.engine.events import WriteDecided, WriteDone, logger_of
+from airflow_provider_pawnqueue.engine.events import RowsLost, WriteDecided, WriteDone, WriteDropped, logger_of
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.publish import TICKS, Sent, has_landed, is_there_still, send
-from airflow_provider_pawnqueue.engine.records import StagedObject, UnreadableRecordError, WriteRecord
+from airflow_provider_pawnqueue.engine.records import Rows, StagedObject, UnreadableRecordError, WriteRecord
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 from airflow_provider_pawnqueue.engine.topics import missing
 
@@ -106,10 +107,16 @@ class Commit:
                 done = standing.record
             if held is not None:
                 done = await held.finish()
+                if done is not None and done.state == "dropped":
+                    if not any(part.objects for part in self.staged):
+                        raise _dropped(topic, write_id)
+                    done = None  # what is staged for this commit is decided on its own, or found to be gone
                 backoff = context.store.backoff()  # that was work, and none of it standing still
             if done is None and not await backoff.pause():
                 raise _undecided(topic, write_id)
         await clear(context, topic, write_id)
+        if done.lost:
+            raise _incomplete(topic, done)
         again = [each for part in self.staged for each in part.objects]
         count, size = sum(each.count for each in again), sum(each.size for each in again)
         if not is_ours and (count, size) != (done.count, done.size):
@@ -140,11 +147,13 @@ class Commit:
             created_at=now,
             until=now + HOLD,
             ttl=HOLD if count else 0.0,
-            place=self.place(now, count),
+            # ⚑ §7: a request of a dead committer that lands late meets the key that its message has now.
+            place=(standing.record.place if standing is not None else 0) or self.place(now, count),
             count=count,
             size=sum(each.size for each in objects),
             begun=min(CHUNK, count),
             objects=objects,
+            dropped=standing.record.dropped if standing is not None else [],
         )
         found = await _write(context, topic, record, standing)
         if found is None:
@@ -266,6 +275,24 @@ async def _write(context: Context, topic: str, record: WriteRecord, standing: Fo
     return FoundWrite(record, outcome.version) if isinstance(outcome, Done) else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A message of a write, under the name that its key has."""
+
+    name: str
+    id: str
+    place: int
+    envelope: Envelope | None  # None: what was staged of it is gone
+
+    @classmethod
+    def of(cls, row: staging.Row, place: int, write_id: str) -> Self:
+        stamp = place / TICKS
+        envelope = row.envelope
+        if envelope is not None:
+            envelope = envelope.model_copy(update={"created_at": iso(stamp), "write_id": write_id})
+        return cls(layout.message_name(stamp, row.id), row.id, place, envelope)
+
+
 class HeldWrite:
     """A decided write that this process carries out."""
 
@@ -281,6 +308,8 @@ class HeldWrite:
     async def finish(self) -> WriteRecord | None:
         """Publish what is not published yet, and note it; None: another one has taken over.
 
+        Where staged rows are gone, it is dropped if nothing of it is visible; else it is done without them.
+
         :raises PublishError: some of it could not be published now; whoever comes next goes on.
         """
         record = self._found.record
@@ -288,26 +317,58 @@ class HeldWrite:
         in_doubt = self._taken_over
         async with aclosing(reading) as rows:
             while record.state != "done":
-                chunk = []
-                for place in range(record.place + record.published, record.place + record.begun):
-                    envelope = await anext(rows)
-                    stamp = place / TICKS
-                    envelope = envelope.model_copy(update={"created_at": iso(stamp), "write_id": record.write_id})
-                    chunk.append((layout.message_name(stamp, envelope.id), envelope))
+                places = range(record.place + record.published, record.place + record.begun)
+                chunk = [_Placed.of(await anext(rows), place, record.write_id) for place in places]
                 # ⚑ §7: only of the chunk that was begun is it not known whether it is there.
                 left = await self._without_trace(chunk) if in_doubt else chunk
                 in_doubt = False
-                if not await self._publish(chunk, left):
+                gone = [each for each in left if each.envelope is None]
+                is_invisible = not record.published and len(left) == len(chunk)
+                if is_invisible and (gone or (self._taken_over and await self._are_objects_gone())):
+                    return await self._drop()
+                if not await self._publish(chunk, [each for each in left if each.envelope is not None]):
                     return None
-                if not await self._note(published=record.begun):
+                if not await self._note(published=record.begun, lost=gone):
                     return None
                 record = self._found.record
+        if record.lost:
+            lost = sum(each.count for each in record.lost)
+            self._context.events.tell(
+                RowsLost(topic=self._topic, write_id=record.write_id, count=lost, rows=_shown(record.lost))
+            )
         self._context.events.tell(
             WriteDone(topic=self._topic, write_id=record.write_id, count=record.count, taken_over=self._taken_over)
         )
         return record
 
-    async def _publish(self, chunk: Sequence[tuple[str, Envelope]], left: Sequence[tuple[str, Envelope]]) -> bool:
+    async def _are_objects_gone(self) -> bool:
+        """Say whether some of what was staged is not there any more."""
+        record = self._found.record
+        there = await staging.listed(self._context, self._topic, record.write_id)
+        return any(there.get(each.name) != each.size for each in record.objects)
+
+    async def _drop(self) -> WriteRecord | None:
+        """Take back the decision of a write of which nothing is visible; None: another one has taken over.
+
+        ⚑ §7: no sweep fails for ever because of a write whose rows are gone, and its id can be used again at once.
+        """
+        before = self._found.record
+        names = [each.name for each in before.objects]
+        dropped = WriteRecord(
+            write_id=before.write_id,
+            state="dropped",
+            created_at=await self._context.now(),
+            place=before.place,
+            dropped=sorted({*before.dropped, *names}),
+        )
+        if await _write(self._context, self._topic, dropped, self._found) is None:
+            return None
+        self._context.events.tell(WriteDropped(topic=self._topic, write_id=before.write_id, count=before.count))
+        keys = [layout.staged_object(self._topic, before.write_id, name) for name in names]
+        await staging.remove(self._context, keys)
+        return dropped
+
+    async def _publish(self, chunk: Sequence[_Placed], left: Sequence[_Placed]) -> bool:
         """Put messages into the topic; return False where another one has taken over."""
         while left:
             results, there = await all_of(
@@ -331,12 +392,14 @@ class HeldWrite:
             left = await self._without_trace(left) if in_doubt else left
         return True
 
-    async def _send(self, each: tuple[str, Envelope]) -> Sent:
+    async def _send(self, each: _Placed) -> Sent:
         async def is_sent() -> bool:
             # ⚑ §7: who has claimed and acked it before the answer was missed has left a trace in the claim's record.
             return not await self._without_trace([each])
 
-        return await send(self._context, self._topic, *each, self._is_trusted, is_sent)
+        if each.envelope is None:
+            return Sent(landed=True)  # there is nothing to send: it is noted as lost
+        return await send(self._context, self._topic, each.name, each.envelope, self._is_trusted, is_sent)
 
     def _is_trusted(self) -> bool:
         """⚑ §7: nothing is sent by who may have been taken over, as it might come behind its message's ack."""
@@ -344,14 +407,20 @@ class HeldWrite:
         until = context.time.trusted_until(self._found.record.until, context.margin, in_doubt=True)
         return context.clock.elapsed() < until
 
-    async def _note(self, *, published: int) -> bool:
+    async def _note(self, *, published: int, lost: Sequence[_Placed] = ()) -> bool:
         """Note by compare-and-set how far it is, and what is begun next; return False where another one goes on."""
         now = await self._context.now()
         before = self._found.record
         is_done = published == before.count
-        update = {"published": published, "begun": max(before.begun, min(published + CHUNK, before.count))}
+        update: dict[str, Any] = {
+            "published": published,
+            "begun": max(before.begun, min(published + CHUNK, before.count)),
+            "lost": _together(before.lost, [each.place - before.place for each in lost]),
+        }
         if is_done:
-            record = before.model_copy(update={**update, "state": "done", "objects": [], "until": 0.0, "ttl": 0.0})
+            record = before.model_copy(
+                update={**update, "state": "done", "objects": [], "dropped": [], "until": 0.0, "ttl": 0.0}
+            )
         else:
             record = before.model_copy(update={**update, "until": now + HOLD, "ttl": HOLD})
         found = await _write(self._context, self._topic, record, self._found)
@@ -367,27 +436,26 @@ class HeldWrite:
         self._found = found
         return True
 
-    async def _without_trace(self, chunk: Sequence[tuple[str, Envelope]]) -> list[tuple[str, Envelope]]:
+    async def _without_trace(self, chunk: Sequence[_Placed]) -> list[_Placed]:
         """Return those of a chunk that another one has begun which left no trace: they are sent, perhaps once more.
 
         A message is looked for before its lease, and that before its claim's record, as they go in this order.
         """
         context, topic = self._context, self._topic
-        names = {name for name, _ in chunk}
         here: set[str] = set()
-        last = layout.message(topic, chunk[-1][0])
-        before = layout.message(topic, chunk[0][0])[:-1]
+        last = layout.message(topic, chunk[-1].name)
+        before = layout.message(topic, chunk[0].name)[:-1]
         async for page in context.store.pages(layout.messages(topic), start_after=before):
             here.update(parsed.name for info in page if (parsed := layout.parse_message(info.key)) is not None)
             if page[-1].key >= last:
                 break
-        sought = [(name, envelope) for name, envelope in chunk if name in names - here]
+        sought = [each for each in chunk if each.name not in here]
         found = await for_each(
-            lambda each: has_landed(context, topic, each[0], each[1].id), sought, at_once=context.at_once
+            lambda each: has_landed(context, topic, each.name, each.id), sought, at_once=context.at_once
         )
         sought = [each for each, landed in zip(sought, found, strict=True) if not landed]
         claimed = await self._claimed_since() if sought else set()
-        return [each for each in sought if each[1].id not in claimed]
+        return [each for each in sought if each.id not in claimed]
 
     async def _claimed_since(self) -> set[str]:
         """Return which messages claims have had that were changed since the write was decided."""
@@ -402,10 +470,10 @@ class HeldWrite:
         found = await for_each(lambda stem: records.read(context, topic, stem), stems, at_once=context.at_once)
         return {uuid for standing in found if standing is not None for uuid in standing.record.members}
 
-    async def _withdraw(self, chunk: Sequence[tuple[str, Envelope]]) -> None:
+    async def _withdraw(self, chunk: Sequence[_Placed]) -> None:
         """Remove what was written into a topic that was deleted behind our back."""
         topic, write_id = self._topic, self._found.record.write_id
-        keys = [layout.message(topic, name) for name, _ in chunk]
+        keys = [layout.message(topic, each.name) for each in chunk]
         failed = await self._context.registers.delete([*keys, layout.write(topic, write_id)])
         for key, error in failed.items():
             logger.warning("%s could not be withdrawn from a topic that was deleted: %s", key, error)
@@ -428,6 +496,41 @@ def _not_there(topic: str, write_id: str, each: StagedObject) -> StagedGoneError
         f"Write {write_id} of topic {topic!r} was not committed, as {layout.staged_object(topic, write_id, each.name)} "
         "is not there (any more): it was aborted, or the janitor has removed it, as nothing was staged for it for a "
         "day. Nothing was published: stage its rows again, all of them.",
+        topic=topic,
+        operation="commit_write",
+    )
+
+
+def _together(before: Sequence[Rows], positions: Sequence[int]) -> list[Rows]:
+    """Add rows to those that were lost before; they are behind them, and in order."""
+    rows = list(before)
+    for position in positions:
+        if rows and rows[-1].first + rows[-1].count == position:
+            rows[-1] = rows[-1].model_copy(update={"count": rows[-1].count + 1})
+        else:
+            rows.append(Rows(first=position, count=1))
+    return rows
+
+
+def _shown(lost: Sequence[Rows]) -> str:
+    parts = [f"{rows.first}-{rows.first + rows.count - 1}" if rows.count > 1 else f"{rows.first}" for rows in lost]
+    return ", ".join(parts)
+
+
+def _dropped(topic: str, write_id: str) -> StagedGoneError:
+    return StagedGoneError(
+        f"Write {write_id} of topic {topic!r} was not finished, as somebody else has removed or changed what was "
+        "staged for it. Nothing was published: stage its rows again, all of them.",
+        topic=topic,
+        operation="commit_write",
+    )
+
+
+def _incomplete(topic: str, record: WriteRecord) -> StagedGoneError:
+    return StagedGoneError(
+        f"Write {record.write_id} of topic {topic!r} is done without {sum(each.count for each in record.lost):,} of "
+        f"its {record.count:,} messages, as somebody else has removed or changed what was staged of them, after the "
+        f"decision: rows {_shown(record.lost)}, counted from 0. Publish these rows anew, under another write id.",
         topic=topic,
         operation="commit_write",
     )

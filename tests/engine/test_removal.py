@@ -239,6 +239,49 @@ async def _is_interrupted(number: int, how: str, *, force: bool) -> bool:
         return not isinstance(outcome, TopicNotEmptyError | Removed)
 
 
+@pytest.mark.parametrize("force", [True, False], ids=["force", "empty"])
+async def test_a_deletion_that_fails_forgets_nothing_that_has_ended(*, force: bool) -> None:
+    """At whichever request it fails: the owner of a claim id gets no second batch, and a done write is not repeated."""
+    number = 0
+    while await _fails_at(number, force=force):
+        number += 1
+    assert number > 5
+
+
+async def _fails_at(number: int, *, force: bool) -> bool:
+    """Let a deletion fail at this request, if that is before it removes records; return whether it was."""
+    async with World() as world:
+        ann = await world.process()
+        queue = ann.queue
+        await queue.publish(TOPIC, numbered(1))
+        await queue.ack(await queue.claim(TOPIC, "c", claim_id="run"))
+        parts = [await queue.stage(TOPIC, "write", 0, numbered(1))]
+        await queue.commit_write(TOPIC, "write", parts)
+        await queue.ack(await queue.claim(TOPIC, "c", claim_id="of-the-write"))
+        await queue.stage(TOPIC, "other", 0, numbered(1))
+        await queue.sweep(TOPIC)  # which leaves its note
+        if force:
+            await queue.publish(TOPIC, numbered(1))
+        count = itertools.count()
+
+        def fail(kind: Kind, key: str) -> None:
+            if kind == "PUT" or next(count) != number or (kind == "DELETE" and "/claims/" in key):
+                return
+            raise StoreError("Denied.")
+
+        ann.client.meanwhile = fail
+        [outcome] = await asyncio.gather(queue.delete_topic(TOPIC, force=force), return_exceptions=True)
+        ann.client.meanwhile = None
+        if isinstance(outcome, Removed):
+            return False
+        assert MARKER in everything(world)
+        await queue.publish(TOPIC, numbered(1))
+        assert not await queue.claim(TOPIC, "c", claim_id="run")
+        again = [await queue.stage(TOPIC, "write", 0, numbered(1))]
+        assert (await queue.commit_write(TOPIC, "write", again)).already
+        return True
+
+
 async def test_a_marker_that_is_being_deleted_is_waited_for(world: World, ann: Process) -> None:
     """A cancellation while the marker's DELETE is under way does not let it land behind the marker's return."""
     landing: list[asyncio.Task[Answer]] = []

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_pawnqueue.engine import layout, writes
-from airflow_provider_pawnqueue.engine.records import WriteRecord
-from tests.engine.virtual import TOPIC, Died, numbered
+from airflow_provider_pawnqueue.engine.records import BucketRecord, WriteRecord
+from tests.engine.virtual import TOPIC, Died, World, numbered
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Staged, Written
-    from tests.engine.virtual import Effect, Process, World
+    from tests.engine.virtual import Effect, Process
 
 WRITE = "run-1"
 #: Three to a note of progress: seven messages have three chunks.
@@ -82,3 +82,20 @@ async def consumed(process: Process, claim_id: str | None) -> Counter[int]:
     found = Counter(message.payload["n"] for message in claim)
     await process.queue.ack(claim)
     return found
+
+
+def of_strategy(strategy: str) -> World:
+    """A world whose processes agreed on a strategy."""
+    world = World()
+    world.bucket.plant(layout.BUCKET_RECORD, BucketRecord(strategy=strategy).encode())
+    return world
+
+
+async def requests_of_a_commit(strategy: str = "conditional_write") -> int:
+    """How many requests it makes."""
+    async with of_strategy(strategy) as world:
+        process = await world.process()
+        parts = await staged(process)
+        with process.client.counting() as requests:
+            await process.queue.commit_write(TOPIC, WRITE, parts)
+        return requests.total()

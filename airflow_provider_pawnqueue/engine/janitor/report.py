@@ -98,7 +98,7 @@ class SweepReport:
     """Staged writes that were decided and not published to the end."""
 
     dropped_writes: int = 0
-    """Writes that were never decided: what had been staged for them is removed."""
+    """Writes of which nothing is visible: they were never decided, or staged rows of them were gone after that."""
 
     removed_leases: int = 0
     """Leases without a message."""

@@ -95,10 +95,15 @@ class Writes:
             held = await writes.take_over(context, topic, standing, self._is_there)
         except WriteBusyError:
             return  # its committer works
-        if held is not None and await held.finish() is not None:
-            self.unfinished_since = before
-            self._report.finished_writes += 1
-            await writes.clear(context, topic, write_id)
+        finished = await held.finish() if held is not None else None
+        if finished is None:
+            return
+        self.unfinished_since = before
+        if finished.state == "dropped":
+            self._report.dropped_writes += 1
+            return
+        self._report.finished_writes += 1
+        await writes.clear(context, topic, write_id)
 
     async def _undecided(self, write_id: str, staged: Sequence[ObjectInfo], now: float) -> None:
         """Remove what was staged, if the last of it was staged long ago."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import layout, staging, writes
+from airflow_provider_pawnqueue.engine import layout, removal, staging, writes
 from airflow_provider_pawnqueue.engine.claims import traces
+from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.janitor import writes as sweeping_writes
 from airflow_provider_pawnqueue.engine.janitor.claims import Claims
 from airflow_provider_pawnqueue.engine.writes import Commit, FoundWrite, HeldWrite
 from tests.sim.mutants.entering import Patches, mutant
 
 _TESTS = "tests/engine/test_writes.py"
+_TRACES = "tests/engine/test_write_traces.py"
+_GONE = "tests/engine/test_writes_without_rows.py"
 
 
 @mutant("§7 Nothing of a write is published before it is decided", test=f"{_TESTS}::test_every_crash_point_is_finished")
@@ -36,7 +39,7 @@ def objects_are_not_looked_for() -> Patches:
     return [(Commit, "_check_there", check)]
 
 
-@mutant("§7 What is removed is decided against the commit", test=f"{_TESTS}::test_an_abort_and_a_commit_at_once")
+@mutant("§7 What is removed is decided against the commit", test=f"{_TESTS}::test_what_was_decided_is_not_aborted")
 def dropped_whatever_happened() -> Patches:
     async def drop(*_: Any) -> bool:
         return True
@@ -76,7 +79,7 @@ def taken_over_early() -> Patches:
 
 @mutant(
     "§7 Of the chunk in doubt only that is sent which left no trace",
-    test=f"{_TESTS}::test_what_was_consumed_is_not_sent_again",
+    test=f"{_TRACES}::test_what_was_consumed_is_not_sent_again",
 )
 def sent_without_a_look() -> Patches:
     async def without_trace(self: HeldWrite, chunk: Any) -> Any:
@@ -85,7 +88,7 @@ def sent_without_a_look() -> Patches:
     return [(HeldWrite, "_without_trace", without_trace)]
 
 
-@mutant("§7 Claims that were settled are a trace", test=f"{_TESTS}::test_what_was_consumed_is_not_sent_again")
+@mutant("§7 Claims that were settled are a trace", test=f"{_TRACES}::test_what_was_consumed_is_not_sent_again")
 def claims_are_no_trace() -> Patches:
     async def claimed_since(self: HeldWrite) -> set[str]:
         return set()
@@ -95,7 +98,7 @@ def claims_are_no_trace() -> Patches:
 
 @mutant(
     "§7 The record of a claim without an id is kept while a write that it had messages of is not done",
-    test=f"{_TESTS}::test_what_claims_without_an_id_consumed_is_not_sent_again",
+    test=f"{_TRACES}::test_what_claims_without_an_id_consumed_is_not_sent_again",
 )
 def claims_without_an_id_leave_no_trace() -> Patches:
     async def keep_if_needed(*_: Any) -> None:
@@ -106,7 +109,7 @@ def claims_without_an_id_leave_no_trace() -> Patches:
 
 @mutant(
     "§7 Records are kept while a write is not done",
-    test=f"{_TESTS}::test_records_are_kept_while_a_write_cannot_be_finished",
+    test=f"{_TRACES}::test_records_are_kept_while_a_write_cannot_be_finished",
 )
 def records_go_before_their_writes() -> Patches:
     original = Claims.__init__
@@ -115,6 +118,42 @@ def records_go_before_their_writes() -> Patches:
         original(self, *given)
 
     return [(Claims, "__init__", init)]
+
+
+@mutant(
+    "§7 A write whose rows are gone comes to an end",
+    test=f"{_GONE}::test_a_decision_that_lands_in_a_topic_made_anew_is_dropped",
+)
+def writes_without_rows_stay() -> Patches:
+    async def drop(self: HeldWrite) -> Any:
+        raise StoreError(f"An object of write {self._found.record.write_id} is gone.")
+
+    return [(HeldWrite, "_drop", drop)]
+
+
+@mutant(
+    "§7 What is staged is dropped by compare-and-set before its topic is deleted",
+    test=f"{_GONE}::test_what_is_staged_is_dropped_before_its_topic_is_deleted",
+)
+def topics_are_deleted_under_their_writes() -> Patches:
+    async def drop(*_: Any) -> bool:
+        return True
+
+    return [(removal.writes, "drop", drop)]
+
+
+@mutant(
+    "§5.4 Records of what has ended go last with their topic",
+    test="tests/engine/test_removal.py::test_a_deletion_that_fails_forgets_nothing_that_has_ended",
+)
+def records_go_with_their_topic() -> Patches:
+    original = removal._Removal.__init__
+
+    def init(self: Any, *given: Any) -> None:
+        original(self, *given)
+        self._records = ("nothing",)
+
+    return [(removal._Removal, "__init__", init)]
 
 
 @mutant(
