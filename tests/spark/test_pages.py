@@ -1,4 +1,4 @@
-"""What docs/spark.md shows as a job is one: its blocks, one after the other, submitted for a claim."""
+"""What docs/spark.md and the README show as a job is one: their blocks, one after another, submitted for a claim."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def test_the_jobs_of_the_page_run(
 ) -> None:
     """They read a claim, report what is corrupt, look at a topic, stream from it, and write to another one."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    page = "\n".join(block.body for block in blocks(TOP / "docs" / "spark.md") if block.kind == "python spark")
+    pages = (TOP / "docs" / "spark.md", TOP / "README.md")
+    page = "\n".join(block.body for one in pages for block in blocks(one) if block.kind == "python spark")
+    page += "\nassert orders.where('item is not null').count() == 30, 'what the README reads'\n"
     for written in ("out/", "stream/", "checkpoints/"):  # the JVM's working directory is nobody's to choose
         assert f'"{written}' in page
         page = page.replace(f'"{written}', f'"{tmp_path}/{written}')
