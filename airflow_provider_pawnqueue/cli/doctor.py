@@ -14,6 +14,7 @@ from airflow_provider_pawnqueue.engine import PawnQueueError
 from airflow_provider_pawnqueue.engine.layout import BUCKET_RECORD
 from airflow_provider_pawnqueue.engine.leases import csprng_verify
 from airflow_provider_pawnqueue.engine.leases.strategies import STRATEGIES
+from airflow_provider_pawnqueue.triggers.janitor_watch import is_swept, no_janitor
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _LIBRARIES: Final = ("apache-airflow", "apache-airflow-providers-amazon", "obstore", "boto3")
 _ENGINE: Final = "pawnqueue-engine"
+#: A janitor sweeps all topics or those that it was given, so a sample tells.
+_ASKED_FOR_A_SWEEP: Final = 20
 #: A clock that is further off than this confuses who reads two logs side by side.
 _FAR_OFF: Final = 1.0
 
@@ -66,6 +69,7 @@ def doctor(hook: PawnQueueHook, args: Namespace) -> None:
         _strategy(findings, queue, found)
         _probe(findings, found)
         _time(findings, health)
+        _janitor(findings, queue)
     show(findings.rows, args.output)
     if findings.wrong:
         fail(*findings.wrong)
@@ -151,6 +155,19 @@ def _probe(findings: _Findings, found: ProbeResult) -> None:
         if name in {"creates", "updates"}:
             shown, state = (value, "note") if value else ("held in sequence and in a race", "ok")
         findings.add(f"probe: {name}", shown, "note" if state == "note" else "ok" if state else "")
+
+
+def _janitor(findings: _Findings, queue: SyncPawnQueue) -> None:
+    """Look whether a janitor sweeps the topics: of many, the first ones tell."""
+    topics = queue.list_topics()
+    some = topics[:_ASKED_FOR_A_SWEEP]
+    unswept = [topic for topic in some if not is_swept(queue.topic(topic).swept_at)]
+    if not topics:
+        findings.add("janitor", "there is no topic yet")
+    elif unswept:
+        findings.add("janitor", no_janitor(unswept), "note")
+    else:
+        findings.add("janitor", f"has swept {len(some)} of {len(topics)} topics within the last hour", "ok")
 
 
 def _time(findings: _Findings, health: Health) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.cli.running import command, fail, say, show
 from airflow_provider_pawnqueue.engine import PawnQueueError
+from airflow_provider_pawnqueue.triggers.janitor_watch import is_swept, no_janitor
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -39,6 +40,9 @@ def stats(hook: PawnQueueHook, args: Namespace) -> None:
             except PawnQueueError as error:
                 failures.append(f"Topic {topic}: {error}")
     show(rows, args.output)
+    unswept = [topic for topic in (row["topic"] for row in rows) if not is_swept(hook.topic(topic).swept_at)]
+    if unswept:
+        say(no_janitor(unswept))
     if failures:
         fail(*failures)
 

@@ -48,6 +48,19 @@ def test_a_good_store_is_found_good(run: Run) -> None:
     assert "wrong" not in {state for state, _ in found.values()}
 
 
+def test_a_topic_that_no_janitor_sweeps_is_noted_at_once(run: Run, queue: SyncPawnQueue) -> None:
+    """A new topic too, with what to do about it; once it was swept, all is well."""
+    assert states(run("doctor", "--output", "json"))["janitor"][1] == "there is no topic yet"
+    queue.create_topic("orders")
+    done = run("doctor", "--output", "json")
+    state, said = states(done)["janitor"]
+    assert (done.code, state) == (0, "note")
+    assert "No janitor has swept orders" in str(said)
+    assert "janitor_dag" in str(said)
+    queue.sweep("orders")
+    assert states(run("doctor", "--output", "json"))["janitor"][0] == "ok"
+
+
 def test_a_store_that_has_lost_its_conditions_is_wrong(run: Run, queue: SyncPawnQueue, store: MemoryStore) -> None:
     """What all agreed on does not hold any more: the exit code is 1, and the sentence says what to do."""
     CLIENTS.put(PawnQueueHook().address, without_conditions(store))

@@ -28,6 +28,7 @@ def test_topics_are_listed_with_their_settings(run: Run, queue: SyncPawnQueue) -
 def test_every_format_shows_what_is_there(run: Run, queue: SyncPawnQueue, output: str) -> None:
     """A topic's name and its numbers are in each of the formats, and nothing else is said."""
     queue.publish("orders", [{"n": 1}, {"n": 2}], create=True)
+    queue.sweep("orders")
 
     done = run("stats", "--output", output)
 
@@ -36,6 +37,19 @@ def test_every_format_shows_what_is_there(run: Run, queue: SyncPawnQueue, output
     assert "2" in done.out
     if output == "yaml":
         assert yaml.safe_load(done.out)[0]["pending"] == 2
+
+
+def test_stats_says_at_once_that_no_janitor_sweeps(run: Run, queue: SyncPawnQueue) -> None:
+    """Beside the numbers, in a sentence that names the topics; those that were swept are not among them."""
+    for name in ("a", "b", "c", "d", "swept"):
+        queue.create_topic(name)
+    queue.sweep("swept")
+
+    done = run("stats", "--output", "json")
+
+    assert "No janitor has swept a, b, c and 1 more within the last hour" in done.err
+    assert len(done.rows) == 5
+    assert "No janitor has swept b within" in run("stats", "b", "--output", "json").err
 
 
 def test_stats_counts_one_topic_or_all(run: Run, queue: SyncPawnQueue) -> None:

@@ -43,7 +43,7 @@ async def warnings(queue: PawnQueue, caplog: pytest.LogCaptureFixture, watch: Ja
     watch._next = 0.0
     with caplog.at_level(logging.WARNING):
         await watch.look()
-    return sum("No janitor has been seen in topic orders" in record.message for record in caplog.records)
+    return sum("No janitor has swept orders within the last hour" in record.message for record in caplog.records)
 
 
 async def test_a_new_topic_has_an_hour(queue: PawnQueue, caplog: pytest.LogCaptureFixture) -> None:
