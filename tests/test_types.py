@@ -25,6 +25,8 @@ def work(queue: SyncPawnQueue) -> None:
     queue.ack(claim, first)
     queue.ack(claim, claim[1:])
     queue.nack(claim, [first.id], requeue=True, delay=5)
+    queue.requeue(claim, first, delay=5, reason="not yet")
+    queue.bury(claim, claim[1:], reason="no item", error="KeyError")
     for letter in queue.dead_letters("t"):
         print(letter.reason, when, left)
 
@@ -41,6 +43,7 @@ WRONG = (
     'queue.publish("t", {"a": 1})',
     "queue.ack(None)",
     'queue.nack(claim, requeue="yes")',
+    "queue.bury(claim)",
     "claim.lost = None",
     "queue.redrive()",
 )

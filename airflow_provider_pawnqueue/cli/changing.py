@@ -13,8 +13,9 @@ from airflow_provider_pawnqueue.engine import PawnQueueError, PublishError
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable
 
-    from airflow_provider_pawnqueue.engine import DeadLetter, SweepReport
+    from airflow_provider_pawnqueue.engine import Claim, DeadLetter, Settlement, SweepReport
     from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 
 _STDIN: Final = "-"
@@ -79,6 +80,35 @@ def _object(text: str, what: str) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise UsageError(f'{what} is no JSON object: write it as {{"name": value}}. {_NOTHING}')
     return read
+
+
+@command
+def requeue(hook: PawnQueueHook, args: Namespace) -> None:
+    """Give back messages of a claim that nobody works on."""
+    _settle(hook, args, lambda held: hook.requeue(held, args.ids, delay=args.delay, reason=args.reason))
+
+
+@command
+def bury(hook: PawnQueueHook, args: Namespace) -> None:
+    """Make dead letters of messages of a claim that nobody works on."""
+    _settle(hook, args, lambda held: hook.bury(held, args.ids, reason=args.reason))
+
+
+def _settle(hook: PawnQueueHook, args: Namespace, work: Callable[[Claim], Settlement]) -> None:
+    """Work for a claim as long as it takes to settle some of it. Where a task works for it, the engine refuses that."""
+    last = hook.last_claim(args.topic, args.claim_id)
+    if last is None:
+        raise UsageError(f"Topic {args.topic!r} has no claim {args.claim_id!r}. Nothing was changed.")
+    held = hook.attach(last.reference, payloads=bool(args.ids))
+    try:
+        done = work(held)
+    finally:
+        hook.leave(held)
+    names = {"buried": "buried", "released": "given back", "not_in_claim": "not in the claim"}
+    rows = [{"id": each, "result": names.get(how, how), "error": done.unfinished.get(each, "")} for each, how in done]
+    show(rows, args.output)
+    if not done.complete:
+        fail("Not all of it was done: the table says what became of each message.")
 
 
 @command

@@ -57,6 +57,18 @@ _IDS = Arg(
 )
 _MOST = Arg(("--limit",), help="How many to give back at most", type=positive_int(allow_zero=False))
 
+_CLAIM_ID = Arg(("claim_id",), help="The claim, by its id, as a task's log and the janitor's report name it")
+_OF_CLAIM = Arg(
+    ("--id",),
+    dest="ids",
+    metavar="ID",
+    help="A message of the claim; may be given several times. Without it, all that are not settled",
+    action="append",
+)
+_DELAY = Arg(("--delay",), help="Do not deliver them for this many seconds", type=float, default=0.0)
+_REASON = Arg(("--reason",), help="Why; a dead letter begins with it, if it comes to that", default="")
+_WHY = Arg(("--reason",), help="Why, for those that look at the dead letter", required=True)
+
 _PURGE_DEAD = Arg(("--dead",), help="Remove the dead letters (and, with --messages, both)", action="store_true")
 _PURGE_MESSAGES = Arg(("--messages",), help="Remove the messages: the default without --dead", action="store_true")
 
@@ -101,6 +113,18 @@ def get_pawnqueue_cli_commands() -> list[GroupCommand]:
                     help="Publish a message, or one for each line of a file",
                     func=_command("changing", "publish"),
                     args=(_TOPIC, _PAYLOAD, _FILE, _PRODUCER, _HEADER, _CREATE, *_COMMON),
+                ),
+                ActionCommand(
+                    name="requeue",
+                    help="Give back messages of a claim that no task works on any more",
+                    func=_command("changing", "requeue"),
+                    args=(_TOPIC, _CLAIM_ID, _OF_CLAIM, _DELAY, _REASON, *_COMMON),
+                ),
+                ActionCommand(
+                    name="bury",
+                    help="Make dead letters of messages of a claim that no task works on any more",
+                    func=_command("changing", "bury"),
+                    args=(_TOPIC, _CLAIM_ID, _OF_CLAIM, _WHY, *_COMMON),
                 ),
                 ActionCommand(
                     name="redrive",

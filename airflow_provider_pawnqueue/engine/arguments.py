@@ -107,16 +107,18 @@ def chosen_ids(claim: Claim, messages: object, operation: str) -> list[str]:
     return ids
 
 
-def checked_reasons(claim: Claim, failed: object) -> dict[str, str]:
-    """Return which messages of a claim somebody could not do, by their ids, and why."""
-    if not isinstance(failed, Mapping) or not all(isinstance(why, str) for why in failed.values()):
+def checked_reasons(claim: Claim, given: object, name: str) -> dict[str, str]:
+    """Return which messages of a claim were not done, by their ids, and why."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(why, str) for why in given.values()):
         raise InvalidArgumentError(
-            f"settle takes what has failed as a dict, the ids of messages and why, not {shown(failed)}.",
+            f"settle takes {name} as a dict, the ids of messages and why, not {shown(given)}.",
             topic=claim.topic,
             operation="settle",
         )
-    ids = chosen_ids(claim, list(failed), "settle")
-    return dict(zip(ids, failed.values(), strict=True))
+    ids = chosen_ids(claim, list(given), "settle")
+    return dict(zip(ids, given.values(), strict=True))
 
 
 def checked_ids(ids: object, topic: str, operation: str) -> set[str] | None:

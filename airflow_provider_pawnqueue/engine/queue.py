@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.arguments import (
-    Chosen,
     checked_callback,
     checked_claim_ids,
     checked_count,
     checked_flag,
     checked_flags,
     checked_ids,
-    checked_owners,
-    checked_reasons,
-    chosen_ids,
 )
-from airflow_provider_pawnqueue.engine.bulk_desk import BulkDesk
-from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
+from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.leaving import leave
 from airflow_provider_pawnqueue.engine.claims.looking import LastClaim, last_claim, messages
@@ -31,16 +26,16 @@ from airflow_provider_pawnqueue.engine.claims.renewing import renew
 from airflow_provider_pawnqueue.engine.concurrency import all_of
 from airflow_provider_pawnqueue.engine.counting import Backlog, Stats, backlog, stats
 from airflow_provider_pawnqueue.engine.dead_letters import DeadLetterPage, dead_letters
+from airflow_provider_pawnqueue.engine.decisions import Decisions
 from airflow_provider_pawnqueue.engine.health import Health, health
 from airflow_provider_pawnqueue.engine.inspect_topic import Location, find, peek
 from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, finish, sweep
 from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
 from airflow_provider_pawnqueue.engine.probe import ProbeResult, probe
 from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
-from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.redrive import RedriveResult, redrive
 from airflow_provider_pawnqueue.engine.settings import Settings
-from airflow_provider_pawnqueue.engine.terms import NACK, Holding, Keeping, Nack, Renewal, Wanted
+from airflow_provider_pawnqueue.engine.terms import Holding, Keeping, Renewal, Wanted
 from airflow_provider_pawnqueue.engine.waiting import until_free, until_there
 
 if TYPE_CHECKING:
@@ -53,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import Store
 
 
-class PawnQueue(BulkDesk):
+class PawnQueue(Decisions):
     """A queue in a bucket. Made by :meth:`open`, and used in the event loop that opened it."""
 
     def __init__(self, context: Context, agreed: BucketRecord) -> None:
@@ -335,89 +330,6 @@ class PawnQueue(BulkDesk):
         return KeepAlive(
             self._context, held, ttl=keeping.ttl, interval=keeping.interval, on_lost=on_lost, kept=self._kept
         )
-
-    async def ack(self, claim: Claim, ids: Chosen | None = None) -> Settlement:
-        """Settle messages as done. They are not delivered again.
-
-        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
-        :returns: what became of each. ``.complete`` says whether all of it was decided and carried out.
-        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each;
-            those that were still the claim's are acked all the same.
-        """
-        self._life.check_open()
-        held = HeldClaim.of(claim, "ack", self._context)
-        decisions = dict.fromkeys(chosen_ids(claim, ids, "ack"), Decision(how="acked"))
-        return await self._claims.settle(held, decisions, "ack")
-
-    async def nack(  # noqa: PLR0913 - all but the claim have a default
-        self,
-        claim: Claim,
-        ids: Chosen | None = None,
-        *,
-        requeue: bool = False,
-        delay: float = 0.0,
-        reason: str = NACK,
-        error: str = "",
-    ) -> Settlement:
-        """Settle messages as not done: buried in the dead-letter prefix, or with ``requeue`` given back to the queue.
-
-        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
-        :param requeue: give them back: they are delivered again, until they have been delivered too often.
-        :param delay: requeue: not to be delivered for so many seconds.
-        :param reason: why, for whoever looks at the dead letter, now or when the message has been given back once too
-            often.
-        :param error: details, 2,000 characters of them.
-        :returns: what became of each.
-        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
-        """
-        self._life.check_open()
-        held = HeldClaim.of(claim, "nack", self._context)
-        chosen = chosen_ids(claim, ids, "nack")
-        nack = Nack.checked(claim.topic, requeue=requeue, delay=delay, reason=reason, error=error)
-        now = await self._context.now() if chosen or requeue else 0.0
-        return await self._claims.settle(held, dict.fromkeys(chosen, nack.decided(now)), "nack")
-
-    async def settle(
-        self, claim: Claim, failed: Mapping[str, str], *, requeue: bool = True, delay: float = 0.0
-    ) -> Settlement:
-        """Settle all that a claim has, in one request: what has failed is nacked, each with its reason, the rest acked.
-
-        :param failed: the ids of messages that were not done, and why.
-        :param requeue: give those back, to be delivered again until they have been delivered too often; False: bury
-            them.
-        :param delay: requeue: not to be delivered for so many seconds.
-        :returns: what became of each.
-        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
-        """
-        self._life.check_open()
-        held = HeldClaim.of(claim, "settle", self._context)
-        reasons = checked_reasons(claim, failed)
-        nacks = {
-            message: Nack.checked(claim.topic, requeue=requeue, delay=delay, reason=why, error="")
-            for message, why in reasons.items()
-        }
-        now = await self._context.now() if nacks else 0.0
-        decisions = dict.fromkeys(claim.ids, Decision(how="acked"))
-        decisions |= {message: nack.decided(now) for message, nack in nacks.items()}
-        return await self._claims.settle(held, decisions, "settle")
-
-    async def release(self, topic: str, claim_id: str, owner: str | Iterable[str], *, reason: str = NACK) -> list[str]:
-        """Give back all that the claim of this id has, without a session of it: for who is not to have it any more.
-
-        It is ``claim(...)`` by the id and ``nack(claim, requeue=True)`` without a new claim where the last one has
-        ended, and without reading messages.
-
-        :param owner: on whose behalf it was made; or several, of whom it is one's.
-        :param reason: why, for whoever looks at the dead letter when a message has been given back once too often.
-        :returns: the ids of the messages, by which they are kept: none, if its newest generation has ended, is another
-            owner's, or is not there. If another process is releasing it at this moment, one of the two is told of them.
-        :raises ClaimBusyError: somebody works for it: who, until when, and when to try again.
-        """
-        self._life.check_open()
-        layout.checked_topic(topic)
-        named, owners = layout.checked_claim_id(claim_id), checked_owners(owner)
-        nack = Nack.checked(topic, requeue=True, delay=0.0, reason=reason, error="")
-        return await self._claims.release(await self._topic(topic, "release"), named, owners, nack.decided(0.0))
 
     # --- dead letters ---
 

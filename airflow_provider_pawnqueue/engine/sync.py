@@ -20,11 +20,11 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.arguments import checked_callback, checked_flag
 from airflow_provider_pawnqueue.engine.claims import Claim, Message
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
+from airflow_provider_pawnqueue.engine.decisions import NACK
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
 from airflow_provider_pawnqueue.engine.private_loop import OWN_THREAD, PrivateLoop
 from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
 from airflow_provider_pawnqueue.engine.queue import PawnQueue
-from airflow_provider_pawnqueue.engine.terms import NACK
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.arguments import Chosen
@@ -416,6 +416,18 @@ class SyncPawnQueue:
         drawn = self._drawn(ids)
         return self._run(lambda queue: queue.ack(claim, drawn))
 
+    def requeue(
+        self, claim: Claim, ids: Chosen | None = None, *, delay: float = 0.0, reason: str = "", error: str = ""
+    ) -> Settlement:
+        """Give messages back to the queue."""
+        drawn = self._drawn(ids)
+        return self._run(lambda queue: queue.requeue(claim, drawn, delay=delay, reason=reason, error=error))
+
+    def bury(self, claim: Claim, ids: Chosen | None = None, *, reason: str, error: str = "") -> Settlement:
+        """Make dead letters of messages."""
+        drawn = self._drawn(ids)
+        return self._run(lambda queue: queue.bury(claim, drawn, reason=reason, error=error))
+
     def nack(  # noqa: PLR0913 - all but the claim have a default
         self,
         claim: Claim,
@@ -426,19 +438,24 @@ class SyncPawnQueue:
         reason: str = NACK,
         error: str = "",
     ) -> Settlement:
-        """Settle messages as not done: buried, or with ``requeue`` given back to the queue."""
+        """Bury messages, as pawn-queue's nack does."""
         drawn = self._drawn(ids)
         return self._run(
             lambda queue: queue.nack(claim, drawn, requeue=requeue, delay=delay, reason=reason, error=error)
         )
 
     def settle(
-        self, claim: Claim, failed: Mapping[str, str], *, requeue: bool = True, delay: float = 0.0
+        self,
+        claim: Claim,
+        *,
+        requeue: Mapping[str, str] | None = None,
+        bury: Mapping[str, str] | None = None,
+        delay: float = 0.0,
     ) -> Settlement:
         """Settle all that a claim has, in one request."""
-        return self._run(lambda queue: queue.settle(claim, failed, requeue=requeue, delay=delay))
+        return self._run(lambda queue: queue.settle(claim, requeue=requeue, bury=bury, delay=delay))
 
-    def release(self, topic: str, claim_id: str, owner: str | Iterable[str], *, reason: str = NACK) -> list[str]:
+    def release(self, topic: str, claim_id: str, owner: str | Iterable[str], *, reason: str = "") -> list[str]:
         """Give back all that the claim of this id has."""
         drawn = self._drawn(owner)
         return self._run(lambda queue: queue.release(topic, claim_id, drawn, reason=reason))
@@ -545,6 +562,6 @@ async def _unheard(queue: PawnQueue, result: object) -> None:
         return
     with suppress(PawnQueueError):
         if HeldClaim.of(result, "claim").is_fleeting:
-            await queue.nack(result, requeue=True)
+            await queue.requeue(result)
         else:
             await queue.leave(result)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.arguments import (
     checked_count,
-    checked_flag,
     checked_seconds,
     checked_session_ttl,
     checked_text,
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims import Claim
     from airflow_provider_pawnqueue.engine.records import TopicRecord
     from airflow_provider_pawnqueue.engine.settings import Settings
-
-#: The reason of who gives none.
-NACK = "nack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +145,7 @@ class Keeping:
 
 
 @dataclass(frozen=True, slots=True)
-class Nack:
+class NotDone:
     """What is to become of messages that were not done, and why."""
 
     requeue: bool
@@ -158,23 +154,25 @@ class Nack:
     error: str
 
     @classmethod
-    def checked(cls, topic: str, *, requeue: object, delay: object, reason: object, error: object) -> Nack:
-        """Check what somebody says of messages that he could not do."""
-        again = checked_flag(requeue, "requeue", "nack")
-        why = checked_text(reason, "reason", topic, "nack")[:LONGEST_ERROR]
-        details = checked_text(error, "error", topic, "nack")[:LONGEST_ERROR]
-        later = checked_seconds(delay, "delay", topic, "nack")
-        if later and not again:
+    def checked(  # noqa: PLR0913 - as they were given
+        cls, topic: str, operation: str, *, requeue: bool, delay: object = 0.0, reason: object, error: object = ""
+    ) -> NotDone:
+        """Check what a consumer says of messages that it could not do.
+
+        :param operation: the method that was called. All that bury have to say why, but for pawn-queue's ``nack``.
+        """
+        why = checked_text(reason, "reason", topic, operation)[:LONGEST_ERROR]
+        details = checked_text(error, "error", topic, operation)[:LONGEST_ERROR]
+        later = checked_seconds(delay, "delay", topic, operation)
+        if not requeue and not why.strip() and operation != "nack":
             raise InvalidArgumentError(
-                "delay is for messages that are given back: pass requeue=True with it.", topic=topic, operation="nack"
+                "bury takes a reason, which is what its dead letter is found by.", topic=topic, operation=operation
             )
-        return cls(again, later, why, details)
+        return cls(requeue, later, why, details)
 
     def decided(self, now: float) -> Decision:
         """Return the decision, by the store's time."""
         if not self.requeue:
             return Decision(how="dead", until=now, reason=self.reason, error=self.error)
-        # Who gives no reason has none that a dead letter could tell later.
-        given = self.reason if self.reason != NACK else ""
         until = now + self.delay if self.delay else 0.0
-        return Decision(how="released", until=until, reason=given, error=self.error)
+        return Decision(how="released", until=until, reason=self.reason, error=self.error)

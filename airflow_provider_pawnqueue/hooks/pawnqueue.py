@@ -220,15 +220,28 @@ class PawnQueueHook(BaseHook):
         with self._attached(claim) as held:
             return self.queue.ack(held, ids)
 
+    def requeue(self, claim: Given, ids: Any = None, **how: Any) -> Settlement:  # noqa: ANN401 - as the queue takes them
+        """Give messages back, to be delivered again: see :meth:`SyncPawnQueue.requeue`."""
+        with self._attached(claim) as held:
+            return self.queue.requeue(held, ids, **how)
+
+    def bury(self, claim: Given, ids: Any = None, *, reason: str, error: str = "") -> Settlement:  # noqa: ANN401 - as the queue takes them
+        """Make dead letters of messages: see :meth:`SyncPawnQueue.bury`."""
+        with self._attached(claim) as held:
+            return self.queue.bury(held, ids, reason=reason, error=error)
+
     def nack(self, claim: Given, ids: Any = None, **how: Any) -> Settlement:  # noqa: ANN401 - as the queue takes them
-        """Settle messages as not done: see :meth:`SyncPawnQueue.nack`."""
+        """Bury messages, as pawn-queue's nack does, or with ``requeue=True`` give them back.
+
+        :meth:`bury` and :meth:`requeue` say in their name what they do.
+        """
         with self._attached(claim) as held:
             return self.queue.nack(held, ids, **how)
 
-    def settle(self, claim: Given, failed: Mapping[str, str], **how: Any) -> Settlement:
+    def settle(self, claim: Given, **how: Any) -> Settlement:
         """Settle all that a claim has, in one request: see :meth:`SyncPawnQueue.settle`."""
         with self._attached(claim) as held:
-            return self.queue.settle(held, failed, **how)
+            return self.queue.settle(held, **how)
 
     def renew(self, claim: Given, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim from now on: see :meth:`SyncPawnQueue.renew`."""
@@ -258,13 +271,21 @@ class PawnQueueHook(BaseHook):
         """Settle messages as done: see :meth:`PawnQueue.ack`."""
         return await self._awaited_on(claim, lambda queue, held: queue.ack(held, ids))
 
+    async def arequeue(self, claim: Given, ids: Any = None, **how: Any) -> Settlement:  # noqa: ANN401 - as the queue takes them
+        """Give messages back, to be delivered again: see :meth:`PawnQueue.requeue`."""
+        return await self._awaited_on(claim, lambda queue, held: queue.requeue(held, ids, **how))
+
+    async def abury(self, claim: Given, ids: Any = None, *, reason: str, error: str = "") -> Settlement:  # noqa: ANN401 - as the queue takes them
+        """Make dead letters of messages: see :meth:`PawnQueue.bury`."""
+        return await self._awaited_on(claim, lambda queue, held: queue.bury(held, ids, reason=reason, error=error))
+
     async def anack(self, claim: Given, ids: Any = None, **how: Any) -> Settlement:  # noqa: ANN401 - as the queue takes them
-        """Settle messages as not done: see :meth:`PawnQueue.nack`."""
+        """Bury messages, as pawn-queue's nack does, or with ``requeue=True`` give them back."""
         return await self._awaited_on(claim, lambda queue, held: queue.nack(held, ids, **how))
 
-    async def asettle(self, claim: Given, failed: Mapping[str, str], **how: Any) -> Settlement:
+    async def asettle(self, claim: Given, **how: Any) -> Settlement:
         """Settle all that a claim has, in one request: see :meth:`PawnQueue.settle`."""
-        return await self._awaited_on(claim, lambda queue, held: queue.settle(held, failed, **how))
+        return await self._awaited_on(claim, lambda queue, held: queue.settle(held, **how))
 
     async def arenew(self, claim: Given, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim from now on: see :meth:`PawnQueue.renew`."""

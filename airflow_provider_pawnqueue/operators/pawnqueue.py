@@ -9,17 +9,21 @@ from airflow_provider_pawnqueue.operators.publishing import (
 from airflow_provider_pawnqueue.operators.reading import PawnQueueMessagesOperator
 from airflow_provider_pawnqueue.operators.settling import (
     PawnQueueAckOperator,
+    PawnQueueBuryOperator,
     PawnQueueNackOperator,
+    PawnQueueRequeueOperator,
     PawnQueueSettleOperator,
 )
 
 __all__ = [
     "PawnQueueAckOperator",
+    "PawnQueueBuryOperator",
     "PawnQueueCreateTopicOperator",
     "PawnQueueJanitorOperator",
     "PawnQueueMessagesOperator",
     "PawnQueueNackOperator",
     "PawnQueuePublishOperator",
     "PawnQueueRedriveOperator",
+    "PawnQueueRequeueOperator",
     "PawnQueueSettleOperator",
 ]

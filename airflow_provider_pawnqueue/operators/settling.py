@@ -146,34 +146,89 @@ class PawnQueueAckOperator(ClaimOperator):
         return self.settled(lambda held, _: hook.ack(held, ids), ids=ids).as_dict()
 
 
-class PawnQueueNackOperator(ClaimOperator):
-    """Settles messages as not done: buries them, or gives them back; returns how many.
+class PawnQueueRequeueOperator(ClaimOperator):
+    """Gives messages back to the queue, to be delivered again; returns how many.
+
+    They are delivered ``max_deliveries`` times in all; then they become dead letters, with the reason given here.
 
     :param claim: what the sensor returned.
     :param ids: which, by their ids; without it, all that are not settled.
-    :param requeue: give them back, to be delivered again; else they become dead letters.
-    :param delay: requeue: not to be delivered for so many seconds.
+    :param delay: do not deliver them for this many seconds.
     :param reason: why.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: Sequence[str] = ("claim", "ids", "requeue", "delay", "reason", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("claim", "ids", "delay", "reason", "pawnqueue_conn_id")
 
     def __init__(
         self,
         *,
         claim: Any,  # noqa: ANN401 - as above
         ids: Sequence[str] | str | None = None,
-        requeue: bool = False,
         delay: float = 0.0,
-        reason: str = "nacked by its DAG",
+        reason: str = "requeued by its DAG",
         **kwargs: Any,
     ) -> None:
         super().__init__(claim=claim, **kwargs)
         self.ids = ids
-        self.requeue = requeue
         self.delay = delay
         self.reason = reason
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Give them back."""
+        del context
+        ids, hook, delay = checked_ids(self.ids), self.hook, checked_delay(self.delay)
+        return self.settled(lambda held, _: hook.requeue(held, ids, delay=delay, reason=self.reason), ids=ids).as_dict()
+
+
+class PawnQueueBuryOperator(ClaimOperator):
+    """Makes dead letters of messages; returns how many. They are not delivered again, unless somebody redrives them.
+
+    :param claim: what the sensor returned.
+    :param ids: which, by their ids; without it, all that are not settled.
+    :param reason: why.
+    :param pawnqueue_conn_id: the connection that says where the queue is.
+    """
+
+    template_fields: Sequence[str] = ("claim", "ids", "reason", "pawnqueue_conn_id")
+
+    def __init__(
+        self,
+        *,
+        claim: Any,  # noqa: ANN401 - as above
+        ids: Sequence[str] | str | None = None,
+        reason: str = "buried by its DAG",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(claim=claim, **kwargs)
+        self.ids = ids
+        self.reason = reason
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Bury them."""
+        del context
+        ids, hook = checked_ids(self.ids), self.hook
+        return self.settled(lambda held, _: hook.bury(held, ids, reason=self.reason), ids=ids).as_dict()
+
+
+class PawnQueueNackOperator(PawnQueueRequeueOperator):
+    """Buries messages, as pawn-queue's nack does, or with ``requeue`` gives them back; returns how many.
+
+    :class:`PawnQueueBuryOperator` and :class:`PawnQueueRequeueOperator` say in their name what they do.
+
+    :param claim: what the sensor returned.
+    :param ids: which, by their ids; without it, all that are not settled.
+    :param requeue: give them back, to be delivered again; without it, they become dead letters.
+    :param delay: with ``requeue``, do not deliver them for this many seconds.
+    :param reason: why.
+    :param pawnqueue_conn_id: the connection that says where the queue is.
+    """
+
+    template_fields: Sequence[str] = ("claim", "ids", "requeue", "delay", "reason", "pawnqueue_conn_id")
+
+    def __init__(self, *, requeue: bool = False, reason: str = "nacked by its DAG", **kwargs: Any) -> None:
+        super().__init__(reason=reason, **kwargs)
+        self.requeue = requeue
 
     def execute(self, context: Context) -> dict[str, int]:
         """Nack them."""
@@ -187,11 +242,11 @@ class PawnQueueNackOperator(ClaimOperator):
 
 
 class PawnQueueSettleOperator(ClaimOperator):
-    """Settles a claim by what its tasks made of it: acks what succeeded, nacks what did not; a teardown of the claim.
+    """Settles a claim by what its tasks made of it: acks what succeeded, requeues or buries the rest; a teardown.
 
     It looks at the tasks between the claim and itself. Of a mapped task, each index speaks for the messages that it was
-    given (``claim.messages``, or lists of them); what failed is nacked with its exception as the reason. A task that
-    knows better reports it: ``PawnQueueHook.report(failed={id: why}, done=[ids])``.
+    given (``claim.messages``, or lists of them); what failed is given back or buried, with its exception as the
+    reason. A task that knows better reports it: ``PawnQueueHook.report(failed={id: why}, done=[ids])``.
 
     It runs whatever became of them. The run fails if one of them failed, and if settling failed: so this task fails
     after it has settled where one of them did, as else a teardown would make a success of the run.
@@ -300,12 +355,8 @@ class PawnQueueSettleOperator(ClaimOperator):
         for why, messages in alike.items():
             some = ", ".join(messages[:_NAMED]) + (" ..." if len(messages) > _NAMED else "")
             self.log.info("%d messages of claim %s were not done (%s): %s", len(messages), held.stem, some, why)
-        return self.hook.queue.settle(
-            held,
-            failed={message: self.reason or why for message, why in failed.items()},
-            requeue=self.on_failure == "requeue",
-            delay=delay,
-        )
+        told = {message: self.reason or why for message, why in failed.items()}
+        return self.hook.queue.settle(held, delay=delay, **{self.on_failure: told})
 
 
 class Counts:

@@ -57,7 +57,7 @@ def confirm(claim: ClaimReference | Mapping[str, Any] | str) -> None:
 
 
 def report_failures(claim: ClaimReference | Mapping[str, Any] | str, failed: DataFrame | Mapping[str, str]) -> int:
-    """Say which messages of a claim were not done: settle nacks those, and acks the others. Return how many those are.
+    """Report which messages of a claim were not done: settle requeues or buries them. Return how many were reported.
 
     It is passed on when the job succeeds; of a job that fails, no message is done. What is reported of a message last
     counts, and reporting twice does no harm.
@@ -131,7 +131,7 @@ def _tell_the_task(claim: ClaimReference, reasons: Mapping[str, str]) -> None:
     raise _wrong(
         claim,
         "has nobody who listens: no PawnQueueSparkSubmitOperator has submitted this job, and no task of Airflow runs "
-        "it. Settle by queue.settle(claim, failed={id: reason}).",
+        "it. Settle by queue.settle(claim, bury={id: reason}).",
     )
 
 

@@ -40,9 +40,9 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
     """Submits a Spark job that works on a claim, and keeps the claim while it runs; returns how many it reported.
 
     It is a :class:`SparkSubmitOperator`, and takes all its arguments. The job finds the claim by itself:
-    ``spark.read.format("pawnqueue").load()``, ``job_claims()``; what it says by ``report_failures`` is nacked by the
-    settlement that follows, and the rest acked. Keys of the connection are handed over in a file that nobody else may
-    read, which goes with the job; temporary ones are those of the job's start.
+    ``spark.read.format("pawnqueue").load()``, ``job_claims()``; what it says by ``report_failures`` is requeued or
+    buried by the settlement that follows, and the rest acked. Keys of the connection are handed over in a file that
+    nobody else may read, which goes with the job; temporary ones are those of the job's start.
 
     If the claim is lost, or the task killed, all of the job ends, the JVM and the Python driver too. The driver runs on
     the worker (``deploy_mode`` client).

@@ -260,7 +260,7 @@ class Poll:
     async def _hand(self, waiter: Waiter, claim: Claim) -> int:
         count = len(claim)
         if waiter.given.done() and not waiter.was_known:  # it was cancelled meanwhile
-            await self._queue.nack(claim, requeue=True, reason=NOBODY_WAITS)
+            await self._queue.requeue(claim, reason=NOBODY_WAITS)
             return count
         reference = await claiming.handed_over(self._queue, claim)
         if not waiter.given.done():

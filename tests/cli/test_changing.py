@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def buried(queue: SyncPawnQueue) -> list[str]:
     """The ids of three dead letters of the topic ``orders``."""
     queue.publish("orders", [{"n": 1}, {"n": 2}, {"n": 3}], create=True)
-    queue.nack(queue.claim("orders", "test"), reason="refused")
+    queue.bury(queue.claim("orders", "test"), reason="refused")
     return sorted(letter.id for letter in queue.dead_letters("orders"))
 
 
@@ -186,3 +186,31 @@ def test_the_help_says_what_the_janitor_leaves_alone(run: Run, capsys: pytest.Ca
         get_parser().parse_args(["pawnqueue", "janitor", "--help"])
 
     assert "claims of DAG runs are left alone" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_a_claim_has_is_given_back_or_buried(run: Run, queue: SyncPawnQueue) -> None:
+    """Some of it, by the ids of its messages, or all that is left; a claim that is not known is named."""
+    ids = queue.publish("orders", [{"n": 1}, {"n": 2}, {"n": 3}], create=True)
+    queue.leave(queue.claim("orders", "test", claim_id="run"))
+
+    done = run("bury", "orders", "run", "--id", ids[1], "--reason", "no item", "--output", "json")
+    assert done.rows == [{"id": ids[1], "result": "buried", "error": ""}]
+    assert [letter.reason for letter in queue.dead_letters("orders")] == ["no item"]
+
+    assert run("requeue", "orders", "run", "--id", ids[0], "--delay", "60").code == 0
+    done = run("requeue", "orders", "run", "--output", "json")
+    assert done.rows == [{"id": ids[2], "result": "given back", "error": ""}]
+    stats = queue.stats("orders")
+    assert (stats.pending, stats.delayed, stats.dead) == (1, 1, 1)
+
+    done = run("requeue", "orders", "other")
+    assert (done.code, "has no claim 'other'" in done.err) == (1, True)
+
+
+def test_what_a_task_works_on_is_left_alone(run: Run, queue: SyncPawnQueue) -> None:
+    """The command says who has it, and changes nothing."""
+    queue.publish("orders", [{"n": 1}], create=True)
+    claim = queue.claim("orders", "test", claim_id="run", ttl=60)
+    done = run("bury", "orders", "run", "--reason", "no item")
+    assert (done.code, "test" in done.err) == (1, True)
+    assert queue.ack(claim).complete

@@ -135,7 +135,7 @@ async def test_in_the_same_process_nobody_waits(hook: PawnQueueHook, claim: dict
 async def test_all_may_be_settled_at_once(hook: PawnQueueHook, claim: dict[str, Any], in_a_task: None) -> None:
     """By the reference too."""
     first, *rest = hook.messages(claim)
-    settled = hook.settle(claim, {first.id: "no"}, requeue=False)
+    settled = hook.settle(claim, bury={first.id: "no"})
     assert settled.buried == [first.id]
     assert settled.acked == [message.id for message in rest]
 
@@ -150,7 +150,7 @@ async def test_twins_attach_and_leave(hook: PawnQueueHook, claim: dict[str, Any]
     held = await hook.aattach(claim)
     async with hook.akeep_alive(held, interval=0.1) as kept:
         assert not kept.lost.is_set()
-    assert (await hook.asettle(held, {})).acked == ids[2:]
+    assert (await hook.asettle(held)).acked == ids[2:]
 
 
 def test_a_short_ttl_is_short_for_twins_too(here: Clients, connection: Callable[..., str], store: MemoryStore) -> None:

@@ -14,8 +14,10 @@ from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueAckOperator,
+    PawnQueueBuryOperator,
     PawnQueueMessagesOperator,
     PawnQueueNackOperator,
+    PawnQueueRequeueOperator,
     PawnQueueSettleOperator,
 )
 from tests.operators.played import NOBODY, Mapped, Play, claim_of, ids_of, left, mapped, reasons
@@ -168,6 +170,27 @@ def test_ack(queue: SyncPawnQueue) -> None:
         PawnQueueAckOperator(task_id="ack", claim=claim, ids=["nobody-knows-it"]).execute(NOBODY)
     assert PawnQueueAckOperator(task_id="ack", claim=str(claim)).execute(NOBODY)["acked"] == 1
     assert left(queue) == (0, 0, 0)
+
+
+def test_requeue(queue: SyncPawnQueue) -> None:
+    """Some are given back at once, some later, with a reason."""
+    claim = claim_of(queue, 2)
+    first, second = ids_of(claim)
+    done = PawnQueueRequeueOperator(task_id="requeue", claim=claim, ids=[first]).execute(NOBODY)
+    assert done == {"acked": 0, "buried": 0, "released": 1}
+    PawnQueueRequeueOperator(task_id="requeue", claim=claim, ids=[second], delay="90").execute(NOBODY)
+    stats = queue.stats(TOPIC)
+    assert (stats.pending, stats.delayed) == (1, 1)
+
+
+def test_bury(queue: SyncPawnQueue) -> None:
+    """With its reason; an id that is not there is told."""
+    claim = claim_of(queue, 2)
+    bury = PawnQueueBuryOperator(task_id="bury", claim=claim, ids=ids_of(claim)[:1], reason="no such order")
+    assert bury.execute(NOBODY)["buried"] == 1
+    assert reasons(queue) == {0: "no such order"}
+    with pytest.raises(AirflowFailException, match="nobody-knows-it"):
+        PawnQueueBuryOperator(task_id="bury", claim=claim, ids=["nobody-knows-it"]).execute(NOBODY)
 
 
 @pytest.mark.parametrize("requeue", [True, "True", "true"])

@@ -21,6 +21,8 @@ SECTIONS: dict[str, list[tuple[str, str]]] = {
             "PawnQueuePublishOperator",
             "PawnQueueSettleOperator",
             "PawnQueueAckOperator",
+            "PawnQueueRequeueOperator",
+            "PawnQueueBuryOperator",
             "PawnQueueNackOperator",
             "PawnQueueRedriveOperator",
             "PawnQueueCreateTopicOperator",

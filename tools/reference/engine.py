@@ -24,7 +24,7 @@ CALLS = {
     "Topics": ["create_topic", "update_topic", "topic", "list_topics", "delete_topic", "purge"],
     "Publishing": ["publish"],
     "Claiming and working": [
-        "claim", "renew", "keep_alive", "leave", "attach", "release", "ack", "nack", "settle",
+        "claim", "renew", "keep_alive", "leave", "attach", "release", "ack", "requeue", "bury", "settle", "nack",
     ],
     "Looking": ["stats", "backlog", "peek", "find", "messages", "known_claims", "last_claim"],
     "Dead letters and the janitor": ["dead_letters", "redrive", "sweep"],

@@ -119,7 +119,7 @@ async def test_a_claim_that_is_not_ours_is_trusted_for_no_time(world: World, ann
 
 
 @pytest.mark.parametrize("given", [None, "id", 7, ["id"], {"claim_id": "run"}], ids=repr)
-@pytest.mark.parametrize("operation", ["ack", "nack", "renew", "keep_alive"])
+@pytest.mark.parametrize("operation", ["ack", "nack", "requeue", "renew", "keep_alive"])
 async def test_what_is_no_claim_is_not_taken_for_one(ann: Process, operation: str, given: object) -> None:
     """The sentence says what was expected, without a request; and it is a ValueError."""
     before = len(ann.client.requests)

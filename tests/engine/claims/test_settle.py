@@ -527,7 +527,7 @@ async def test_all_of_a_claim_is_settled_in_one_decision(world: World, ann: Proc
     """What failed is given back with its own reason, the rest is acked, and the record is written for both at once."""
     claim = await claimed(ann, 4, claim_id="run")
     with ann.client.counting() as requests:
-        done = await ann.queue.settle(claim, {claim.ids[1]: "no such order", claim.ids[3]: "too late"})
+        done = await ann.queue.settle(claim, requeue={claim.ids[1]: "no such order", claim.ids[3]: "too late"})
     assert done == Settlement(acked=[claim.ids[0], claim.ids[2]], released=[claim.ids[1], claim.ids[3]])
     assert requests["PUT"] == 4  # the decision, two leases, and that all is carried out
     await world.later(30)
@@ -541,16 +541,16 @@ async def test_all_of_a_claim_is_settled_in_one_decision(world: World, ann: Proc
 async def test_what_failed_may_be_buried(ann: Process) -> None:
     """Each dead letter tells its own reason."""
     claim = await claimed(ann)
-    done = await ann.queue.settle(claim, {claim.ids[0]: "no such order", claim.ids[2]: "too late"}, requeue=False)
+    done = await ann.queue.settle(claim, bury={claim.ids[0]: "no such order", claim.ids[2]: "too late"})
     assert done == Settlement(acked=[claim.ids[1]], buried=[claim.ids[0], claim.ids[2]])
     page = await ann.queue.dead_letters(TOPIC)
     assert {letter.id: letter.reason for letter in page} == {claim.ids[0]: "no such order", claim.ids[2]: "too late"}
 
 
-@pytest.mark.parametrize("failed", [None, ["an id"], {"an id": 1}, "an id"])
+@pytest.mark.parametrize("failed", [["an id"], {"an id": 1}, "an id"])
 async def test_what_failed_is_told_with_a_reason(ann: Process, failed: object) -> None:
     """Anything else is refused, and nothing is settled."""
     claim = await claimed(ann)
     with pytest.raises(InvalidArgumentError, match="as a dict, the ids of messages and why"):
-        await ann.queue.settle(claim, failed)  # type: ignore[arg-type] - on purpose
+        await ann.queue.settle(claim, requeue=failed)  # type: ignore[arg-type] - on purpose
     assert len((await ann.queue.ack(claim)).acked) == 3

@@ -270,6 +270,8 @@ def test_a_closed_queue_draws_nothing(store: MemoryStore) -> None:
 CLAIM_USES: dict[str, Callable[[SyncPawnQueue, Claim], object]] = {
     "ack": lambda queue, claim: queue.ack(claim),
     "nack": lambda queue, claim: queue.nack(claim),
+    "requeue": lambda queue, claim: queue.requeue(claim),
+    "bury": lambda queue, claim: queue.bury(claim, reason="no"),
     "renew": lambda queue, claim: queue.renew(claim),
     "keep_alive": lambda queue, claim: queue.keep_alive(claim).__enter__(),
 }

@@ -1,0 +1,177 @@
+"""The part of the front door where a consumer decides what becomes of the messages that it has: ack, requeue, bury."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.arguments import (
+    Chosen,
+    checked_flag,
+    checked_owners,
+    checked_reasons,
+    chosen_ids,
+)
+from airflow_provider_pawnqueue.engine.bulk_desk import BulkDesk
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
+from airflow_provider_pawnqueue.engine.records import Decision
+from airflow_provider_pawnqueue.engine.terms import NotDone
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims import Claim, Settlement
+
+#: The reason that pawn-queue's nack gives where its caller gives none.
+NACK = "nack"
+
+
+class Decisions(BulkDesk):
+    """What an open queue decides of a claim's messages. Each method is one settlement of the protocol (§4)."""
+
+    async def ack(self, claim: Claim, ids: Chosen | None = None) -> Settlement:
+        """Settle messages as done. They are not delivered again.
+
+        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
+        :returns: what became of each. ``.complete`` says whether all of it was decided and carried out.
+        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each;
+            those that were still the claim's are acked all the same.
+        """
+        self._life.check_open()
+        held = HeldClaim.of(claim, "ack", self._context)
+        decisions = dict.fromkeys(chosen_ids(claim, ids, "ack"), Decision(how="acked"))
+        return await self._claims.settle(held, decisions, "ack")
+
+    async def requeue(
+        self, claim: Claim, ids: Chosen | None = None, *, delay: float = 0.0, reason: str = "", error: str = ""
+    ) -> Settlement:
+        """Give messages back to the queue. They are delivered again, ``max_deliveries`` times in all.
+
+        For what may go better later: a service that is down, a stock that is empty. A message that has been delivered
+        that often becomes a dead letter, with the reason of its last requeue.
+
+        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
+        :param delay: do not deliver them for this many seconds.
+        :param reason: why. The dead letter begins with it, if it comes to that.
+        :param error: details, 2,000 characters of them.
+        :returns: what became of each.
+        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
+        """
+        return await self._not_done("requeue", claim, ids, requeue=True, delay=delay, reason=reason, error=error)
+
+    async def bury(self, claim: Claim, ids: Chosen | None = None, *, reason: str, error: str = "") -> Settlement:
+        """Make dead letters of messages. They are not delivered again, unless somebody redrives them.
+
+        For what can never go well: a field that is missing, a customer that does not exist.
+
+        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
+        :param reason: why, for those that look at the dead letter.
+        :param error: details, 2,000 characters of them.
+        :returns: what became of each.
+        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
+        """
+        return await self._not_done("bury", claim, ids, requeue=False, reason=reason, error=error)
+
+    async def nack(  # noqa: PLR0913 - all but the claim have a default
+        self,
+        claim: Claim,
+        ids: Chosen | None = None,
+        *,
+        requeue: bool = False,
+        delay: float = 0.0,
+        reason: str = NACK,
+        error: str = "",
+    ) -> Settlement:
+        """Bury messages, as pawn-queue's nack does: without ``requeue=True`` it buries, and nothing is delivered again.
+
+        For code that comes from pawn-queue. In SQS, AMQP and most other queues a nack means "again"; here ``requeue``
+        does that, and ``bury`` makes dead letters. Those two say in their name what they do: use them in new code.
+
+        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
+        :param requeue: give them back instead, as :meth:`requeue` does.
+        :param delay: with ``requeue``, do not deliver them for this many seconds.
+        :param reason: why.
+        :param error: details, 2,000 characters of them.
+        :returns: what became of each.
+        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
+        """
+        again = checked_flag(requeue, "requeue", "nack")
+        if delay and not again:
+            raise InvalidArgumentError(
+                "delay is for messages that are given back: call requeue, or pass requeue=True.",
+                operation="nack",
+            )
+        # The default is what a dead letter of pawn-queue's says. Given back, a message has no reason to remember.
+        why = "" if again and reason == NACK else reason
+        return await self._not_done("nack", claim, ids, requeue=again, delay=delay, reason=why, error=error)
+
+    async def _not_done(  # noqa: PLR0913 - as the three methods above are given them
+        self,
+        operation: str,
+        claim: Claim,
+        ids: Chosen | None,
+        *,
+        requeue: bool,
+        delay: float = 0.0,
+        reason: str,
+        error: str,
+    ) -> Settlement:
+        self._life.check_open()
+        held = HeldClaim.of(claim, operation, self._context)
+        chosen = chosen_ids(claim, ids, operation)
+        what = NotDone.checked(claim.topic, operation, requeue=requeue, delay=delay, reason=reason, error=error)
+        now = await self._context.now() if chosen or requeue else 0.0
+        return await self._claims.settle(held, dict.fromkeys(chosen, what.decided(now)), operation)
+
+    async def settle(
+        self,
+        claim: Claim,
+        *,
+        requeue: Mapping[str, str] | None = None,
+        bury: Mapping[str, str] | None = None,
+        delay: float = 0.0,
+    ) -> Settlement:
+        """Settle all that a claim has, in one request: some messages are requeued, some buried, and the rest is acked.
+
+        :param requeue: the ids of messages to give back, and why.
+        :param bury: the ids of messages to make dead letters of, and why.
+        :param delay: do not deliver those that are given back for this many seconds.
+        :returns: what became of each.
+        :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
+        """
+        self._life.check_open()
+        held = HeldClaim.of(claim, "settle", self._context)
+        again, dead = checked_reasons(claim, requeue, "requeue"), checked_reasons(claim, bury, "bury")
+        if both := again.keys() & dead.keys():
+            raise InvalidArgumentError(
+                f"{min(both)!r} is in both requeue and bury: a message is settled once.",
+                topic=claim.topic,
+                operation="settle",
+            )
+        what = {
+            each: NotDone.checked(claim.topic, "settle", requeue=reasons is again, delay=delay, reason=why)
+            for reasons in (again, dead)
+            for each, why in reasons.items()
+        }
+        now = await self._context.now() if what else 0.0
+        decisions = dict.fromkeys(claim.ids, Decision(how="acked"))
+        decisions |= {message: each.decided(now) for message, each in what.items()}
+        return await self._claims.settle(held, decisions, "settle")
+
+    async def release(self, topic: str, claim_id: str, owner: str | Iterable[str], *, reason: str = "") -> list[str]:
+        """Give back all that the claim of this id has, without a session of it: its owner is not to have it any more.
+
+        It is ``claim(...)`` by the id and ``requeue(claim)`` without a new claim where the last one has ended, and
+        without reading messages.
+
+        :param owner: on whose behalf it was made; or several, of which one has to be its owner.
+        :param reason: why. The dead letter begins with it, if a message is given back once too often.
+        :returns: the ids of the messages, by which they are kept: none, if its newest generation has ended, is another
+            owner's, or is not there. If another process is releasing it at this moment, one of the two is told of them.
+        :raises ClaimBusyError: somebody works for it: who, until when, and when to try again.
+        """
+        self._life.check_open()
+        layout.checked_topic(topic)
+        named, owners = layout.checked_claim_id(claim_id), checked_owners(owner)
+        what = NotDone.checked(topic, "release", requeue=True, reason=reason)
+        return await self._claims.release(await self._topic(topic, "release"), named, owners, what.decided(0.0))
