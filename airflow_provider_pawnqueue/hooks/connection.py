@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_pawnqueue.engine import ConfigError, Settings
@@ -55,6 +57,8 @@ class Address:
     aws_conn_id: str | None = None
     #: A digest of what that connection says: when its keys are replaced, this is another address.
     borrowed: str = field(default="", repr=False)
+    #: The connection's host says neither http:// nor https://.
+    is_https_assumed: bool = False
 
 
 def read(connection: Connection) -> Address:
@@ -96,14 +100,25 @@ def read(connection: Connection) -> Address:
         settings = Settings.model_validate(nested_by_path(given))
     except ConfigError as error:
         raise ConfigError(f"Connection {name!r}: {error}", operation="open") from None
-    return Address(settings, aws_conn_id, borrowed)
+    return Address(settings, aws_conn_id, borrowed, is_https_assumed=bool(endpoint) and "://" not in str(endpoint))
 
 
 def missing(name: str) -> str:
-    """Say what to do about a connection that is not there."""
+    """Say what to do about a connection that is not there, or whose environment variable Airflow cannot read."""
+    variable = f"AIRFLOW_CONN_{name.upper()}"
+    written = os.environ.get(variable, "").strip()
+    if written.startswith("{"):
+        try:
+            json.loads(written)
+        except ValueError as problem:
+            where = f" (line {problem.lineno}, column {problem.colno})" if isinstance(problem, JSONDecodeError) else ""
+            return (
+                f"The environment variable {variable} is not valid JSON{where}, so Airflow finds no connection "
+                f"{name!r}: correct the variable."
+            )
     return (
         f"There is no connection {name!r}: make one of type {CONN_TYPE!r} (Admin, Connections), or set the environment "
-        f"variable AIRFLOW_CONN_{name.upper()}."
+        f"variable {variable}."
     )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_pawnqueue.engine import ProbeResult, SyncPawnQueue
     from airflow_provider_pawnqueue.engine.health import Health
+    from airflow_provider_pawnqueue.hooks.connection import Address
 
 #: A clock that is further off than this confuses who reads two logs side by side; the queue goes by the store's alone.
 _FAR_OFF: Final = 1.0
@@ -23,7 +24,9 @@ _STANDARD: Final = {
     "s3.aws_access_key_id": "Access key id",
     "s3.aws_secret_access_key": "Secret access key",
 }
-#: The same, as who writes a connection without the form calls them.
+#: The engine's advice where TLS fails: a connection has no field for that setting, but a host.
+_CHECK_TLS: Final = "check s3.use_ssl"
+#: The same, by the names that a connection written without the form has for them.
 _FIELDS: Final = {"s3.endpoint_url": "host", "s3.aws_access_key_id": "login", "s3.aws_secret_access_key": "password"}
 
 
@@ -38,19 +41,25 @@ def failure(error: Exception, conn_id: str) -> str:
     And it has no id: Airflow draws one for each press of the button.
     """
     said = str(error).removeprefix(f"Connection {conn_id!r}: ").replace(f"Connection {conn_id!r}", "This connection")
-    said = said.replace("check s3.use_ssl", "check whether 'Endpoint' begins with http:// or https://")
+    said = said.replace(_CHECK_TLS, "check whether 'Endpoint' begins with http:// or https://")
     return _renamed(said, {path: repr(label) for path, label in _labels().items()})
 
 
-def of_connection(error: Exception, conn_id: str, aws_conn_id: str | None) -> str:
-    """Say why a connection's queue could not be opened: it has fields and an extra where the engine has settings."""
+def of_connection(error: Exception, conn_id: str, address: Address | None = None) -> str:
+    """Say what is wrong with a connection or its queue, by the names of the connection's fields.
+
+    :param address: what the connection says, where it could be read.
+    """
     names = {path: f"extra.{path.removeprefix('s3.')}" for path in _labels() if path.startswith("s3.")} | _FIELDS
-    if aws_conn_id:
-        keys = f"the keys of AWS connection {aws_conn_id!r}"
+    if address is not None and address.aws_conn_id:
+        keys = f"the keys of AWS connection {address.aws_conn_id!r}"
         names |= dict.fromkeys(("s3.aws_access_key_id", "s3.aws_secret_access_key"), keys)
     said = str(error)
     renamed = _renamed(said, names)
-    return said if renamed == said else f"Connection {conn_id!r}: {renamed}"
+    if address is not None and address.is_https_assumed:
+        renamed = renamed.replace(_CHECK_TLS, "host has neither http:// nor https://, so https was assumed: write it")
+    is_named = renamed == said or said.startswith("Connection ")
+    return renamed if is_named else f"Connection {conn_id!r}: {renamed}"
 
 
 def _renamed(said: str, names: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 
 from airflow_provider_pawnqueue.engine import (
     Claim,
+    ConfigError,
     PawnQueue,
     PawnQueueError,
     Settings,
@@ -28,6 +29,8 @@ from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError, let_stop
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Connection
+
     from airflow_provider_pawnqueue.engine import Message, Settlement, SyncKeepAlive
     from airflow_provider_pawnqueue.hooks.connection import Address
     from airflow_provider_pawnqueue.hooks.references import Given
@@ -90,12 +93,21 @@ class PawnQueueHook(BaseHook):
     def address(self) -> Address:
         """Where the queue is, and who we are to it, as the connection says."""
         if self._address is None:
-            try:
-                found = self.get_connection(self.pawnqueue_conn_id)
-            except AirflowNotFoundException:
-                raise AirflowNotFoundException(connection.missing(self.pawnqueue_conn_id)) from None
-            self._address = connection.read(found)
+            self._address = self._read(self._found())
         return self._address
+
+    def _found(self) -> Connection:
+        try:
+            return self.get_connection(self.pawnqueue_conn_id)
+        except AirflowNotFoundException:
+            raise AirflowNotFoundException(connection.missing(self.pawnqueue_conn_id)) from None
+
+    def _read(self, found: Connection) -> Address:
+        try:
+            return connection.read(found)
+        except ConfigError as error:
+            error.args = (diagnosis.of_connection(error, self.pawnqueue_conn_id),)
+            raise
 
     @property
     def settings(self) -> Settings:
@@ -111,7 +123,7 @@ class PawnQueueHook(BaseHook):
         try:
             return CLIENTS.get(address)
         except PawnQueueError as error:
-            error.args = (diagnosis.of_connection(error, self.pawnqueue_conn_id, address.aws_conn_id),)
+            error.args = (diagnosis.of_connection(error, self.pawnqueue_conn_id, address),)
             raise
 
     def get_conn(self) -> SyncPawnQueue:
@@ -129,14 +141,14 @@ class PawnQueueHook(BaseHook):
                 found = await get_async_connection(self.pawnqueue_conn_id, self)
             except AirflowNotFoundException:
                 raise AirflowNotFoundException(connection.missing(self.pawnqueue_conn_id)) from None
-            self._address = await asyncio.to_thread(connection.read, found)
+            self._address = await asyncio.to_thread(self._read, found)
         found_queue = CLIENTS.found(self._address)
         return found_queue if found_queue is not None else await asyncio.to_thread(self._opened, self._address)
 
     def test_connection(self) -> tuple[bool, str]:
         """Say whether the queue can be used, and what its store can do: what the button in Airflow's form calls."""
         try:
-            queue = opened(self._impatient(self.address))
+            queue = opened(self._impatient(connection.read(self._found())))  # its errors speak of the form's labels
         except (PawnQueueError, AirflowNotFoundException) as error:
             return False, diagnosis.failure(error, self.pawnqueue_conn_id)
         except Exception as error:  # noqa: BLE001 - of Airflow's or of the amazon provider's: the form shows it

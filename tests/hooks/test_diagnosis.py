@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
-from airflow_provider_pawnqueue.engine import MemoryStore, StoreError, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import ConfigError, MemoryStore, Settings, StoreError, SyncPawnQueue
 from airflow_provider_pawnqueue.engine.health import Health
 from airflow_provider_pawnqueue.hooks import diagnosis
+from airflow_provider_pawnqueue.hooks.connection import Address
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from tests.support.faults import Behaviour, FaultServer
 from tools.kit.ports import free_port
@@ -137,8 +139,43 @@ def test_borrowed_keys_are_those_of_another_connection() -> None:
     """They are looked for there, and what is not of the connection is as it was."""
     error = StoreError("The store does not know 'key': correct s3.aws_access_key_id, or s3.profiles.")
     said = "Connection 'q': The store does not know 'key': correct the keys of AWS connection 'aws', or s3.profiles."
-    assert diagnosis.of_connection(error, "q", "aws") == said
-    assert diagnosis.of_connection(StoreError("It is too busy."), "q", "aws") == "It is too busy."
+    address = Address(Settings(s3={"bucket_name": "queues"}), "aws")
+    assert diagnosis.of_connection(error, "q", address) == said
+    assert diagnosis.of_connection(StoreError("It is too busy."), "q", address) == "It is too busy."
+
+
+async def test_https_was_assumed(connection: Callable[..., str], server: FaultServer) -> None:
+    """Where the host says neither, and the server does not speak it: the error says so, and what to write."""
+    host = server.endpoint.removeprefix("http://")
+    name = connection(extra={"bucket_name": "queues"}, host=host, login="key", password=SECRET)
+    with pytest.raises(StoreError, match="host has neither http:// nor https://, so https was assumed: write it"):
+        await PawnQueueHook(name).client()
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [({}, "extra.bucket_name is missing"), ({"bucket_name": "no"}, "extra.bucket_name must be a bucket's name")],
+)
+async def test_settings_that_do_not_hold_are_named_by_their_fields(
+    connection: Callable[..., str], extra: dict[str, object], says: str
+) -> None:
+    """For tasks and triggers alike, and the connection is named once."""
+    name = connection(extra=extra)
+    with pytest.raises(ConfigError) as raised:
+        _ = PawnQueueHook(name).queue
+    with pytest.raises(ConfigError) as raised_too:
+        await PawnQueueHook(name).client()
+    assert str(raised.value) == str(raised_too.value)
+    assert says in str(raised.value)
+    assert str(raised.value).count(name) == 1
+
+
+def test_a_variable_that_is_broken_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow finds no connection in it; where it breaks is said, and nothing of what is in it."""
+    monkeypatch.setenv("AIRFLOW_CONN_BROKEN", '{"conn_type": "pawnqueue", "password": "pa55word", "extra": {')
+    with pytest.raises(AirflowNotFoundException, match=r"CONN_BROKEN is not valid JSON \(line 1, column") as told:
+        _ = PawnQueueHook("broken").queue
+    assert "pa55word" not in str(told.value)
 
 
 def test_an_endpoint_without_a_scheme(connection: Callable[..., str], server: FaultServer) -> None:
