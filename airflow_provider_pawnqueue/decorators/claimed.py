@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import TaskGroup
-from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_pawnqueue.operators.outputs import ClaimsOutput
 from airflow_provider_pawnqueue.operators.reading import PawnQueueMessagesOperator
 from airflow_provider_pawnqueue.operators.settling import PawnQueueSettleOperator
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, XComArg
 
 
-class ClaimOutput(PlainXComArg):
+class ClaimOutput(ClaimsOutput):
     """The claim, as tasks are given it; and its messages, for tasks that are mapped over them."""
 
     def __init__(self, sensor: PawnQueueSensor) -> None:
@@ -37,7 +37,7 @@ class ClaimOutput(PlainXComArg):
         return self._reading("messages", None)
 
     def batches(self, size: int) -> XComArg:
-        """Its messages, in lists of so many: ``work.expand(messages=claim.batches(50))``."""
+        """Its messages, in lists of at most ``size``: ``work.expand(messages=claim.batches(50))``."""
         return self._reading(f"batches_of_{size}", size)
 
     def _reading(self, task_id: str, batch: int | None) -> XComArg:

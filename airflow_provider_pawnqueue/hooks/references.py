@@ -1,13 +1,18 @@
-"""A claim as XCom carries it: where it is, and its messages too while they are few and small."""
+"""A claim as XCom carries it: where it is, and its messages too while they are few and small.
+
+⚑ Messages are JSON *texts* in XCom, never dicts: Airflow's serialization reads the keys of a dict (``__classname__``,
+``__id__``, ``__type`` with ``__var``) at any depth, and a payload is whatever its publisher wrote. The texts are ASCII,
+so whatever is in a payload can be stored and encoded.
+"""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from airflow_provider_pawnqueue.engine import Claim, ClaimReference, InvalidArgumentError, Message
 
@@ -19,6 +24,8 @@ Given: TypeAlias = "Claim | ClaimReference | Mapping[str, Any] | str"
 
 #: So large all messages of a claim may be together, as JSON, to be in its reference; else the bucket has them.
 LARGEST_INLINE: Final = 16 * 1024
+_TOO_LARGE: Final = LARGEST_INLINE + 1
+_FIELDS: Final = tuple(field.name for field in fields(Message))
 
 
 def place_of(settings: Settings) -> str:
@@ -36,29 +43,75 @@ def to_xcom(
     :param messages: what to carry along.
     """
     told = reference.to_dict() | {"queue": place_of(settings), "count": count, "bytes": size}
-    return told if messages is None else told | {"messages": [written(message) for message in messages]}
+    texts = [text_of(message) for message in messages or ()]
+    if messages is None or None in texts:
+        return told  # the bucket has them
+    return told | {"messages": f"[{', '.join(filter(None, texts))}]"}
 
 
-def size_of(messages: Sequence[Message]) -> int:
-    """Return how large messages are together, as JSON."""
-    return sum(len(json.dumps(written(message), ensure_ascii=False).encode()) for message in messages)
+def size_of(messages: Iterable[Message]) -> int:
+    """Return how large messages are together, as JSON; too large to go along, where one cannot be written."""
+    return sum(_TOO_LARGE if (text := text_of(message)) is None else len(text) for message in messages)
+
+
+def text_of(message: Message) -> str | None:
+    """Write a message as one JSON text, or return None: it is nested more deeply than Python can write."""
+    try:
+        return json.dumps(written(message))
+    except (RecursionError, ValueError):
+        return None
 
 
 def written(message: Message) -> dict[str, Any]:
-    """Write a message as JSON has it."""
-    return asdict(message) | {"created_at": message.created_at.isoformat(), "headers": dict(message.headers)}
+    """Write a message as tasks receive it: what JSON has."""
+    told = {name: getattr(message, name) for name in _FIELDS}
+    return told | {"created_at": message.created_at.isoformat(), "headers": dict(message.headers)}
+
+
+def decoded_messages(value: Any) -> Any:  # noqa: ANN401 - a list, or lists in it
+    """Read the texts in what XCom has, whatever lists they are in. What is a dict was written by a former release."""
+    if isinstance(value, str):
+        return json.loads(value)
+    if isinstance(value, Sequence):
+        return [decoded_messages(each) for each in value]
+    return value
+
+
+def received(value: Any) -> Any:  # noqa: ANN401 - one claim, several, or nothing
+    """Return claims as tasks receive them: with the messages that came along as dicts."""
+    if isinstance(value, Mapping):
+        return {_Field(name): decoded_messages(each) if name == "messages" else each for name, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [received(each) for each in value]
+    return value
+
+
+class _Field(str):
+    """The name of a field of a claim: what a loop over a claim gives, which is a dict."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        help_ = "" if name.startswith("_") else _NO_MESSAGE
+        raise AttributeError(f"{str(self)!r} has no attribute {name!r}.{help_}", name=name, obj=self)
+
+
+_NO_MESSAGE: Final = (
+    " A task is given a reference to a claim, which is a dict, and not the messages: "
+    "`for message in PawnQueueHook().messages(claim)`."
+)
 
 
 def inline_messages(given: Given) -> list[Message] | None:
     """Return the messages that came along with a reference, or None."""
     read = literal(given) if isinstance(given, str) else given
-    if not isinstance(read, Mapping) or not isinstance(read.get("messages"), list):
-        return None
+    found = read.get("messages") if isinstance(read, Mapping) else None
     try:
-        return [
-            Message(**{**each, "created_at": datetime.fromisoformat(each["created_at"])}) for each in read["messages"]
-        ]
-    except (KeyError, TypeError, ValueError):
+        each_one = json.loads(found) if isinstance(found, str) else found
+        if not isinstance(each_one, list):
+            return None
+        return [Message(**{**each, "created_at": datetime.fromisoformat(each["created_at"])}) for each in each_one]
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None  # another release wrote them: the bucket has them too
 
 
@@ -111,7 +164,7 @@ def literal(text: str) -> Any:  # noqa: ANN401 - whatever a template was rendere
     for read in (json.loads, ast.literal_eval):
         try:
             return read(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
     return text
 

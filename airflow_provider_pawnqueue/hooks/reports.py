@@ -1,7 +1,11 @@
-"""What a task says of single messages, for whoever settles them: in its XCom."""
+"""What a task says of single messages, for the task that settles them: in its XCom.
+
+⚑ As one JSON text: a message's id is whatever its publisher wrote, and Airflow reads the keys of dicts as its own.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +28,23 @@ def add(failed: object, done: object) -> None:
             "report takes the ids of messages (message.id), which are texts.", operation="report"
         )
     ti: Any = _context()["ti"]
-    found = ti.xcom_pull(task_ids=ti.task_id, key=REPORT_KEY, map_indexes=ti.map_index) or {}
+    found = read_report(ti.xcom_pull(task_ids=ti.task_id, key=REPORT_KEY, map_indexes=ti.map_index))
     wrong = {message: why for message, why in found.get("failed", {}).items() if message not in finished}
     right = [message for message in found.get("done", []) if message not in failed]
-    ti.xcom_push(
-        key=REPORT_KEY,
-        value={
-            "failed": wrong | {message: told(why) for message, why in failed.items()},
-            "done": [*dict.fromkeys([*right, *(message for message in finished if message not in failed)])],
-        },
-    )
+    report = {
+        "failed": wrong | {message: told(why) for message, why in failed.items()},
+        "done": [*dict.fromkeys([*right, *(message for message in finished if message not in failed)])],
+    }
+    ti.xcom_push(key=REPORT_KEY, value=json.dumps(report))
+
+
+def read_report(value: object) -> Mapping[str, Any]:
+    """Read what XCom has of a report: a text, a dict of a former release, or nothing."""
+    try:
+        read = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return {}
+    return read if isinstance(read, Mapping) else {}
 
 
 def _context() -> Context:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.common.compat.sdk import XComArg
 
 from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
+from airflow_provider_pawnqueue.hooks.reports import read_report
+from airflow_provider_pawnqueue.operators.outputs import DecodedOutput
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -225,9 +227,7 @@ def _instances(task_id: str, states: Mapping[str, str | None], single: Collectio
 def _judge(outcome: Outcome, ti: Any, instance: _Instance, parts: _Parts, skips: _Skips) -> None:  # noqa: ANN401 - Airflow's task instance
     if instance.state in _ABSENT:
         return
-    report = _pulled(ti, instance, REPORT_KEY)
-    if not isinstance(report, Mapping):
-        report = {}
+    report = read_report(_pulled(ti, instance, REPORT_KEY))
     for message, why in report.get("failed", {}).items():
         outcome.failed[message] = f"{instance}: {why}"
     if instance.state == _DONE or (instance.state == _SKIPPED and skips.is_meant(instance, parts)):
@@ -378,6 +378,8 @@ class _Parts:
         if source is None or _is_mapped(source):
             return ()
         found = self._ti.xcom_pull(task_ids=source.task_id, key=getattr(given, "key", "return_value"))
+        if isinstance(given, DecodedOutput):
+            found = given.decoded(found)
         return found if isinstance(found, Sequence) and not isinstance(found, str) else ()
 
 

@@ -20,8 +20,9 @@ class PawnQueuePublishOperator(PawnQueueOperator):
     """Publishes messages; returns their ids, in order.
 
     :param topic: into which topic.
-    :param payloads: one message, a JSON object as a dict; or a list of them, also from another task:
-        ``payloads=rows.output``.
+    :param payloads: one message, a JSON object as a dict or as its text; or a list of them, also from another task:
+        ``payloads=rows.output``. In XCom, Airflow reads some keys of dicts as its own (``__id__``, ``__classname__``,
+        ``__type``): where others choose the keys, let that task return texts.
     :param producer: the name under which they are published; without it, ``{dag_id}.{task_id}``.
     :param headers: text to text, the same for all of them.
     :param create: create the topic if it does not exist; it buries what was delivered ten times.
@@ -75,7 +76,8 @@ class PawnQueuePublishOperator(PawnQueueOperator):
                 f"payloads is a {type(given).__name__}: pass a message for topic {self.topic!r}, a JSON object as a "
                 "dict, or a list of them."
             )
-        return [given] if isinstance(given, Mapping) else given
+        each = [given] if isinstance(given, Mapping) else given
+        return (references.literal(one) if isinstance(one, str) else one for one in each)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ANN401 - of a package that may not be there
         """Tell OpenLineage what was written."""

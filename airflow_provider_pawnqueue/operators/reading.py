@@ -1,4 +1,7 @@
-"""Reading a claim's messages, for tasks that are mapped over them."""
+"""Reading a claim's messages, for tasks that are mapped over them.
+
+A message that JSON cannot hold is no reason to keep the others from their tasks: it is reported as failed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.operators.arguments import checked_count
 from airflow_provider_pawnqueue.operators.base import failures
+from airflow_provider_pawnqueue.operators.outputs import MessagesOutput
 from airflow_provider_pawnqueue.operators.settling import ClaimOperator
 
 if TYPE_CHECKING:
@@ -15,10 +19,13 @@ if TYPE_CHECKING:
 
 
 class PawnQueueMessagesOperator(ClaimOperator):
-    """Returns the messages of a claim, a dict each; with ``batch``, in lists of so many.
+    """Returns the messages of a claim, a dict each; with ``batch``, in lists of at most ``batch`` messages.
+
+    In XCom each item is a JSON text, as Airflow reads the keys of dicts as its own. Tasks that are given ``output``
+    receive dicts; ``ti.xcom_pull()``, and the output of a mapped one, give the texts: ``json.loads(item)``.
 
     :param claim: what the sensor returned.
-    :param batch: how many a list has.
+    :param batch: how many messages a list has at most.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
@@ -28,13 +35,24 @@ class PawnQueueMessagesOperator(ClaimOperator):
         super().__init__(claim=claim, **kwargs)
         self.batch = batch
 
-    def execute(self, context: Context) -> list[Any]:
+    @property
+    def output(self) -> MessagesOutput:
+        """The messages, for the tasks that work on them."""
+        return MessagesOutput(self)
+
+    def execute(self, context: Context) -> list[str]:
         """Read them."""
         del context
+        hook = self.hook
         with failures():
-            found = [self.hook.messages(claim, shared=True) for claim in self.claims()]
-        each = [references.written(message) for messages in found for message in messages]
+            found = [message for claim in self.claims() for message in hook.messages(claim, shared=True)]
+        each = [(message.id, references.text_of(message)) for message in found]
+        unwritable = [message for message, text in each if text is None]
+        if unwritable:
+            self.log.error("No task is given these messages, as JSON cannot hold them: %s", ", ".join(unwritable))
+            hook.report(failed=dict.fromkeys(unwritable, "JSON cannot hold it: it is nested too deeply"))
+        texts = [text for _, text in each if text is not None]
         if self.batch is None:
-            return list(each)
+            return texts
         size = checked_count(self.batch, "batch")
-        return [each[at : at + size] for at in range(0, len(each), size)]
+        return [f"[{', '.join(texts[at : at + size])}]" for at in range(0, len(texts), size)]

@@ -27,6 +27,7 @@ from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.links import TopicLink
 from airflow_provider_pawnqueue.operators.arguments import checked_count, checked_seconds, checked_topics
 from airflow_provider_pawnqueue.operators.base import failure_of, failures
+from airflow_provider_pawnqueue.operators.outputs import ClaimsOutput
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
 
 if TYPE_CHECKING:
@@ -104,6 +105,11 @@ class PawnQueueSensor(BaseSensorOperator):
         self.pawnqueue_conn_id = pawnqueue_conn_id
         self.deferrable = deferrable
         self._wishes: list[Wish] = []
+
+    @property
+    def output(self) -> ClaimsOutput:
+        """The claim, for the tasks that work on it."""
+        return ClaimsOutput(self)
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401 - one reference, or a list
         """Claim what there is; where there is nothing, wait in the triggerer, or poll."""

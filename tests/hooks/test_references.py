@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +26,7 @@ def test_a_reference_goes_through_xcom() -> None:
     """As what Airflow and JSON make of it."""
     assert json.loads(json.dumps(WRITTEN)) == WRITTEN
     assert deserialize(serialize(WRITTEN)) == WRITTEN
+    assert references.received(WRITTEN)["messages"] == [references.written(MESSAGE)]
     assert references.from_xcom(WRITTEN, HERE, "ack") == REFERENCE
     assert WRITTEN["queue"] == "queues/team/"
     assert (WRITTEN["count"], WRITTEN["bytes"]) == (1, 10)
@@ -88,15 +92,76 @@ def test_a_sensor_returns_one_claim_or_several(given: Any, claims: list[Any]) ->
     assert references.each_of(given) == claims
 
 
+#: What Airflow's serialization reads in a dict, at any depth; and texts that encoders and databases refuse.
+HOSTILE: list[dict[str, Any]] = [
+    {"__id__": 7},
+    {"__classname__": "builtins.dict", "__version__": 1, "__data__": {}},
+    {"a": [{"__type": "airflow.sdk.definitions.asset.Asset", "__var": {"name": "x", "uri": "x://y"}}]},
+    {"__type": "pandas.core.frame.DataFrame", "__var": "QVJST1cx"},
+    {"\ud800": "\udfff"},
+    {"text": "\x00 {{ 1 / 0 }}"},
+    {"n": float("inf")},
+]
+
+
+@pytest.mark.parametrize("payload", HOSTILE, ids=repr)
+def test_a_payload_is_no_object_of_airflows(payload: dict[str, Any]) -> None:
+    """Whatever its keys are: what a task receives is what was published."""
+    message = replace(MESSAGE, payload=payload, headers={"__id__": "7"}, id="__classname__")
+    pushed = serialize(references.to_xcom(REFERENCE, HERE, count=1, size=1, messages=[message]))
+    pulled: Any = deserialize(json.loads(json.dumps(pushed, ensure_ascii=False).encode()))
+    assert references.inline_messages(pulled) == [message]
+    assert references.received(pulled)["messages"] == [references.written(message)]
+    [item] = references.decoded_messages(deserialize(serialize([references.text_of(message)])))
+    assert item["payload"] == payload
+
+
 @pytest.mark.parametrize("messages", [None, [], [{"id": "a"}], [5], [{**references.written(MESSAGE), "new": 1}]])
-def test_messages_that_cannot_be_read_did_not_come_along(messages: list[Any] | None) -> None:
+@pytest.mark.parametrize("render", [list, json.dumps])
+def test_messages_that_cannot_be_read_did_not_come_along(messages: list[Any] | None, render: Any) -> None:  # noqa: ANN401 - a function of anything
     """Another release wrote them, and the bucket has them too; no message at all is none."""
     expected = [] if messages == [] else None
-    assert references.inline_messages({**REFERENCE.to_dict(), "messages": messages}) == expected
+    carried = None if messages is None else render(messages)
+    assert references.inline_messages({**REFERENCE.to_dict(), "messages": carried}) == expected
+
+
+def test_messages_of_a_former_release() -> None:
+    """A run that has begun before an upgrade goes on: its messages are dicts in XCom."""
+    former = WRITTEN | {"messages": [references.written(MESSAGE)]}
+    assert references.inline_messages(former) == [MESSAGE]
+    assert references.received(former)["messages"] == [references.written(MESSAGE)]
+    assert references.received([former, None])[1] is None
+    assert references.decoded_messages([references.written(MESSAGE)]) == [references.written(MESSAGE)]
 
 
 def test_the_size_is_that_of_the_json() -> None:
     """In bytes, as XCom stores it."""
-    assert references.size_of([MESSAGE, MESSAGE]) == 2 * len(
-        json.dumps(references.written(MESSAGE), ensure_ascii=False).encode()
-    )
+    assert references.size_of([MESSAGE, MESSAGE]) == 2 * len(json.dumps(references.written(MESSAGE)))
+
+
+def test_a_message_that_cannot_be_written_stays_in_the_bucket() -> None:
+    """It fails nobody; its neighbours stay there too."""
+    payload: dict[str, Any] = {}
+    for _ in range(100_000):
+        payload = {"in": payload}
+    deep = replace(MESSAGE, payload=payload)
+    assert references.text_of(deep) is None
+    assert references.size_of([MESSAGE, deep]) > references.LARGEST_INLINE
+    assert "messages" not in references.to_xcom(REFERENCE, HERE, count=2, size=1, messages=[MESSAGE, deep])
+
+
+def test_a_loop_over_a_claim_says_what_to_call() -> None:
+    """A claim is a dict for its task: its fields are texts, which have no payload."""
+    claim = references.received(WRITTEN)
+    assert claim == WRITTEN | {"messages": claim["messages"]}
+    for field in claim:
+        with pytest.raises(AttributeError, match=r"for message in PawnQueueHook\(\)\.messages\(claim\)"):
+            _ = field.payload
+    assert json.loads(json.dumps(claim)) == deserialize(serialize(claim)) == claim
+    assert copy.deepcopy(claim) == pickle.loads(pickle.dumps(claim)) == claim  # noqa: S301 - our own
+
+
+def test_texts_that_no_parser_can_read() -> None:
+    """Are no reference, and no other error."""
+    for text in ("[" * 100_000, "(" * 100_000):
+        assert references.literal(text) == text

@@ -18,10 +18,10 @@ NOBODY = context_of(FakeTask("any"))
 
 
 def claim_of(queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_id: str = "claim") -> dict[str, Any]:
-    """Publish and claim so many, as the sensor does; with the messages."""
+    """Publish and claim so many, as the sensor does; with the messages, as tasks receive them."""
     queue.publish(topic, [{"n": number, "id": f"order-{number}"} for number in range(count)])
     sensor = PawnQueueSensor(task_id=task_id, topic=topic, deferrable=False, poke_interval=0.05, timeout=5)
-    claim: dict[str, Any] = sensor.execute(context_of(FakeTask(task_id)))
+    claim: dict[str, Any] = sensor.output.decoded(sensor.execute(context_of(FakeTask(task_id))))
     return claim
 
 
@@ -87,6 +87,21 @@ class Mapped(Play):
         def work(message: Any) -> None: ...
 
         work.expand(message=reading.output)
+
+
+class Chosen(Mapped):
+    """The same, mapped over what a task of the user's has made of the messages."""
+
+    def work(self, claim: Any) -> None:
+        """What is between the claim and its settlement."""
+
+        @task
+        def messages(claim: Any) -> Any: ...
+
+        @task
+        def work(message: Any) -> None: ...
+
+        work.expand(message=messages(claim))
 
 
 def mapped(claim: dict[str, Any], over: Any, play: Play | None = None, **states: str) -> Play:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -19,7 +20,7 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueSettleOperator,
 )
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
-from tests.operators.played import Mapped, Play, claim_of, ids_of, left, mapped, reasons
+from tests.operators.played import Chosen, Mapped, Play, claim_of, ids_of, left, mapped, reasons
 from tests.support.airflow import TOPIC, FakeTask, context_of
 
 
@@ -151,8 +152,12 @@ def test_each_index_speaks_for_its_batch(queue: SyncPawnQueue) -> None:
 def test_mapped_over_ids(queue: SyncPawnQueue) -> None:
     """The ids of messages will do."""
     claim = claim_of(queue, 3)
+    play = Chosen(on_failure="bury")
+    mapped(claim, ids_of(claim), play, work_0="success", work_1="success", work_2="failed")
     with pytest.raises(AirflowFailException):
-        mapped(claim, ids_of(claim), work_0="success", work_1="success", work_2="failed").ended(claim)
+        mapped(
+            claim, ids_of(claim), Chosen(on_failure="bury"), work_0="success", work_1="success", work_2="failed"
+        ).ended(claim)
     assert sorted(reasons(queue)) == [2]
 
 
@@ -170,8 +175,9 @@ def test_mapped_over_something_else(queue: SyncPawnQueue, of: Any) -> None:
     """Nobody can tell for which messages an index speaks: none of them is done."""
     claim = claim_of(queue, 3)
     over = [of(message) for message in claim["messages"]]
+    play = mapped(claim, over, Chosen(on_failure="bury"), work_0="success", work_1="failed", work_2="success")
     with pytest.raises(AirflowFailException):
-        mapped(claim, over, work_0="success", work_1="failed", work_2="success").ended(claim)
+        play.ended(claim)
     assert left(queue) == (0, 0, 3)
 
 
@@ -251,6 +257,25 @@ def test_reported_by_its_task(queue: SyncPawnQueue) -> None:
     play.ti.xcom_push(REPORT_KEY, {"failed": {second: "no stock"}, "done": [first]}, task_id="work")
     with pytest.raises(AirflowFailException, match="1 acked, 0 buried, 2 given back"):
         play.ended(claim, work="failed", after="upstream_failed")
+
+
+def test_mapped_over_texts(queue: SyncPawnQueue) -> None:
+    """Messages are texts in XCom, and each index speaks for its own: not for the one that a hostile id spells."""
+    queue.publish(TOPIC, [{"n": number} for number in range(3)])
+    claim = claim_of(queue, 0)
+    over = [json.dumps(message) for message in claim["messages"]]
+    with pytest.raises(AirflowFailException):
+        mapped(claim, over, work_0="success", work_1="failed", work_2="success").ended(claim)
+    assert sorted(reasons(queue)) == [1]
+
+
+def test_reported_as_a_text(queue: SyncPawnQueue) -> None:
+    """As the hook reports: an id is whatever its publisher wrote, and no key for Airflow to read."""
+    claim = claim_of(queue, 2)
+    play = Play(on_failure="bury")
+    told = json.dumps({"failed": {ids_of(claim)[1]: "no stock"}, "done": []})
+    play.ti.xcom_push(REPORT_KEY, told, task_id="work")
+    assert play.ended(claim, work="success", after="success") == {"acked": 1, "buried": 1, "released": 0}
 
 
 def test_a_report_of_something_else(queue: SyncPawnQueue) -> None:

@@ -37,9 +37,10 @@ def publish(payloads: Any, **more: Any) -> list[str]:
         ((each for each in (ONE, TWO)), [ONE, TWO]),
         (json.dumps([ONE, TWO]), [ONE, TWO]),
         (str(ONE), [ONE]),
+        ([json.dumps(ONE), TWO, '{"__id__": 7}'], [ONE, TWO, {"__id__": 7}]),
         ([], []),
     ],
-    ids=["dict", "list", "generator", "json", "text of a dict", "nothing"],
+    ids=["dict", "list", "generator", "json", "text of a dict", "texts", "nothing"],
 )
 def test_what_may_be_published(queue: SyncPawnQueue, payloads: Any, published: list[Any]) -> None:
     """A dict, several of any kind, also as a template leaves them; the ids come back in order."""

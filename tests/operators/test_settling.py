@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_pawnqueue.engine import InvalidArgumentError, MemoryStore, StoreError, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import InvalidArgumentError, MemoryStore, Message, StoreError, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks import patience
 from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -35,7 +37,10 @@ def test_how_a_task_reports(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatc
     PawnQueueHook.report(failed={"a": "too early", "b": ValueError("no")}, done=["c"])
     PawnQueueHook.report(done=["a"])
     PawnQueueHook.report(failed={"c": "after all"})
-    assert ti.xcoms["work", REPORT_KEY, 2] == {"failed": {"b": "ValueError: no", "c": "after all"}, "done": ["a"]}
+    assert json.loads(ti.xcoms["work", REPORT_KEY, 2]) == {
+        "failed": {"b": "ValueError: no", "c": "after all"},
+        "done": ["a"],
+    }
     for wrong in ({"failed": ["a"]}, {"done": "a"}, {"failed": {1: "x"}}):
         with pytest.raises(InvalidArgumentError, match="report takes"):
             PawnQueueHook.report(**wrong)  # type: ignore[arg-type]
@@ -215,17 +220,52 @@ def test_nack_buries(queue: SyncPawnQueue, requeue: Any) -> None:
     assert reasons(queue) == {0: "no such order"}
 
 
+def reading(claim: Any, **more: Any) -> Any:
+    """What tasks receive that are given its output."""
+    one = PawnQueueMessagesOperator(task_id="messages", claim=claim, **more)
+    in_xcom = one.execute(NOBODY)
+    assert all(isinstance(item, str) for item in in_xcom)
+    return one.output.decoded(in_xcom)
+
+
 def test_messages(queue: SyncPawnQueue) -> None:
-    """A dict each, or in lists of so many; only those that are not settled."""
+    """A dict each, or in lists of at most so many, and a text each in XCom; only those that are not settled."""
     claim = claim_of(queue, 5)
-    found = PawnQueueMessagesOperator(task_id="messages", claim=claim).execute(NOBODY)
-    assert found == claim["messages"]
-    batches = PawnQueueMessagesOperator(task_id="messages", claim=claim, batch="2").execute(NOBODY)
-    assert [len(batch) for batch in batches] == [2, 2, 1]
+    assert reading(claim) == claim["messages"]
+    assert [len(batch) for batch in reading(claim, batch="2")] == [2, 2, 1]
     PawnQueueAckOperator(task_id="ack", claim=claim, ids=ids_of(claim)[:3]).execute(NOBODY)
-    assert len(PawnQueueMessagesOperator(task_id="messages", claim=claim).execute(NOBODY)) == 2
+    assert len(reading(claim)) == 2
     with pytest.raises(AirflowFailException, match="batch=0"):
-        PawnQueueMessagesOperator(task_id="messages", claim=claim, batch=0).execute(NOBODY)
+        reading(claim, batch=0)
+
+
+class Deep(PawnQueueMessagesOperator):
+    """One whose claim has a message that JSON cannot hold, among good ones."""
+
+    @property
+    def hook(self) -> Any:
+        """See the operator's."""
+        return self
+
+    def messages(self, claim: Any, **_: Any) -> list[Message]:
+        """See the hook's."""
+        payload: dict[str, Any] = {}
+        for _ in range(100_000):
+            payload = {"in": payload}
+        whole = PawnQueueHook().messages(claim, shared=True)
+        return [whole[0], replace(whole[1], payload=payload), whole[2]]
+
+    def report(self, *, failed: dict[str, str]) -> None:
+        """See the hook's."""
+        self.failed = failed
+
+
+def test_one_message_that_cannot_be_written(queue: SyncPawnQueue) -> None:
+    """It is reported as failed, and the tasks are given the others."""
+    claim = claim_of(queue, 3)
+    one = Deep(task_id="messages", claim=claim)
+    assert one.output.decoded(one.execute(NOBODY)) == [claim["messages"][0], claim["messages"][2]]
+    assert list(one.failed) == [ids_of(claim)[1]]
 
 
 class Silent(HookedStore):

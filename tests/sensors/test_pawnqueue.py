@@ -85,7 +85,7 @@ async def test_it_returns_a_reference(queue: SyncPawnQueue) -> None:
     queue.publish(TOPIC, [{"n": number} for number in range(3)])
     event = await event_of(told.trigger)
     claim = one.execute_complete(context, json.loads(json.dumps(event)))
-    assert [message["payload"]["n"] for message in claim["messages"]] == [0, 1, 2]
+    assert [message["payload"]["n"] for message in json.loads(claim["messages"])] == [0, 1, 2]
     assert (claim["topic"], claim["count"]) == (TOPIC, 3)
     assert json.loads(json.dumps(claim)) == claim
     assert len(queue.attach(plain(claim))) == 3
@@ -128,7 +128,7 @@ async def test_lost_meanwhile_it_waits_again(queue: SyncPawnQueue) -> None:
     assert raised.value.timeout is not None
     assert 95 < raised.value.timeout.total_seconds() <= 100
     claim = one.execute_complete(context, await event_of(raised.value.trigger))
-    assert [message["payload"]["n"] for message in claim["messages"]] == [1]
+    assert [message["payload"]["n"] for message in json.loads(claim["messages"])] == [1]
 
 
 async def test_a_list_of_topics_returns_a_list(queue: SyncPawnQueue) -> None:
@@ -262,7 +262,7 @@ def test_it_polls(queue: SyncPawnQueue) -> None:
     """Until there is something, and returns what the deferred one returns."""
     queue.publish(TOPIC, [{"n": 1}])
     claim = polling().execute(context_of(FakeTask("claim")))
-    assert claim["messages"][0]["payload"] == {"n": 1}
+    assert json.loads(claim["messages"])[0]["payload"] == {"n": 1}
     assert len(queue.attach(plain(claim))) == 1
 
 
