@@ -27,6 +27,7 @@ class BulkDesk(TopicDesk):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._publisher = Publisher(context)
+        self._ended_commits: set[str] = set()
 
     async def portions(
         self,
@@ -137,7 +138,13 @@ class BulkDesk(TopicDesk):
         seconds = checked_seconds(wait, "wait", topic, "commit_write")
         await self._topic(topic, "commit_write")
         commit = Commit(
-            self._context, topic, write_id, parts, place=self._publisher.place, is_there=self._known_topics.is_there
+            self._context,
+            topic,
+            write_id,
+            parts,
+            place=self._publisher.place,
+            is_there=self._known_topics.is_there,
+            ended=self._ended_commits,
         )
         return await until_free(self._context, commit.done, wait=seconds, check_open=self._life.check_open)
 

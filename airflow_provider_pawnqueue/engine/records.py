@@ -287,6 +287,7 @@ class WriteRecord(Record):
     state: Literal["begun", "done", "dropped"] = "begun"
     created_at: float = 0.0
     until: float = 0.0  # for so long who wrote this is trusted to go on with it
+    holder: str = ""  # who wrote this: one attempt at carrying it out
     ttl: float = 0.0  # the same from when it was written: the record's size tells it
     place: int = 0  # of the first message in the queue, in ticks since 1970; the others follow, a tick apart
     count: int = 0  # of all messages

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -21,6 +21,7 @@ from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.concurrency import all_of, for_each
 from airflow_provider_pawnqueue.engine.errors import (
+    PawnQueueError,
     PublishError,
     StagedGoneError,
     StoreError,
@@ -84,6 +85,8 @@ class Commit:
     """Gives the place in the queue of the first of so many messages, at this server time."""
     is_there: IsThere
     """Says whether the topic is there still."""
+    ended: set[str] = field(default_factory=set)
+    """The attempts of this process that have ended, with nothing of them under way any more."""
 
     async def done(self) -> Written:
         """Decide and publish it, or finish what another one has decided under its id.
@@ -102,7 +105,7 @@ class Commit:
                 held = await self._decide(standing)
                 is_ours = is_ours or held is not None
             elif standing.record.state == "begun":
-                held = await take_over(context, topic, standing, self.is_there)
+                held = await take_over(context, topic, standing, self.is_there, self.ended)
             else:
                 done = standing.record
             if held is not None:
@@ -146,6 +149,7 @@ class Commit:
             state="begun" if count else "done",
             created_at=now,
             until=now + HOLD,
+            holder=context.clock.uuid(),
             ttl=HOLD if count else 0.0,
             # ⚑ §7: a request of a dead committer that lands late meets the key that its message has now.
             place=(standing.record.place if standing is not None else 0) or self.place(now, count),
@@ -155,11 +159,11 @@ class Commit:
             objects=objects,
             dropped=standing.record.dropped if standing is not None else [],
         )
-        found = await _write(context, topic, record, standing)
+        found = await _held(context, topic, record, standing, self.ended)
         if found is None:
             return None
         context.events.tell(WriteDecided(topic=topic, write_id=write_id, count=count))
-        return HeldWrite(context, topic, found, self.is_there)
+        return HeldWrite(context, topic, found, self.is_there, self.ended)
 
     async def _check_there(self, objects: Sequence[StagedObject], standing: FoundWrite | None) -> None:
         """⚑ §7: what is not there now, or may be removed at any time, is relied on by no decision."""
@@ -238,15 +242,18 @@ async def clear(context: Context, topic: str, write_id: str) -> None:
         await staging.remove(context, [layout.staged_object(topic, write_id, name) for name in names])
 
 
-async def take_over(context: Context, topic: str, standing: FoundWrite, is_there: IsThere) -> HeldWrite | None:
-    """Go on with a write that somebody else has decided; None: another one was faster.
+async def take_over(
+    context: Context, topic: str, standing: FoundWrite, is_there: IsThere, ended: set[str]
+) -> HeldWrite | None:
+    """Go on with a write that has been decided; None: another one was faster.
 
+    :param ended: the attempts of this process that have ended: their time is not waited for.
     :raises WriteBusyError: its time is not over.
     """
     now = await context.now()
     record = standing.record
     # ⚑ §2: who comes next waits until a margin after the time at which the other one stopped a margin before.
-    if not context.is_over(record.until, now):
+    if record.holder not in ended and not context.is_over(record.until, now):
         over = record.until + context.margin
         raise WriteBusyError(
             f"Somebody else commits write {record.write_id} of topic {topic!r}, and is trusted to go on with it until "
@@ -257,9 +264,20 @@ async def take_over(context: Context, topic: str, standing: FoundWrite, is_there
             until=datetime.fromtimestamp(over, UTC),
             retry_after=max(0.0, over - now),
         )
-    taken = record.model_copy(update={"until": now + HOLD, "ttl": HOLD})
-    found = await _write(context, topic, taken, standing)
-    return None if found is None else HeldWrite(context, topic, found, is_there, taken_over=True)
+    taken = record.model_copy(update={"until": now + HOLD, "ttl": HOLD, "holder": context.clock.uuid()})
+    found = await _held(context, topic, taken, standing, ended)
+    return None if found is None else HeldWrite(context, topic, found, is_there, ended, taken_over=True)
+
+
+async def _held(
+    context: Context, topic: str, record: WriteRecord, standing: FoundWrite | None, ended: set[str]
+) -> FoundWrite | None:
+    """Write the record by which an attempt begins; None: somebody else has."""
+    try:
+        return await _write(context, topic, record, standing)
+    except StoreError:
+        ended.add(record.holder)  # it has begun nothing, wherever its record lands
+        raise
 
 
 async def _write(context: Context, topic: str, record: WriteRecord, standing: FoundWrite | None) -> FoundWrite | None:
@@ -296,14 +314,23 @@ class _Placed:
 class HeldWrite:
     """A decided write that this process carries out."""
 
-    def __init__(
-        self, context: Context, topic: str, found: FoundWrite, is_there: IsThere, *, taken_over: bool = False
+    def __init__(  # noqa: PLR0913 - the parts of one thing, made in two places
+        self,
+        context: Context,
+        topic: str,
+        found: FoundWrite,
+        is_there: IsThere,
+        ended: set[str],
+        *,
+        taken_over: bool = False,
     ) -> None:
         self._context = context
         self._topic = topic
         self._found = found
         self._is_there = is_there
+        self._ended = ended
         self._taken_over = taken_over
+        self._may_land = False  # a request that publishes a message may be under way
 
     async def finish(self) -> WriteRecord | None:
         """Publish what is not published yet, and note it; None: another one has taken over.
@@ -312,6 +339,27 @@ class HeldWrite:
 
         :raises PublishError: some of it could not be published now; whoever comes next goes on.
         """
+        try:
+            return await self._carry_out()
+        except PawnQueueError:
+            await self._give_back()
+            raise
+
+    async def _give_back(self) -> None:
+        """Let the next attempt begin at once, as this one has ended.
+
+        ⚑ §7: only where no request of it can publish a message any more. Nobody would look for that again.
+        """
+        if self._may_land:
+            return
+        self._ended.add(self._found.record.holder)
+        record = self._found.record.model_copy(update={"until": 0.0, "ttl": 0.0})
+        try:
+            await _write(self._context.patient(), self._topic, record, self._found)
+        except PawnQueueError as error:
+            logger.debug("Write %s of topic %r waits for its time: %s", record.write_id, self._topic, error)
+
+    async def _carry_out(self) -> WriteRecord | None:
         record = self._found.record
         reading = staging.rows(self._context, self._topic, record.write_id, record.objects, record.published)
         in_doubt = self._taken_over
@@ -371,6 +419,7 @@ class HeldWrite:
     async def _publish(self, chunk: Sequence[_Placed], left: Sequence[_Placed]) -> bool:
         """Put messages into the topic; return False where another one has taken over."""
         while left:
+            may_land, self._may_land = self._may_land, True
             results, there = await all_of(
                 for_each(
                     self._send,
@@ -379,6 +428,7 @@ class HeldWrite:
                 ),
                 is_there_still(self._topic, self._is_there),
             )
+            self._may_land = may_land or any(result.landed is None for result in results)
             if not there:
                 await in_full(lambda: self._withdraw(chunk))
                 raise missing(self._topic, "commit_write")
@@ -484,7 +534,7 @@ class HeldWrite:
         return PublishError(
             f"Write {record.write_id} of topic {self._topic!r} is decided, and of its {record.count:,} messages "
             f"{len(faults):,} could not be published now: {faults[0]} The rest follows when it is committed again, or "
-            f"when the topic is swept, after {HOLD:g} seconds.",
+            f"when the topic is swept{f', after {HOLD:g} seconds' if self._may_land else ''}.",
             topic=self._topic,
             operation="commit_write",
             cause=faults[0],

@@ -386,6 +386,69 @@ async def test_what_cannot_be_published_now_follows(world: World, ann: Process, 
     assert visible(world) == EVERY
 
 
+@pytest.mark.parametrize("key", ["*/messages/*", "*/staged/*", "*/writes/*"])
+@pytest.mark.parametrize("kind", ["PUT", "GET", "LIST"])
+async def test_a_commit_that_failed_in_good_order_is_tried_again_at_once(kind: Kind, key: str) -> None:
+    """By whoever comes: what the store has rejected will not land."""
+    number = 0
+    while True:
+        async with World() as world:
+            ann, bob = await world.process(), await world.process()
+            parts = await staged(ann)
+            fault = ann.client.inject("denied", kind, key, passed=number, times=1)
+            [outcome] = await asyncio.gather(ann.queue.commit_write(TOPIC, WRITE, parts), return_exceptions=True)
+            if not fault.hits:
+                break
+            assert isinstance(outcome, StoreError | PublishError) or key == "*/staged/*"  # it is cleared by others, too
+            assert (await bob.queue.commit_write(TOPIC, WRITE, parts)).count == COUNT
+            assert visible(world) == EVERY
+            number += 1
+
+
+async def test_the_process_itself_goes_on_at_once_where_its_time_could_not_be_given_back(
+    world: World, ann: Process, bob: Process
+) -> None:
+    """It knows that nothing of its own is under way; nobody else does, and waits."""
+    parts = await staged(ann)
+    ann.client.inject("denied", "PUT", "*/messages/*", passed=2, times=1)
+    ann.client.inject("lost", "PUT", "*/writes/*", passed=1)
+    with pytest.raises(PublishError, match="decided"):
+        await ann.queue.commit_write(TOPIC, WRITE, parts)
+    ann.client.heal()
+    with pytest.raises(WriteBusyError):
+        await bob.queue.commit_write(TOPIC, WRITE, parts)
+    assert (await ann.queue.commit_write(TOPIC, WRITE, parts)).count == COUNT
+    assert visible(world) == EVERY
+
+
+async def test_a_decision_without_an_answer_is_gone_on_with_at_once(world: World, ann: Process) -> None:
+    """Nobody knows whether it is decided, and nothing was sent: the next commit of this process finds out."""
+    parts = await staged(ann)
+    ann.client.inject("answer lost", "PUT", "*/writes/*")
+    ann.client.inject("denied", "GET", "*/writes/*", passed=1)
+    with pytest.raises(StoreError):
+        await ann.queue.commit_write(TOPIC, WRITE, parts)
+    ann.client.heal()
+    assert record(world) is not None
+    assert (await ann.queue.commit_write(TOPIC, WRITE, parts)).count == COUNT
+    assert visible(world) == EVERY
+
+
+async def test_a_commit_whose_requests_may_land_keeps_its_time(world: World, ann: Process, bob: Process) -> None:
+    """A message of which nobody knows whether it was published may land: nobody looks for it before that."""
+    parts = await staged(ann)
+    ann.client.inject("lost", "PUT", "*/messages/*", passed=2)
+    with pytest.raises(PublishError, match="after 30 seconds"):
+        await ann.queue.commit_write(TOPIC, WRITE, parts)
+    ann.client.heal()
+    for process in (ann, bob):
+        with pytest.raises(WriteBusyError):
+            await process.queue.commit_write(TOPIC, WRITE, parts)
+    await world.later(OVER)
+    assert (await ann.queue.commit_write(TOPIC, WRITE, parts)).count == COUNT
+    assert visible(world) == EVERY
+
+
 # --- several committers ---
 
 

@@ -92,7 +92,7 @@ class Writes:
             self._report.finished_writes += context.is_over(standing.record.until, await context.now())
             return
         try:
-            held = await writes.take_over(context, topic, standing, self._is_there)
+            held = await writes.take_over(context, topic, standing, self._is_there, set())
         except WriteBusyError:
             return  # its committer works
         finished = await held.finish() if held is not None else None

@@ -70,11 +70,25 @@ def sent_past_its_time() -> Patches:
 def taken_over_early() -> Patches:
     original = writes.take_over
 
-    async def take_over(context: Any, topic: str, standing: FoundWrite, is_there: Any, **how: Any) -> Any:
+    async def take_over(context: Any, topic: str, standing: FoundWrite, *how: Any) -> Any:
         early = standing.record.model_copy(update={"until": 0.0})
-        return await original(context, topic, FoundWrite(early, standing.version), is_there, **how)
+        return await original(context, topic, FoundWrite(early, standing.version), *how)
 
     return [(writes, "take_over", take_over)]
+
+
+@mutant(
+    "§7 An attempt whose requests may land keeps its time",
+    test=f"{_TESTS}::test_a_commit_whose_requests_may_land_keeps_its_time",
+)
+def time_is_given_back_whatever_is_under_way() -> Patches:
+    original = HeldWrite._give_back
+
+    async def give_back(self: HeldWrite) -> None:
+        self._may_land = False
+        await original(self)
+
+    return [(HeldWrite, "_give_back", give_back)]
 
 
 @mutant(
