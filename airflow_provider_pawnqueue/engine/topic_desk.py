@@ -46,6 +46,9 @@ class TopicDesk:
     async def update_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
         """Change settings of the topic for everyone, and return it.
 
+        Once this has returned, no process buries by a lower ``max_deliveries`` than the new one. A lowered one is known
+        to every process after a minute.
+
         :param max_deliveries: as :meth:`create_topic` takes it; what is not named stays as it is.
         """
         self._life.check_open()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 from pydantic import ValidationError
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims import topic_record
 from airflow_provider_pawnqueue.engine.clock import instant
 from airflow_provider_pawnqueue.engine.concurrency import Shared, for_each
 from airflow_provider_pawnqueue.engine.errors import (
@@ -21,7 +22,7 @@ from airflow_provider_pawnqueue.engine.errors import (
 )
 from airflow_provider_pawnqueue.engine.events import TopicChanged
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings, UnreadableRecordError
+from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings
 from airflow_provider_pawnqueue.engine.store.port import Done, Refused, Unknown
 
 if TYPE_CHECKING:
@@ -146,18 +147,7 @@ class Topics:
 
     async def find(self, topic: str) -> tuple[TopicRecord, str] | None:
         """Return the topic's record and its version, or None if there is no such topic."""
-        key = layout.topic_marker(topic)
-        found = await self._registers.look(key)
-        if found is None:
-            return None
-        try:
-            record = TopicRecord.decode(found.body, key)
-        except UnreadableRecordError:
-            # The marker makes the topic, whatever is in it: an empty object made by hand is one too.
-            record = TopicRecord(v=0, topic=topic)
-        # Its key names it: pawn-queue's "team/orders" is our "orders" below the prefix "team/", and a marker may be a
-        # copy of another topic's.
-        return record.model_copy(update={"name": topic}), found.info.version
+        return await topic_record.read(self._registers, topic)
 
 
 class KnownTopics:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims import topic_record
 from airflow_provider_pawnqueue.engine.claims.claim import Message
 from airflow_provider_pawnqueue.engine.clock import instant
 from airflow_provider_pawnqueue.engine.concurrency import for_each, for_each_in_time
@@ -45,14 +46,22 @@ class Bodies:
         buried; it was claimed like any other, so nobody else can be working on it. What only this process cannot read,
         as the store refuses it or its format is newer, is given back: others may be able to.
         """
-        most = topic.settings.max_deliveries
         bodies = cls()
-        wanted = []
-        for uuid, member in members.items():
-            if most is not None and member.deliveries > most:
-                bodies.decisions[uuid] = _dead("max_deliveries", _delivered(most, member))
+        too_often = _delivered_too_often(topic, members)
+        if too_often:
+            # ⚑ §4: as the topic is set now. What this process has read of it may be a minute old.
+            try:
+                found_topic = await topic_record.read(context.patient(seconds).registers, topic.name)
+            except (StoreError, CompatibilityError) as error:
+                for uuid in too_often:
+                    bodies.aside[uuid] = error
+                    bodies.decisions[uuid] = Decision(how="released", unseen=True)
             else:
-                wanted.append(uuid)
+                topic = found_topic[0] if found_topic is not None else topic
+                for uuid in _delivered_too_often(topic, members):
+                    told = _delivered(topic.settings.max_deliveries or 0, members[uuid])
+                    bodies.decisions[uuid] = _dead("max_deliveries", told)
+        wanted = [uuid for uuid in members if uuid not in bodies.decisions]
 
         found = await _fetch_all(
             context, topic.name, {uuid: members[uuid] for uuid in wanted}, seconds, sizes=bodies.sizes
@@ -66,6 +75,11 @@ class Bodies:
                 bodies.aside[uuid] = body
                 bodies.decisions[uuid] = Decision(how="released", unseen=True)
         return bodies
+
+
+def _delivered_too_often(topic: TopicRecord, members: Mapping[str, Member]) -> list[str]:
+    most = topic.settings.max_deliveries
+    return [uuid for uuid, member in members.items() if most is not None and member.deliveries > most]
 
 
 async def read_members(context: Context, topic: str, members: Mapping[str, Member]) -> dict[str, Message]:

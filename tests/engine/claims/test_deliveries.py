@@ -70,6 +70,38 @@ async def test_a_poisoned_message_does_not_take_others_along(world: World) -> No
     assert claim.decided == {ids[0]: "dead"}
 
 
+@pytest.mark.parametrize("limit", [3, None])
+async def test_nothing_is_buried_by_a_limit_that_was_raised(world: World, ann: Process, limit: int | None) -> None:
+    """Another process that has used the topic a moment ago buries by what is set now, and asks for it once a batch."""
+    world.topic(max_deliveries=1)
+    bob = await world.process()
+    ids = await bob.queue.publish(TOPIC, numbered(5))
+    await bob.queue.nack(await bob.queue.claim(TOPIC, "c", max_messages=5), requeue=True)
+    await ann.queue.update_topic(TOPIC, max_deliveries=limit)
+    before = bob.client.requests.count(("GET", layout.topic_marker(TOPIC)))
+    claim = await bob.queue.claim(TOPIC, "c", max_messages=5)
+    assert claim.ids == ids
+    assert bob.client.requests.count(("GET", layout.topic_marker(TOPIC))) == before + 1
+
+
+async def test_nothing_is_buried_by_a_limit_that_cannot_be_read(world: World) -> None:
+    """It is given back, and buried once the store tells the limit again; others are handed out meanwhile."""
+    world.topic(max_deliveries=1)
+    bob = await world.process()
+    [poison] = await bob.queue.publish(TOPIC, numbered(1))
+    await bob.queue.nack(await bob.queue.claim(TOPIC, "c"), requeue=True)
+    [good] = await bob.queue.publish(TOPIC, numbered(1, 1))
+    bob.client.inject("denied", "GET", layout.topic_marker(TOPIC))
+    claim = await bob.queue.claim(TOPIC, "c", max_messages=2)
+    assert claim.ids == [good]
+    await bob.queue.ack(claim)
+    assert world.bucket.below("dead-letter/") == []
+    bob.client.heal()
+    await world.later(700)
+    assert not await bob.queue.claim(TOPIC, "c")
+    assert any(poison in name for name in world.bucket.below("dead-letter/"))
+
+
 async def test_finding_a_claim_again_is_no_delivery(world: World, ann: Process, bob: Process) -> None:
     """Handing a claim over, and claiming again by its id, do not count."""
     await ann.queue.publish(TOPIC, numbered(1))

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims import bodies as bodies_module
 from airflow_provider_pawnqueue.engine.claims import by_id, claiming, effects, giving_out, records, renewing, takeover
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.claiming import Attempt
@@ -157,3 +158,16 @@ def closed_keeps() -> Patches:
         return 0
 
     return [(giving_out.Claims, "_return", give_back)]
+
+
+@mutant(
+    "§4 Nothing is buried by a limit that is not set any more",
+    test="tests/engine/claims/test_deliveries.py::test_nothing_is_buried_by_a_limit_that_was_raised",
+)
+def buried_by_hearsay() -> Patches:
+    class AsItWasRead:
+        @staticmethod
+        async def read(*_: Any) -> None:
+            return None
+
+    return [(bodies_module, "topic_record", AsItWasRead)]
