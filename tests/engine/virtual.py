@@ -260,11 +260,11 @@ class Process:
 class World:
     """A bucket that was opened before, with a topic in it, and the processes that use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, strategy: str = "conditional_write") -> None:
         self.clock = VirtualClock()
         self.bucket = Bucket(self.clock)
         self._processes: list[Process] = []
-        self.bucket.plant(layout.BUCKET_RECORD, BucketRecord(strategy="conditional_write").encode())
+        self.bucket.plant(layout.BUCKET_RECORD, BucketRecord(strategy=strategy).encode())
         self.topic(TOPIC)
 
     def topic(self, name: str = TOPIC, **settings: Any) -> None:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import Settings, layout
 from airflow_provider_pawnqueue.engine.clock import iso
+from airflow_provider_pawnqueue.engine.leases.csprng_verify import shortest_verification
 from airflow_provider_pawnqueue.engine.records import BucketRecord, TopicRecord
 from tests.sim.bucket import EPOCH
+from tests.sim.clock import DRIFT
 
 if TYPE_CHECKING:
     from tests.sim.bucket import SimBucket
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 TOPIC = "orders"
 
 SETTINGS = Settings(s3={"bucket_name": "simulated"}, registry={"register_consumers": False})
+
+#: The assumption of ``csprng_verify``: no PUT of a register lands later than the shortest verification after the look
+#: on which it rests, by any clock. Clocks differ a little in speed.
+WITHIN = shortest_verification(SETTINGS.concurrency.csprng_verify) * (1 - 2 * DRIFT)
 
 
 def establish(bucket: SimBucket, *topics: str) -> None:

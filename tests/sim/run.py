@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -18,29 +19,50 @@ from tests.sim.crowd import crowd
 from tests.sim.duel import duel
 from tests.sim.long import long
 from tests.sim.patience import patience
+from tests.sim.prepared import WITHIN
 from tests.sim.scenario import schedule
 from tests.sim.stuck import stuck
 from tests.sim.timing import timing
-from tests.sim.world import World
+from tests.sim.world import KEPT, World
 
 CHUNK = 100
 
-Arena: TypeAlias = Callable[[World], list[str]]
 #: A schedule's seed, the promises that it broke, and how many requests it made.
 Result: TypeAlias = tuple[int, list[str], int]
 
-#: Where schedules are played, and how many of a hundred are played there. A seed means another schedule in each arena,
-#: so what has once failed is kept with its arena's name: these shares may be changed.
-ARENAS: dict[str, tuple[Arena, int]] = {
-    "schedule": (schedule, 36),
-    "duel": (duel, 20),
-    "crowd": (crowd, 22),
-    "patience": (patience, 8),
-    "stuck": (stuck, 7),
-    "long": (long, 5),
-    "timing": (timing, 2),
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A kind of schedule, and the store on which it is played."""
+
+    play: Callable[[World], list[str]]
+    """Run a schedule to its end, and return the promises that it broke."""
+
+    share: int
+    """How many of a hundred schedules are played here."""
+
+    conditional: bool = True
+    """Whether the store minds conditions. On one that does not, ``csprng_verify`` is played, within its assumption."""
+
+    def world(self, seed: int, *, kept: int = KEPT) -> World:
+        """Make the world of one schedule."""
+        return World(seed, conditional=self.conditional, within=None if self.conditional else WITHIN, kept=kept)
+
+
+#: Where schedules are played. A seed means another schedule in each arena, so what has once failed is kept with its
+#: arena's name: the shares may be changed.
+ARENAS = {
+    "schedule": Arena(schedule, 34),
+    "duel": Arena(duel, 19),
+    "crowd": Arena(crowd, 21),
+    "patience": Arena(patience, 7),
+    "patience-csprng": Arena(patience, 3, conditional=False),
+    "stuck": Arena(stuck, 6),
+    "stuck-csprng": Arena(stuck, 4, conditional=False),
+    "long": Arena(long, 4),
+    "timing": Arena(timing, 2),
 }
-_MIXED = [name for name, (_, share) in ARENAS.items() for _ in range(share)]
+_MIXED = [name for name, arena in ARENAS.items() for _ in range(arena.share)]
 
 
 def name_of(seed: int) -> str:
@@ -59,9 +81,10 @@ def run_chunk(seeds: Iterable[int], arena: str | None = None) -> list[Result]:
     gc.freeze()
     results = []
     for seed in seeds:
-        world = World(seed, kept=0)
+        chosen = ARENAS[arena or name_of(seed)]
+        world = chosen.world(seed, kept=0)
         try:
-            broken = ARENAS[arena or name_of(seed)][0](world)
+            broken = chosen.play(world)
         except Exception as error:  # noqa: BLE001 - whatever a schedule dies of is a finding, with its seed
             broken = [f"{type(error).__name__}: {error}"]
         results.append((seed, broken, world.requests))
@@ -119,8 +142,9 @@ def main() -> int:
 
 
 def _replay(seed: int, arena: str | None) -> int:
-    world = World(seed)
-    broken = ARENAS[arena or name_of(seed)][0](world)
+    chosen = ARENAS[arena or name_of(seed)]
+    world = chosen.world(seed)
+    broken = chosen.play(world)
     print(world.report())
     print("\n".join(broken) or "every promise was kept")
     return 1 if broken else 0

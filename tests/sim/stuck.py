@@ -14,7 +14,6 @@ from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, settings_for
 from tests.sim.truth import NOT_MALFORMED, Bounds
-from tests.sim.weather import CALM
 from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Saboteur:
 
 def stuck(world: World) -> list[str]:
     """Run one such schedule to its end, and return every promise that it broke."""
-    world.weather = world.first_weather = CALM
+    world.weather = world.first_weather = world.still
     return world.run(_stuck)
 
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import PawnQueue, layout
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify, shortest_verification
+from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify
 from airflow_provider_pawnqueue.engine.records import Envelope, Record
 from airflow_provider_pawnqueue.engine.settings import RetrySettings
 from airflow_provider_pawnqueue.engine.settings.sections import CsprngVerifySettings
@@ -22,9 +22,8 @@ from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refusal, 
 from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 from tests.sim import duel as duel_arena
 from tests.sim.bucket import EPOCH
-from tests.sim.clock import DRIFT
 from tests.sim.duel import duel
-from tests.sim.prepared import TOPIC, establish
+from tests.sim.prepared import TOPIC, WITHIN, establish
 from tests.sim.scenario import schedule
 from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE, Stage
 from tests.sim.weather import STORMY, Weather
@@ -38,10 +37,6 @@ if TYPE_CHECKING:
     from tests.sim.processes import Process
 
 SETTINGS = CsprngVerifySettings()
-#: The assumption: no PUT of a register lands later than the shortest verification after the look on which it rests, by
-#: whichever clock. Clocks differ a little in speed.
-WITHIN = shortest_verification(SETTINGS) * (1 - 2 * DRIFT)
-
 #: Requests are refused and answered with errors, and their senders die and freeze.
 FAIR = Weather(latency=0.02, busy=0.02, error=0.02, partial=0.05, kill=0.3, pause=0.4)
 #: Some requests take seconds. They are answered, so it can be measured.

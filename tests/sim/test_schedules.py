@@ -47,4 +47,4 @@ def test_schedules_that_once_failed_keep_every_promise(arena: str) -> None:
 def test_every_arena_has_its_share() -> None:
     """In any hundred schedules each arena is played as often as is stated."""
     names = [name_of(seed) for seed in range(12_345, 12_445)]
-    assert {name: names.count(name) for name in ARENAS} == {name: share for name, (_, share) in ARENAS.items()}
+    assert {name: names.count(name) for name in ARENAS} == {name: arena.share for name, arena in ARENAS.items()}

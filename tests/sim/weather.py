@@ -76,6 +76,8 @@ class Weather:
 
 
 CALM = Weather()
+#: The same on a store for which the default pauses of ``csprng_verify`` are long enough by its own advice.
+QUICK = Weather(latency=0.02)
 NORMAL = Weather(
     late=0.01, busy=0.02, lost=0.01, dropped=0.01, vanished=0.005, error=0.01, conflict=0.01, partial=0.02,
     kill=0.3, pause=0.2,

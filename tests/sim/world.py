@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tests.sim.bucket import SimBucket
 from tests.sim.loop import SimLoop, wake
 from tests.sim.processes import Process
-from tests.sim.weather import CALM, Weather, any_weather
+from tests.sim.weather import CALM, QUICK, Weather, any_weather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -59,6 +59,8 @@ class World:
         self.first_weather = self.weather
         self.bucket = SimBucket(self.loop, page_size=pages if page_size is None else page_size, conditional=conditional)
         self.within = within
+        #: The weather in which nothing goes wrong.
+        self.still = CALM if conditional else QUICK
         self.processes: dict[str, Process] = {}
         self.is_calm = False
         self.ended = False
@@ -148,7 +150,7 @@ class World:
 
     async def calm(self) -> None:
         """End everything that goes wrong, deaths and pauses to come included, and wait for requests still under way."""
-        self.weather, self.is_calm = CALM, True
+        self.weather, self.is_calm = self.still, True
         self.log("", "calm")
         paused = (until for owner, until in self.loop.held.items() if isinstance(owner, Process) and owner.alive)
         await self.sleep_until(max(self.last_landing, self.loop.now, *paused))

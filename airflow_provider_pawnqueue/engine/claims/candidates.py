@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import effects, finish_redrive, takeover
 from airflow_provider_pawnqueue.engine.claims.aside import Aside
 from airflow_provider_pawnqueue.engine.claims.errands import Errands
-from airflow_provider_pawnqueue.engine.claims.known import Known
+from airflow_provider_pawnqueue.engine.claims.known import BRIEFLY, Known
 from airflow_provider_pawnqueue.engine.concurrency import all_of, first_of
 from airflow_provider_pawnqueue.engine.context import HASTE
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
@@ -47,8 +47,6 @@ WAITS = 5
 MORE = 5
 #: So many keys a LIST shows.
 A_PAGE = 1000
-#: The patience with a lease, in seconds, once others have used up what a look has for those that do not answer well.
-BRIEFLY = 0.3
 #: How long a consumer that found nothing waits for what it has begun to finish for others.
 COURTESY = 1.0
 
@@ -161,6 +159,16 @@ class Finder:
         if view.covered is None:
             view.covered = await self._known.covered(await self._list(layout.claims(self._topic), _stem_of, view))
         return view.covered
+
+    async def named_by_others(self, stem: str, members: Collection[str]) -> dict[str, float]:
+        """Return which of a claim's members other claims have by their records, and until when (⚑ §6).
+
+        ⚑ §5.6: a record that cannot be read stops nobody. It is put aside, and what it names is not known then.
+        """
+        claims = await self._list(layout.claims(self._topic), _stem_of)
+        claims.pop(stem, None)
+        others = await self._known.not_closed(claims)
+        return await takeover.named_by_others(self._context.patient(cut=True), self._topic, others, members)
 
     async def held_leases(self) -> dict[str, ObjectInfo]:
         """Return the leases of the topic that may be held, by uuid, in a fresh look."""
@@ -361,9 +369,10 @@ class Finder:
             self.aside.clear(uuid)
         self.is_stale()
 
-    async def _list(self, folder: str, name_of: Callable[[str], str | None], view: _View) -> dict[str, ObjectInfo]:
+    async def _list(
+        self, folder: str, name_of: Callable[[str], str | None], view: _View | None = None
+    ) -> dict[str, ObjectInfo]:
         found: dict[str, ObjectInfo] = {}
-        view.requests += 1
         async for page in self._context.registers.pages(folder):
             for info in page:
                 name = name_of(info.key)
@@ -371,7 +380,8 @@ class Finder:
                     self._leave_alone(info.key)
                 else:
                     found[name] = info
-        view.requests += len(found) // 1000
+        if view is not None:
+            view.requests += 1 + len(found) // 1000
         return found
 
     def _leave_alone(self, key: str) -> None:

@@ -16,12 +16,12 @@ from airflow_provider_pawnqueue.engine.claims.candidates import COURTESY, Candid
 from airflow_provider_pawnqueue.engine.claims.contention import Contention, Picks
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
-from airflow_provider_pawnqueue.engine.claims.takeover import named_by_others
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, LeaseLostError, StoreError
 from airflow_provider_pawnqueue.engine.events import GivenBack, logger_of
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refused, Unknown
 
@@ -162,7 +162,7 @@ class Attempt:
         self._standing: FoundRecord | None = None
         self._may_be_recorded = False
         self.fault: StoreError | None = None
-        self.unread = False  # there were messages that the store does not give
+        self.unread = False  # there were messages, or leases, that the store does not give
 
     @property
     def recorded(self) -> bool:
@@ -249,8 +249,9 @@ class Attempt:
                 # Refused: another consumer was faster. Unknown: where it lands, it names a claim that does not know it.
                 refused += 1
                 if isinstance(outcome, Unknown):
-                    self.fault = self.fault or outcome.fault
                     # ⚑ §5.6: it concerns its own message; the others are not to wait for it again and again.
+                    self.unread = self.unread or outcome.unseen
+                    self.fault = self.fault or (None if outcome.unseen else outcome.fault)
                     self._finder.aside.put(candidate.uuid, outcome.fault)
         return refused
 
@@ -307,9 +308,8 @@ class Attempt:
         if not isinstance(outcome, Done):
             await uncut(self._give_up(won), context.clock, PARTING)
             return Outcome.TAKEN
-        claim = as_claim(
-            context, request, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
-        )
+        standing = self._standing or FoundRecord(record, outcome.version)
+        claim = as_claim(context, request, standing, bodies, versions=won.versions, deadline=won.deadline)
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
         if outcome.repeated:
             claim.keep_record()
@@ -329,7 +329,7 @@ class Attempt:
 
     async def _leave_to_rivals(self, claim: HeldClaim) -> None:
         """Give back what another live claim's record names: it is that claim's."""
-        theirs = await named_by_others(self._context, claim.topic, self._request.stem, claim.record.members)
+        theirs = await self._finder.named_by_others(self._request.stem, claim.record.members)
         if theirs:
             decisions = {uuid: Decision(how="released", until=until, unseen=True) for uuid, until in theirs.items()}
             await settling.settle(self._context, claim, decisions)
@@ -341,6 +341,11 @@ class Attempt:
         if isinstance(outcome, Done):
             self._standing = FoundRecord(record, outcome.version)
         elif isinstance(outcome, Refused):
+            # ⚑ §2: it may have been created by us, and renewed for its run since: our session stands in it then.
+            found = await records.read(self._context, self._request.topic.name, self._request.stem)
+            if found is not None and found.record.session == self._request.session and found.record.state == "open":
+                self._standing = found
+                return Done(Version(found.version), repeated=True)
             self._may_be_recorded = False
         return outcome
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import size_hint
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.concurrency import for_each
+from airflow_provider_pawnqueue.engine.context import HASTE
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: A record that was renewed since it was read is read again after so long: meanwhile it may have given messages back.
 RECHECK = 20.0
+#: The patience with an object, in seconds, once others have used up what a look has for those that do not answer well.
+BRIEFLY = 0.3
 
 
 @dataclass(slots=True)
@@ -110,6 +113,26 @@ class Known:
                 live.update(dict.fromkeys(self._records[stem].found.record.unsettled, until))
         return live
 
+    async def not_closed(self, claims: Mapping[str, ObjectInfo]) -> list[FoundRecord]:
+        """Return the records of these claims that are not closed, as they were listed. Each version is read once.
+
+        ⚑ §5.6: one that cannot be read is put aside, and left out.
+        """
+        wanted = {
+            stem: info
+            for stem, info in claims.items()
+            if (hint := size_hint.hint_of_record(info.size, info.last_modified)) is None or hint.state != "closed"
+        }
+        unread = [
+            stem
+            for stem, info in wanted.items()
+            if stem not in self._aside
+            and ((known := self._records.get(stem)) is None or known.found.version != info.version)
+        ]
+        await self._read_records(unread)
+        found = [self._records[stem].found for stem in wanted if stem in self._records]
+        return [standing for standing in found if standing.record.state != "closed"]
+
     def trim(self, leases: Collection[str]) -> None:
         """Forget the leases that are not listed any more."""
         self._leases = {uuid: known for uuid, known in self._leases.items() if uuid in leases}
@@ -143,17 +166,25 @@ class Known:
             until = hint.earliest
         return None if self._context.is_over(until, now) else until
 
-    async def _read_records(self, stems: list[str]) -> None:
-        context = self._context.patient(cut=True)
+    async def _read_records(self, stems: Sequence[str]) -> None:
+        """Read these records; put aside those that cannot be read. All of those share one patience."""
+        began = self._context.clock.elapsed()
+        at_first, later = self._context.patient(cut=True), self._context.patient(BRIEFLY, cut=True)
+        is_slow = False
 
         async def read(stem: str) -> FoundRecord | PawnQueueError | None:
+            nonlocal is_slow
             try:
-                return await records.read(context, self._topic, stem)
+                return await records.read(later if is_slow else at_first, self._topic, stem)
             except PawnQueueError as error:
+                is_slow = is_slow or self._context.clock.elapsed() - began >= HASTE
                 return error
 
-        for stem, found in zip(stems, await for_each(read, stems, at_once=context.at_once), strict=True):
+        for stem, found in zip(stems, await for_each(read, stems, at_once=self._context.at_once), strict=True):
             if isinstance(found, PawnQueueError):
                 self._aside.put(stem, found)
             elif found is not None:
+                self._aside.clear(stem)
                 self._records[stem] = _Record(found, self._context.clock.elapsed())
+            else:
+                self._records.pop(stem, None)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_provider_pawnqueue.engine import layout, size_hint
+from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import effects, records
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
-from airflow_provider_pawnqueue.engine.events import TakenOver
+from airflow_provider_pawnqueue.engine.events import TakenOver, logger_of
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
@@ -19,7 +19,8 @@ from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
     from airflow_provider_pawnqueue.engine.context import Context
-    from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+
+logger = logger_of("claims")
 
 Leases: TypeAlias = Mapping[str, FoundLease]
 
@@ -143,33 +144,31 @@ class _Judging:
         return isinstance(await records.create(self._context, self._topic, record), Done)
 
 
-async def named_by_others(context: Context, topic: str, stem: str, members: Collection[str]) -> dict[str, float]:
-    """Return which of these messages a claim has that is not this one, and until when.
+async def named_by_others(
+    context: Context, topic: str, others: Iterable[FoundRecord], members: Collection[str]
+) -> dict[str, float]:
+    """Return which of these messages other claims have, by their records, and until when. What is over is fenced first.
 
     ⚑ §6: a message that a live claim's record names is that claim's, whatever a lease says. Where what was won may be
     overwritten (by a PUT that lands late), a lease alone does not tell. A claim that has recorded what it won looks
-    here: of two rivals, at least one sees the other's record. What is over, and not fenced yet, is fenced first.
+    here: of two rivals, at least one sees the other's record.
     """
     now = await context.now()
-    listed = [info async for page in context.registers.pages(layout.claims(topic)) for info in page]
 
-    async def named(info: ObjectInfo) -> dict[str, float]:
-        parsed = layout.parse_claim(info.key)
-        hint = size_hint.hint_of_record(info.size, info.last_modified)
-        other = layout.claim_stem(*parsed) if parsed else stem
-        if other == stem or (hint is not None and hint.state == "closed"):
-            return {}
-        standing = await records.read(context, topic, other)
-        if standing is None or standing.record.state == "closed":
-            return {}
-        shared = [uuid for uuid in standing.record.unsettled if uuid in members]
-        over = bool(shared) and context.is_over(standing.record.free_at, now)
-        if over and (standing.record.state != "open" or await fence(context, topic, standing) is not None):
-            return {}
-        return dict.fromkeys(shared, standing.record.free_at + context.margin)
+    async def named(standing: FoundRecord) -> dict[str, float]:
+        record = standing.record
+        shared = [uuid for uuid in record.unsettled if uuid in members]
+        if shared and context.is_over(record.free_at, now):
+            try:
+                if record.state != "open" or await fence(context, topic, standing) is not None:
+                    return {}
+            except PawnQueueError as error:
+                # ⚑ §5.6: a record that the store does not let anybody fence concerns the messages that it names.
+                logger.warning("Claim %s of topic %r is over and could not be fenced: %s", record.stem, topic, error)
+        return dict.fromkeys(shared, record.free_at + context.margin)
 
     found: dict[str, float] = {}
-    for part in await for_each(named, listed, at_once=context.at_once):
+    for part in await for_each(named, others, at_once=context.at_once):
         found.update(part)
     return found
 

@@ -75,6 +75,10 @@ ROOM = 2.0
 LOOKS = 20
 #: How far the clocks of one store's servers may be apart, in seconds.
 CLOCKS = 1.0
+#: A PUT that was not answered has landed, or never will, so many shortest verifications after its look.
+SETTLED_AFTER = 1.0
+#: How long the keys of one batch wait for those among them that the store does not show, in seconds.
+SHARED_PATIENCE_SECONDS = 3.0
 
 _REFUSED = Refused(Refusal.CONDITION)
 
@@ -88,15 +92,22 @@ class _Write:
     body: bytes
     looked: float = 0.0
     version: Version = NO_VERSION
+    repeated: bool = False  # it was sent more than once, or its answer was missed
     outcome: Outcome | None = None  # None: still in the race
 
 
 @dataclass(slots=True)
 class _Seen:
-    """The versions that stood there, by key, and when that was asked."""
+    """One look at several keys."""
 
     at: float
+    """When it was begun."""
+
     versions: dict[str, str] = field(default_factory=dict)
+    """By key, the version of what is stored."""
+
+    faults: dict[str, StoreError] = field(default_factory=dict)
+    """By key, why the store does not show it."""
 
 
 def shortest_verification(settings: CsprngVerifySettings) -> float:
@@ -205,7 +216,7 @@ class CsprngVerify(OneObjectEach):
         await self._look(writes)
         await for_each(self._put_or_tell, _racing(writes), at_once=self._at_once)
         await self._verify(writes)
-        return [write.outcome or Done(write.version) for write in writes]
+        return [write.outcome or Done(write.version, repeated=write.repeated) for write in writes]
 
     def through(self, store: ResilientStore) -> CsprngVerify:
         """See :class:`~.cas.Registers`."""
@@ -213,8 +224,8 @@ class CsprngVerify(OneObjectEach):
 
     async def _look(self, writes: Sequence[_Write]) -> None:
         """Refuse what does not stand as it was expected, before anything is written."""
-        seen = await self._see([write.step.key for write in writes])
-        for write in writes:
+        seen = await self._see(writes)
+        for write in _racing(writes):
             write.looked = seen.at
             if seen.versions.get(write.step.key) != _expected(write.step):
                 write.outcome = _REFUSED
@@ -227,23 +238,37 @@ class CsprngVerify(OneObjectEach):
             write.outcome = Unknown(error)
 
     async def _put(self, write: _Write) -> None:
-        # ⚑ §6: a PUT that was queued behind many others rests on an old look.
-        if self._clock.elapsed() - write.looked > self.shortest * BEGIN_WITHIN:
-            write.looked = self._clock.elapsed()
-            found = await self._store.head(write.step.key)
-            if (found.version if found else None) != _expected(write.step):
-                write.outcome = _REFUSED
+        """Send one, again where it was not answered, until the retry budget is used up.
+
+        ⚑ §6: each attempt is a write of its own, with a look of its own. It is sent only where the one before it can
+        land no more, which is when the shortest verification has passed since that one's look.
+        """
+        backoff = self._store.backoff()
+        unanswered: Unknown | None = None
+        while True:
+            # ⚑ §6: a PUT that was queued behind many others rests on an old look.
+            if self._clock.elapsed() - write.looked > self.shortest * BEGIN_WITHIN:
+                write.looked = self._clock.elapsed()
+                found = await self._store.head(write.step.key)
+                if (found.version if found else None) != _expected(write.step):
+                    write.outcome = unanswered or _REFUSED  # an earlier attempt of ours may be what is stored
+                    return
+            try:
+                outcome = await _uncut(self._store.put(write.step.key, write.body))
+            except asyncio.CancelledError:
+                self._measure(write)
+                raise
+            if not isinstance(outcome, Unknown) or await self._has_landed(write):
+                break
+            unanswered = outcome
+            if not await backoff.pause(outcome.fault):
+                write.outcome = outcome
                 return
-        try:
-            outcome = await _uncut(self._store.put(write.step.key, write.body))
-        except asyncio.CancelledError:
-            self._measure(write)
-            raise
-        if isinstance(outcome, Unknown):
-            await self._find_out(write, outcome)
-        elif isinstance(outcome, Done):
+            await self._clock.sleep(max(0.0, write.looked + self.shortest * SETTLED_AFTER - self._clock.elapsed()))
+        write.repeated = unanswered is not None or isinstance(outcome, Unknown)
+        if isinstance(outcome, Done):
             write.version = outcome.version
-        else:
+        elif isinstance(outcome, Refused):
             write.outcome = outcome
         if self._measure(write) >= self.shortest and write.outcome is None:
             # ⚑ §6: it took longer than somebody else's verification: they may hold what was overwritten.
@@ -257,18 +282,18 @@ class CsprngVerify(OneObjectEach):
             logger.warning("csprng_verify: %s", advice(took, self._settings))
         return took
 
-    async def _find_out(self, write: _Write, unknown: Unknown) -> None:
+    async def _has_landed(self, write: _Write) -> bool:
         """Look whether a PUT without an answer has landed: then it was answered now."""
         try:
             found = await self._store.get(write.step.key)
         except StoreError as error:
             if not error.transient:
                 raise
-            found = None
-        if found is not None and nonce_of(found.body, write.step.key) == write.nonce:
-            write.version = found.info.version
-        else:
-            write.outcome = unknown
+            return False
+        if found is None or nonce_of(found.body, write.step.key) != write.nonce:
+            return False
+        write.version = found.info.version
+        return True
 
     async def _verify(self, writes: Sequence[_Write]) -> None:
         """Sleep and look, until whoever wrote at the same time has written and has been seen."""
@@ -278,47 +303,70 @@ class CsprngVerify(OneObjectEach):
             if not racing:
                 return
             await self._clock.sleep(pause)
-            try:
-                seen = await self._see([write.step.key for write in racing])
-            except StoreError as error:
-                if not error.transient:
-                    raise
-                for write in racing:
-                    write.outcome = Unknown(error)
-                return
-            for write in racing:
+            seen = await self._see(racing)
+            for write in _racing(racing):
                 if seen.versions.get(write.step.key) != write.version:
                     write.outcome = _REFUSED
 
-    async def _see(self, keys: Sequence[str]) -> _Seen:
-        """Ask for the present versions of these keys: a LIST of their folder where there are many, else a HEAD each."""
+    async def _see(self, writes: Sequence[_Write]) -> _Seen:
+        """Ask for the present versions of their keys: a LIST of a folder of which there are many, else a HEAD each.
+
+        ⚑ §5.6: of a key that the store does not show it is unknown what became of its write. The others go on: they
+        wait for all such keys together no longer than the shared patience.
+        """
         seen = _Seen(self._clock.elapsed())
         by_folder: dict[str, list[str]] = defaultdict(list)
-        for key in keys:
-            by_folder[key.rpartition("/")[0] + "/"].append(key)
+        for write in writes:
+            by_folder[write.step.key.rpartition("/")[0] + "/"].append(write.step.key)
         single = [key for several in by_folder.values() if len(several) < WORTH_A_LIST for key in several]
         listed = [self._list(folder, keys, seen) for folder, keys in by_folder.items() if len(keys) >= WORTH_A_LIST]
+        await all_of(self._heads(single, seen, alone=len(writes) == 1), *listed)
+        for write in writes:
+            fault = seen.faults.get(write.step.key)
+            if fault is not None:
+                write.outcome = Unknown(fault, unseen=True)
+        return seen
+
+    async def _heads(self, keys: Sequence[str], seen: _Seen, *, alone: bool = False) -> None:
+        """Ask for each of these keys.
+
+        :param alone: nothing else waits for it, so all the patience that there is may be spent on it.
+        """
+        began = self._clock.elapsed()
+        store = self._store if alone else self._store.with_budget(SHARED_PATIENCE_SECONDS, cut=True)
+        hurried = self._store.with_budget(0.0, cut=True)
 
         async def head(key: str) -> None:
-            found = await self._store.head(key)
+            spent = bool(seen.faults) and self._clock.elapsed() - began >= SHARED_PATIENCE_SECONDS
+            try:
+                found = await (hurried if spent else store).head(key)
+            except StoreError as error:
+                seen.faults[key] = error
+                return
             if found is not None:
                 self._learned.tell(found, self._clock.elapsed())
                 seen.versions[key] = found.version
 
-        await all_of(for_each(head, single, at_once=self._at_once), *listed)
-        return seen
+        await for_each(head, keys, at_once=self._at_once)
 
     async def _list(self, folder: str, keys: Sequence[str], seen: _Seen) -> None:
         wanted = set(keys)
-        async for page in self._store.pages(folder):
-            for info in page:
-                if info.key not in wanted:
-                    continue
-                # An object without a version may be one that only the listing has (rclone's, of a while ago).
-                found = await self._store.head(info.key) if info.version == NO_VERSION else info
-                if found is not None:
-                    self._learned.tell(found, self._clock.elapsed())
-                    seen.versions[info.key] = found.version
+        ghosts: list[str] = []
+        try:
+            async for page in self._store.pages(folder):
+                for info in page:
+                    if info.key not in wanted:
+                        continue
+                    if info.version == NO_VERSION:
+                        # It may be one that only the listing has (rclone's, of a while ago).
+                        ghosts.append(info.key)
+                    else:
+                        self._learned.tell(info, self._clock.elapsed())
+                        seen.versions[info.key] = info.version
+        except StoreError as error:
+            seen.faults.update(dict.fromkeys(wanted - seen.versions.keys(), error))
+        else:
+            await self._heads(ghosts, seen)
 
 
 async def _uncut(request: Coroutine[Any, Any, T]) -> T:

@@ -70,6 +70,8 @@ class Unknown:
     fault: StoreError
     #: The store answered, if only that it had failed: nothing of the request is under way any more.
     answered: bool = False
+    #: The store does not show what is stored there: it is that which failed, and not the write.
+    unseen: bool = False
 
 
 Outcome: TypeAlias = Done | Refused | Unknown

@@ -556,3 +556,25 @@ async def test_a_claim_that_was_lost_says_so_once_it_is_known(world: World, ann:
         await ann.queue.ack(claim)
     assert claim.lost == "it was taken over"
     assert "lost" in repr(claim)
+
+
+async def test_a_record_that_was_renewed_before_its_claimer_heard_of_it_is_the_claimers(
+    world: World, ann: Process
+) -> None:
+    """A janitor may renew a claim for its run as soon as its record is stored: the claim is handed out all the same."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    ann.client.inject("answer lost", "PUT", "*/claims/*", times=1)
+    renewed: list[str] = []
+
+    def renew(kind: str, key: str) -> None:
+        if kind == "GET" and "/claims/" in key and not renewed:
+            parsed = layout.parse_claim(key)
+            assert parsed is not None
+            renewed.append(layout.claim_stem(*parsed))
+            world.alter(renewed[0], until=world.clock.server() + 500)
+
+    ann.client.meanwhile = renew
+    claim = await ann.queue.claim(TOPIC, "c")
+    assert numbers(claim) == [0, 1]
+    assert (await ann.queue.ack(claim)).acked == claim.ids
+    assert renewed

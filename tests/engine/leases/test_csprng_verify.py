@@ -40,7 +40,7 @@ class LastWins(HookedStore):
             return await super().answer(request, carry_out)
         if self.slow:
             await self.clock.sleep(self.slow)
-        return await self.below.put(request.key, request.body)
+        return await super().answer(request, lambda: self.below.put(request.key, request.body))
 
 
 @pytest.fixture
@@ -99,6 +99,52 @@ async def test_a_slow_put_is_not_trusted(store: LastWins) -> None:
     assert "jitter_min_ms" in str(outcome.fault)
 
 
+async def test_a_put_without_an_answer_is_sent_again(store: LastWins) -> None:
+    """One that the store answers with an error is sent again, and the register is won."""
+    answers: list[Answer] = [Unknown(StoreError("503 SlowDown", transient=True), answered=True)] * 2
+
+    async def busy(request: Request, carry_out: CarryOut) -> Answer:
+        return answers.pop() if request.call == "put" and answers else await carry_out()
+
+    store.hook = busy
+    [outcome] = await registers(store).write([Step("a/x", Record())])
+    assert outcome == Done((await store.head("a/x")).version)
+    assert not answers
+
+
+async def test_a_put_is_sent_again_when_the_first_can_land_no_more(store: LastWins) -> None:
+    """By the assumption it lands within the shortest verification after its look: the second one waits for that."""
+    sent: list[float] = []
+    strategy = registers(store)
+
+    async def lose(request: Request, carry_out: CarryOut) -> Answer:
+        if request.call != "put":
+            return await carry_out()
+        sent.append(store.clock.elapsed())
+        if len(sent) == 1:
+            return Unknown(StoreError("hung up", transient=True))
+        return await carry_out()
+
+    store.hook = lose
+    began = store.clock.elapsed()
+    assert isinstance((await strategy.write([Step("a/x", Record())]))[0], Done)
+    assert round(sent[1] - began, 6) >= strategy.shortest
+
+
+async def test_a_put_is_not_sent_again_over_somebody_elses(store: LastWins) -> None:
+    """What somebody has written meanwhile is left alone, and nobody is told what became of ours."""
+
+    async def lose(request: Request, carry_out: CarryOut) -> Answer:
+        if request.call != "put":
+            return await carry_out()
+        await store.below.put(request.key, b"somebody else's")
+        return Unknown(StoreError("hung up", transient=True))
+
+    store.hook = lose
+    assert isinstance((await registers(store).write([Step("a/x", Record())]))[0], Unknown)
+    assert (await store.get("a/x")).body == b"somebody else's"
+
+
 async def test_what_was_written_just_now_is_read_twice(store: LastWins) -> None:
     """A register that was written just now is read when it has stood for the shortest verification, and not before."""
     strategy = registers(store)
@@ -132,7 +178,7 @@ async def test_what_keeps_changing_is_not_read(store: LastWins) -> None:
     """A register that changes at every look ends in an error that says so: none of what was seen is told."""
 
     async def change(request: Request, carry_out: CarryOut) -> Answer:
-        await store.put(request.key, store.clock.nonce().encode())
+        await store.below.put(request.key, store.clock.nonce().encode())
         return await carry_out()
 
     store.hook = change

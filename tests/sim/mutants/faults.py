@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.claims import candidates, effects, takeover
+from airflow_provider_pawnqueue.engine.claims import candidates, effects, known, takeover
 from airflow_provider_pawnqueue.engine.claims.aside import Aside
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.candidates import Finder
@@ -15,7 +15,10 @@ from airflow_provider_pawnqueue.engine.claims.takeover import judge
 from airflow_provider_pawnqueue.engine.context import HASTE, Context
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.janitor.care import Care
+from airflow_provider_pawnqueue.engine.leases import csprng_verify
+from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify
 from airflow_provider_pawnqueue.engine.records import Decision
+from airflow_provider_pawnqueue.engine.store.retry import Backoff
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -122,6 +125,59 @@ def nothing_is_put_aside() -> Patches:
 )
 def patience_with_each() -> Patches:
     return [(candidates, "BRIEFLY", HASTE)]
+
+
+@mutant(
+    "§5.6 Claim records that do not answer well share one patience",
+    test="tests/engine/claims/test_one_bad_register.py::test_records_that_do_not_answer_share_one_patience",
+)
+def patience_with_each_record() -> Patches:
+    return [(known, "BRIEFLY", HASTE)]
+
+
+@mutant("§5.6 A record that cannot be read stops no claim's look for rivals", 5, 11, 27, arena="stuck-csprng")
+def unreadable_rival_fails_all() -> Patches:
+    original = Known.not_closed
+
+    async def not_closed(self: Known, claims: Mapping[str, Any]) -> Any:
+        found = await original(self, claims)
+        for stem in claims:
+            if stem in self._aside:
+                raise StoreError(f"{stem} cannot be read", transient=True)
+        return found
+
+    return [(Known, "not_closed", not_closed)]
+
+
+@mutant("§5.6 A lease that cannot be looked at fails no other write of its batch", 8, 33, 49, arena="stuck-csprng")
+def unseen_lease_fails_all() -> Patches:
+    original = CsprngVerify._heads
+
+    async def heads(self: CsprngVerify, keys: Any, seen: Any, **more: Any) -> None:
+        await original(self, keys, seen, **more)
+        for fault in seen.faults.values():
+            raise fault
+
+    return [(CsprngVerify, "_heads", heads)]
+
+
+@mutant(
+    "§6 A PUT without an answer is sent again",
+    test="tests/engine/leases/test_csprng_verify.py::test_a_put_without_an_answer_is_sent_again",
+)
+def unanswered_is_given_up() -> Patches:
+    async def pause(*_: Any) -> bool:
+        return False
+
+    return [(Backoff, "pause", pause)]
+
+
+@mutant(
+    "§6 A PUT without an answer is sent again only when it can land no more",
+    test="tests/engine/leases/test_csprng_verify.py::test_a_put_is_sent_again_when_the_first_can_land_no_more",
+)
+def sent_again_at_once() -> Patches:
+    return [(csprng_verify, "SETTLED_AFTER", 0.0)]
 
 
 @mutant("§5.6 What others have decided is carried out beside deliveries", 46, 47, 336, arena="stuck")
