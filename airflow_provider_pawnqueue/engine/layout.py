@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Literal, TypeAlias, TypeGuard
 
+from airflow_provider_pawnqueue.engine.bounds import MESSAGE_NAME
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, InvalidTopicError
 from airflow_provider_pawnqueue.engine.names import ClaimStem, Unit
 
@@ -106,7 +107,14 @@ def parse_message(key: str) -> MessageKey | None:
     uuid_ = "-".join(groups[-5:])
     if not name.endswith(".json") or len(groups) <= _UUID_GROUPS or not _UUID.fullmatch(uuid_):
         return None
+    if not MESSAGE_NAME.fullmatch(name):
+        return None
     return MessageKey(name, Unit(uuid_))
+
+
+def is_name_of(name: str, uuid_: str) -> bool:
+    """Say whether a message's name is one that has this uuid."""
+    return name.endswith(f"-{uuid_}.json") and len(name) > len(uuid_) + len("-.json")
 
 
 def message_name(seconds: float, identifier: str) -> str:
@@ -176,9 +184,14 @@ def parse_stem(stem: str) -> tuple[str, int] | None:
     return claim_id, int(generation)
 
 
+def is_message_id(message_id: object) -> TypeGuard[str]:
+    """Say whether a message can be kept under this id."""
+    return _is_text(message_id) and _UUID.fullmatch(message_id) is not None
+
+
 def checked_message_id(message_id: object) -> str:
     """Return the id under which a message is kept, or raise before any request is made with it."""
-    if _is_text(message_id) and _UUID.fullmatch(message_id):
+    if is_message_id(message_id):
         return message_id
     raise InvalidArgumentError(
         f"{_shown(message_id)} is no id of a message: it is the UUID that publish() returned.", operation="find"
@@ -256,6 +269,11 @@ def staged_name(part: int, attempt: str, number: int) -> str:
 def part_of_staged(name: str) -> int:
     """Return the number of the part whose rows the object of this name has; 0 where the name does not tell."""
     return int(name.partition("-")[0]) if _STAGED.fullmatch(name) else 0
+
+
+def is_staged_name(name: str) -> bool:
+    """Say whether this can be the name of a staged object."""
+    return _STAGED.fullmatch(name) is not None
 
 
 def staged(topic: str, write_id: str) -> str:

@@ -3,35 +3,58 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from airflow_provider_pawnqueue.engine import layout, size_hint
+from airflow_provider_pawnqueue.engine.bounds import (
+    LATEST_TIME,
+    MOST_COUNT,
+    MOST_PAYLOAD_DEPTH,
+    MOST_RECORD_DEPTH,
+    MOST_WRITE_BYTES,
+    ByteCount,
+    Count,
+    Duration,
+    MessageName,
+    NotJsonError,
+    PlainText,
+    Time,
+    UuidText,
+    parse_json,
+)
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError
 from airflow_provider_pawnqueue.engine.names import ClaimStem, MessageId
 
 #: The newest format of a body that this version reads, and the one that it writes. 0 stands for a body of pawn-queue's.
 FORMAT = 1
 
-#: A text that becomes the last part of a key. A slash in it would lead to another folder, or out of the topic, with the
-#: rights of whoever reads the record: such a record is garbage.
-Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^/]*$")]
+#: Every message of a write has a time of its own, a microsecond after the one before it.
+TICKS = 1_000_000
+#: How many messages a note of progress may leave in doubt: whoever takes over holds them all in memory.
+MOST_IN_DOUBT = 10_000
 
 
 class UnreadableRecordError(ValueError):
-    """A body that is no record of this kind: garbage, or a stranger's."""
+    """A body that is not a record of this kind: garbage, or a stranger's. The sentence never quotes the body."""
 
 
-class Record(BaseModel):
+class Part(BaseModel):
+    """A part of a body. ⚑ §1: what does not fit the bounds makes the whole body garbage."""
+
+    # A time that is not a number, or endless, would hold a message for ever.
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class Record(Part):
     """A body of ours. Fields that this version does not know are kept by whoever rewrites the record."""
 
-    # A time that is no number, or endless, would hold a message for ever: such a body is garbage.
-    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
-
     what: ClassVar[str] = "record"
+    #: How deeply it may be nested.
+    most_depth: ClassVar[int] = MOST_RECORD_DEPTH
 
-    v: int = FORMAT
+    v: int = Field(default=FORMAT, ge=0)
     #: The write id: fresh in every write, as equal bodies have equal ETags and compare-and-set would suffer ABA.
     nonce: str = ""
 
@@ -47,8 +70,9 @@ class Record(BaseModel):
                 f"This {self.what} cannot be written again: a field of another program's in it is nested too "
                 "deeply, or has a name that is no Unicode text."
             ) from problem
-        # A lone surrogate, which JSON can escape and UTF-8 cannot hold, stays the escape that it was.
-        return _json(data).encode("utf-8", "backslashreplace")
+        # ⚑ §1: a record with half of a surrogate pair is garbage to its readers. A user's text, such as the reason of a
+        # nack, may have one.
+        return _json(data).encode("utf-8", "replace")
 
     def _as_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
@@ -61,22 +85,30 @@ class Record(BaseModel):
         :raises UnreadableRecordError: it is no record of this kind.
         """
         try:
-            data = json.loads(body)
-        except (ValueError, RecursionError) as problem:
-            raise UnreadableRecordError(f"{key} is not JSON") from problem
+            data = parse_json(body, most_depth=cls.most_depth)
+        except NotJsonError as problem:
+            why = f": {problem}" if str(problem) else ""
+            raise UnreadableRecordError(f"{key} is not JSON{why}") from None
         if not isinstance(data, dict):
             raise UnreadableRecordError(f"{key} is not a JSON object")
         data.setdefault("v", 0)
         version = data["v"]
-        if isinstance(version, int) and version > FORMAT:
+        if isinstance(version, int) and FORMAT < version <= MOST_COUNT:
             raise CompatibilityError(
                 f"The {cls.what} {key} has format {version}, and this version of airflow-provider-pawnqueue "
                 f"reads up to format {FORMAT}: upgrade it in this process."
             )
         try:
-            return cls.model_validate(data)
-        except ValidationError as problem:
-            raise UnreadableRecordError(f"{key} is not a {cls.what}") from problem
+            record = cls.model_validate(data)
+        except ValidationError:
+            record = None
+        if record is None or record.v > FORMAT or not record.fits(key):
+            raise UnreadableRecordError(f"{key} is not a {cls.what}")
+        return record
+
+    def fits(self, _key: str) -> bool:
+        """Say whether the record can have this key, and its fields agree with each other."""
+        return True
 
     def stamped(self, nonce: str) -> Self:
         """Return the record as it is about to be written: in our format, with a write id of its own."""
@@ -89,20 +121,19 @@ class BucketRecord(Record):
     what: ClassVar[str] = "bucket record"
 
     #: The name of one of those that ``leases/strategies.py`` lists, or, to an old process, of a newer one.
-    strategy: str = Field(min_length=1)
+    strategy: PlainText
     #: The store wants the ETag of ``If-Match`` without its quotes.
     unquoted_if_match: bool = False
     created_at: str = ""
 
 
-class TopicSettings(BaseModel):
+class TopicSettings(Part):
     """What is set for one topic, for everyone who uses it."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     max_deliveries: int | None = Field(
         default=10,
         ge=1,
+        le=MOST_COUNT,
         description="After so many deliveries without a settlement a message is buried; None never buries.",
     )
 
@@ -134,9 +165,9 @@ class RegistrationRecord(Record):
 
     what: ClassVar[str] = "registration"
 
-    role: str
-    name: str
-    entity_id: str
+    role: PlainText
+    name: PlainText
+    entity_id: PlainText
     registered_at: str
     last_seen: str
 
@@ -145,6 +176,7 @@ class Envelope(Record):
     """``{topic}/messages/…``: one message. pawn-queue writes the first five fields."""
 
     what: ClassVar[str] = "message"
+    most_depth: ClassVar[int] = MOST_PAYLOAD_DEPTH + 1  # the envelope around it
 
     id: MessageId
     topic: str = ""
@@ -153,7 +185,7 @@ class Envelope(Record):
     payload: dict[str, Any]
     headers: dict[str, str] = {}
     dedup_key: str | None = None
-    priority: int = 0
+    priority: int = Field(default=0, ge=-MOST_COUNT, le=MOST_COUNT)
     write_id: str = ""  # the staged write that published it, and whose record tells whether that is done
 
     @field_validator("write_id", mode="before")
@@ -168,25 +200,21 @@ class Envelope(Record):
         return {**self.model_dump(mode="json", exclude=left_out), "payload": self.payload}
 
 
-class Member(BaseModel):
+class Member(Part):
     """A message that a claim won."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: Name  # of its key below messages/
-    size: int = 0  # of its body, as a LIST has told it; 0: nobody knows
-    deliveries: int = 1  # how often it was handed out, this time included
+    name: MessageName
+    size: ByteCount = 0  # of its body, as a LIST has told it; 0: nobody knows
+    deliveries: Count = 1  # how often it was handed out, this time included
     reason: str = ""  # given when it was last given back, and the error beside it
     error: str = ""
 
 
-class Decision(BaseModel):
+class Decision(Part):
     """What was decided of a message. Its effects can be carried out by anyone, any number of times."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
-
     how: Literal["acked", "dead", "released", "gone"]
-    until: float = 0.0  # released: not to be delivered before
+    until: Time = 0.0  # released: not to be delivered before
     reason: str = ""  # dead: for the record beside the dead letter; released: for the same, if it comes to that
     error: str = ""
     unseen: bool = False  # decided by the claim itself: its consumer was never given the message
@@ -205,19 +233,28 @@ class ClaimRecord(Record):
 
     what: ClassVar[str] = "claim record"
 
-    claim_id: Name
+    claim_id: str
     generation: int = 0
     owner: str = ""
     consumer: str = ""
     session: str = ""
     state: Literal["open", "expired", "closed"] = "open"
-    created_at: float = 0.0
-    until: float = 0.0
-    session_until: float | None = None  # None: a record from before sessions had a time of their own
-    ttl: float = 0.0  # what was left of its time when it was written: the record's size tells it
-    lasts: float = 0.0  # what a renewal gives it
-    members: dict[Name, Member] = {}
-    settled: dict[str, Decision] = {}
+    created_at: Time = 0.0
+    until: Time = 0.0
+    session_until: Time | None = None  # None: a record from before sessions had a time of their own
+    ttl: Time = 0.0  # what was left of its time when it was written: the record's size tells it
+    lasts: Duration = 0.0  # what a renewal gives it
+    members: dict[UuidText, Member] = {}
+    settled: dict[UuidText, Decision] = {}
+
+    def fits(self, key: str) -> bool:
+        """See :meth:`Record.fits`."""
+        # What is settled is carried out by the names of the members, under their uuids.
+        return (
+            layout.parse_claim(key) == (self.claim_id, self.generation)
+            and self.settled.keys() <= self.members.keys()
+            and all(layout.is_name_of(each.name, uuid) for uuid, each in self.members.items())
+        )
 
     @property
     def stem(self) -> ClaimStem:
@@ -255,23 +292,19 @@ class ClaimRecord(Record):
         return size_hint.padded(super().encode(), size_hint.RECORD_STATES[self.state], self.ttl)
 
 
-class StagedObject(BaseModel):
+class StagedObject(Part):
     """An object with rows of a write, as they were staged."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: Name  # of its key below the write's folder
-    size: int
-    count: int  # of the messages in it
+    name: str  # of its key below the write's folder
+    size: ByteCount
+    count: Count  # of the messages in it
 
 
-class Rows(BaseModel):
+class Rows(Part):
     """Some rows of a write that follow each other."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    first: int  # counted from 0, over all parts
-    count: int
+    first: Count  # counted from 0, over all parts
+    count: Count
 
 
 class WriteRecord(Record):
@@ -283,20 +316,32 @@ class WriteRecord(Record):
 
     what: ClassVar[str] = "write record"
 
-    write_id: Name
+    write_id: str
     state: Literal["begun", "done", "dropped"] = "begun"
-    created_at: float = 0.0
-    until: float = 0.0  # for so long who wrote this is trusted to go on with it
+    created_at: Time = 0.0
+    until: Time = 0.0  # until then, whoever wrote this is trusted to go on with it
     holder: str = ""  # who wrote this: one attempt at carrying it out
-    ttl: float = 0.0  # the same from when it was written: the record's size tells it
-    place: int = 0  # of the first message in the queue, in ticks since 1970; the others follow, a tick apart
-    count: int = 0  # of all messages
-    size: int = 0  # of all that was staged for them, in bytes
-    published: int = 0  # of those from the first on, how many are known to be in the topic
-    begun: int = 0  # those behind them, up to here, may be
+    ttl: Time = 0.0  # the same from when it was written: the record's size tells it
+    place: int = Field(default=0, ge=0, le=int(LATEST_TIME) * TICKS)  # of the first message, in ticks since 1970
+    count: Count = 0  # of all messages
+    size: int = Field(default=0, ge=0, le=MOST_WRITE_BYTES)  # of all that was staged for them, in bytes
+    published: Count = 0  # of those from the first on, how many are known to be in the topic
+    begun: Count = 0  # those behind them, up to here, may be
     objects: list[StagedObject] = []
-    dropped: list[Name] = []  # the names of objects that no commit may rely on
+    dropped: list[str] = []  # the names of objects that no commit may rely on
     lost: list[Rows] = []  # what was not published, as what was staged of it was gone after the decision
+
+    def fits(self, key: str) -> bool:
+        """See :meth:`Record.fits`."""
+        # Whoever finishes a write reads as many rows as its record says, and goes on until all are published.
+        names = [*self.dropped, *(each.name for each in self.objects)]
+        return (
+            layout.parse_write(key) == self.write_id
+            and 0 <= self.published <= self.begun <= min(self.count, self.published + MOST_IN_DOUBT)
+            and (self.state != "begun" or sum(each.count for each in self.objects) == self.count)
+            and all(each.first + each.count <= self.count for each in self.lost)
+            and all(map(layout.is_staged_name, names))
+        )
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""
@@ -316,14 +361,24 @@ class Lease(Record):
     claimed_at: str = ""
     expires_at: str = ""
     state: Literal["held", "released", "moving"] = "held"
-    until: float = 0.0
-    ttl: float = 0.0
-    key: Name = ""  # the message's name
+    until: Time = 0.0
+    ttl: Time = 0.0
+    key: MessageName | Literal[""] = ""  # the message's name
     claim: str = ""  # the stem of its record; none for a lease of pawn-queue's
-    deliveries: int = 0  # held: how often it was handed out if it is handed out by this lease; released: so far
-    source: Name = ""  # moving: the dead letter's uuid
+    deliveries: Count = 0  # held: how often it was handed out if it is handed out by this lease; released: so far
+    source: UuidText | Literal[""] = ""  # moving: the dead letter's uuid
     reason: str = ""  # released: given with it, and the error beside it
     error: str = ""
+
+    def fits(self, key: str) -> bool:
+        """See :meth:`Record.fits`."""
+        uuid = layout.parse_lease(key)
+        return (
+            uuid is not None
+            and (not self.key or layout.is_name_of(self.key, uuid))
+            and (not self.claim or layout.parse_stem(self.claim) is not None)
+            and (self.state != "moving" or bool(self.key and self.source))
+        )
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""
@@ -337,7 +392,7 @@ class DeadReason(Record):
 
     reason: str
     error: str = ""
-    deliveries: int = 0
+    deliveries: Count = 0
     consumer: str = ""
     claim: str = ""
     at: str = ""

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.bounds import LONGEST_REGISTERED_NAME, is_plain
 from airflow_provider_pawnqueue.engine.clock import instant, iso
 from airflow_provider_pawnqueue.engine.concurrency import Shared, first_of, for_each
 from airflow_provider_pawnqueue.engine.context import PARTING
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logger_of("registry")
 
-LONGEST_NAME = 256
 #: For so long one registration of somebody else's is tried to be read.
 PATIENCE = 3.0
 
@@ -325,16 +325,12 @@ class Heartbeat:
 
 
 def _check(name: object) -> None:
-    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not _has_utf8(name):
+    if not isinstance(name, str) or not name.strip() or not is_plain(name):
         raise InvalidArgumentError(
-            f"The name of a producer or consumer is a text of 1 to {LONGEST_NAME} characters, not {str(name)[:40]!r}: "
-            "it stays the same over restarts, as its id belongs to it.",
+            f"The name of a producer or consumer is a text of 1 to {LONGEST_REGISTERED_NAME} characters, none of them "
+            f"a control character, not {str(name)[:40]!r}: it stays the same over restarts, as its id belongs to it.",
             operation="register",
         )
-
-
-def _has_utf8(name: str) -> bool:
-    return name.encode(errors="replace").decode() == name
 
 
 def _key(role: Role, name: str) -> str:

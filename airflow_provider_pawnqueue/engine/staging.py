@@ -124,9 +124,10 @@ async def rows(
 
 def _decoded(line: bytes, key: str) -> Envelope | None:
     try:
-        return Envelope.decode(line, key)
+        envelope = Envelope.decode(line, key)
     except UnreadableRecordError:
         return None
+    return envelope if layout.is_message_id(envelope.id) else None  # ⚑ §1: it becomes a part of the message's key
 
 
 async def listed(context: Context, topic: str, write_id: str) -> dict[str, int]:

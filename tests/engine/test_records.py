@@ -17,6 +17,7 @@ from airflow_provider_pawnqueue.engine.clock import SystemClock, iso
 from airflow_provider_pawnqueue.engine.records import (
     FORMAT,
     BucketRecord,
+    DeadReason,
     Record,
     RegistrationRecord,
     TopicRecord,
@@ -107,7 +108,7 @@ def test_a_topics_name_is_stored_as_its_topic() -> None:
 # --- formats ---
 
 
-@pytest.mark.parametrize("version", [FORMAT + 1, 99, 10**30])
+@pytest.mark.parametrize("version", [FORMAT + 1, 99, 2**31 - 1])
 @pytest.mark.parametrize("kind", [TopicRecord, RegistrationRecord, BucketRecord])
 def test_a_newer_format_is_refused_by_name(kind: type[Record], version: int) -> None:
     """A body of a newer format is refused, naming its key and its format, whatever else is in it."""
@@ -149,7 +150,18 @@ GARBAGE = {
     "deep-field": b'{"topic": "orders", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "huge-integer": b'{"topic": "orders", "x": ' + b"9" * 100_000 + b"}",
     "no-utf-8": b'{"topic": "\xff\xfe"}',
+    "no-format": b'{"topic": "orders", "v": 1000000000000000000000000000000}',
+    "negative-format": b'{"topic": "orders", "v": -1}',
     "surrogate-name": b'{"topic": "orders", "\\ud800": 1}',
+    "surrogate": b'{"topic": "orders", "x": "a\\\\\\ud800b"}',
+    "surrogate-inside": b'{"topic": "orders", "x": {"y": ["\\uDFFF"]}}',
+    "surrogate-topic": b'{"topic": "\\ud800"}',
+    "surrogate-in-utf-8": b'{"topic": "\xed\xa0\x80"}',
+    "nan": b'{"topic": "orders", "x": NaN}',
+    "infinity": b'{"topic": "orders", "x": -Infinity}',
+    "overflow": b'{"topic": "orders", "x": 1e999}',
+    "utf-16": '{"topic": "orders"}'.encode("utf-16"),
+    "nested": b'{"topic": "orders", "x": ' + b"[" * 100 + b"]" * 100 + b"}",
     "zeros": bytes(1000),
 }
 
@@ -157,25 +169,18 @@ GARBAGE = {
 @pytest.mark.parametrize("body", GARBAGE.values(), ids=GARBAGE.keys())
 def test_garbage_is_told_from_records(body: bytes) -> None:
     """What is no record of the kind is unreadable, and the error names the key."""
-    with pytest.raises(UnreadableRecordError, match=r"^orders/\.topic is not (JSON|a JSON object|a topic)$"):
+    with pytest.raises(UnreadableRecordError, match=r"^orders/\.topic is not (JSON(: it .*)?|a JSON object|a topic)$"):
         TopicRecord.decode(body, KEY)
 
 
 STRANGE = {
-    "nan": b'{"topic": "orders", "x": NaN}',
-    "infinity": b'{"topic": "orders", "x": -Infinity}',
-    "overflow": b'{"topic": "orders", "x": 1e999}',
     "long-integer": b'{"topic": "orders", "x": ' + b"9" * 4000 + b"}",
-    "surrogate": b'{"topic": "orders", "x": "a\\\\\\ud800b"}',
-    "surrogate-inside": b'{"topic": "orders", "x": {"y": ["\\ud800"]}}',
-    "surrogate-topic": b'{"topic": "\\ud800"}',
+    "pair": b'{"topic": "orders", "x": "\\ud83d\\ude00"}',
     "zero-character": b'{"topic": "\\u0000"}',
     "twice": b'{"topic": "first", "topic": "orders"}',
-    "utf-16": '{"topic": "orders"}'.encode("utf-16"),
     "byte-order-mark": b'\xef\xbb\xbf{"topic": "orders"}',
-    "negative-format": b'{"topic": "orders", "v": -1}',
     "true-format": b'{"topic": "orders", "v": true}',
-    "nested": b'{"topic": "orders", "x": ' + b"[" * 200 + b"]" * 200 + b"}",
+    "nested": b'{"topic": "orders", "x": ' + b"[" * 99 + b"]" * 99 + b"}",
 }
 
 
@@ -188,20 +193,14 @@ def test_strange_records_are_written_again(body: bytes) -> None:
     again = TopicRecord.decode(written, KEY)
     assert again == TopicRecord.decode(again.encode(), KEY)
     assert again.name == record.name
-    if not {"nan", "infinity", "overflow"} & {name for name, strange in STRANGE.items() if strange == body}:
-        assert again.model_extra == record.model_extra
+    assert again.model_extra == record.model_extra
 
 
-@pytest.mark.parametrize(
-    "field",
-    [b"[" * 300 + b"]" * 300, b"[" * 900 + b"]" * 900, b'{"\\udfff": 1}'],
-    ids=["deep", "deeper", "surrogate-name"],
-)
-def test_what_cannot_be_written_again_is_not_dropped(field: bytes) -> None:
-    """An unknown field that cannot be written again is an error, as dropping it would be a loss."""
-    record = TopicRecord.decode(b'{"topic": "orders", "x": ' + field + b"}", KEY)
-    with pytest.raises(CompatibilityError, match="This topic cannot be written again"):
-        record.stamped("n").encode()
+def test_half_a_surrogate_pair_of_a_users_text_makes_no_garbage() -> None:
+    """A reason may be an exception's text with a path that is not UTF-8: the record is read again."""
+    reason = DeadReason(reason="lost \udcff", error="\ud800")
+    found = DeadReason.decode(reason.encode(), "t/dead-letter/x.reason.json")
+    assert (found.reason, found.error) == ("lost ?", "?")
 
 
 @given(st.binary(max_size=200))

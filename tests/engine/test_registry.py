@@ -262,7 +262,7 @@ async def test_no_one_has_such_a_name(store: ScriptedStore, name: str) -> None:
         assert await store.keys() == []
 
 
-@pytest.mark.parametrize("name", ["x", "x" * 256, "dag/task.1", "日本 ümläut", "\x00\n", " x "])
+@pytest.mark.parametrize("name", ["x", "x" * 256, "dag/task.1", "日本 ümläut", " x "])
 async def test_any_text_is_a_name(store: ScriptedStore, name: str) -> None:
     """Names need not be fit for keys."""
     async with PawnQueue.open(store=store) as queue:

@@ -93,7 +93,9 @@ async def test_a_claim_that_is_not_settled_stands_in_the_way(
     world: World, ann: Process, state: Literal["open", "expired"]
 ) -> None:
     """A record with an unsettled member is read, and named; another process may be about to settle it."""
-    record = ClaimRecord(claim_id="run", state=state, until=world.clock.server() + 60, members={"u": Member(name="n")})
+    uuid = world.clock.uuid()
+    members = {uuid: Member(name=f"20260101T000000_000000-{uuid}.json")}
+    record = ClaimRecord(claim_id="run", state=state, until=world.clock.server() + 60, members=members)
     world.bucket.plant(layout.claim(TOPIC, record.stem), record.encode())
     with pytest.raises(TopicNotEmptyError, match=r"holds 1 claim that is not settled \(run\.0\)\. "):
         await ann.queue.delete_topic(TOPIC)

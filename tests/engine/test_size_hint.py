@@ -35,15 +35,20 @@ def test_a_leases_size_tells_state_and_magnitude(body: bytes, state: str, ttl: f
 @given(st.sampled_from(["open", "expired", "closed"]), ttls, st.text(max_size=50), st.integers(0, 30))
 def test_a_records_size_tells_state_and_magnitude(state: str, ttl: float, owner: str, members: int) -> None:
     """The same holds for claim records, whatever else is in them."""
+    uuids = [f"00000000-0000-4000-8000-{number:012}" for number in range(members)]
     record = ClaimRecord(
-        claim_id="a", state=state, ttl=ttl, owner=owner, members={str(n): {"name": "x"} for n in range(members)}
+        claim_id="a",
+        state=state,
+        ttl=max(ttl, 0.0),
+        owner=owner,
+        members={uuid: {"name": f"20260101T000000_000000-{uuid}.json"} for uuid in uuids},
     )
     body = record.encode()
     hint = size_hint.hint_of_record(len(body), datetime.fromtimestamp(NOW, UTC))
     assert hint is not None
     assert hint.state == state
     assert hint.earliest <= NOW + ttl <= hint.latest
-    assert ClaimRecord.decode(body, "k") == record
+    assert ClaimRecord.decode(body, "t/claims/a.0.json") == record
 
 
 @given(bodies, st.integers(0, 2), st.floats(-10, YEARS))

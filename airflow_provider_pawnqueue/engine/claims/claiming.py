@@ -9,6 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.bounds import MOST_COUNT
 from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import effects, records, settling
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
@@ -264,7 +265,7 @@ class Attempt:
             member = Member(
                 name=candidate.name,
                 size=candidate.size,
-                deliveries=told.deliveries + 1,
+                deliveries=min(told.deliveries + 1, MOST_COUNT),
                 reason=told.reason,
                 error=told.error,
             )

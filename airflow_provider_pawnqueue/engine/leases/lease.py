@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.bounds import LATEST_TIME
 from airflow_provider_pawnqueue.engine.clock import instant, iso
 from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import Lease, UnreadableRecordError
@@ -99,7 +100,7 @@ def understood(found: StoredObject, key: str, ttl: float) -> FoundLease:
                     "state": "held",
                     "claim": "",
                     "deliveries": max(lease.deliveries, 1),
-                    "until": expires.timestamp() if expires else written + ttl,
+                    "until": min(max(expires.timestamp(), 0.0), LATEST_TIME) if expires else written + ttl,
                 }
             )
     return FoundLease(lease, found.info.version)

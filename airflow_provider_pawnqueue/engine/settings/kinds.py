@@ -21,6 +21,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from airflow_provider_pawnqueue.engine.bounds import MOST_PAYLOAD_DEPTH
+
 _LONGEST_SHOWN: Final = 40
 _LARGEST_SHOWN: Final = 10**18
 _LONGEST_PREFIX: Final = 512  # of the 1,024 bytes of a key
@@ -121,7 +123,7 @@ Milliseconds = Annotated[_Int, number("a whole number of milliseconds", 0, 3_600
 Count = Annotated[_Int, number("a whole number", 1, 1_000_000)]
 Repeats = Annotated[_Int, number("a whole number", 0, 1000)]
 Bytes = Annotated[_Int, number("a whole number of bytes", 1, 5 * 1024**3, ", the most that one PUT carries")]
-Depth = Annotated[_Int, number("a whole number", 1, 500)]  # Python's own JSON encoder gives up at about twice that
+Depth = Annotated[_Int, number("a whole number", 1, MOST_PAYLOAD_DEPTH)]
 Switch = Annotated[
     bool,
     BeforeValidator(lambda value: _WORDS.get(str(value).lower())),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_pawnqueue.engine import CompatibilityError, MemoryStore
+from airflow_provider_pawnqueue.engine.bounds import LATEST_TIME
 from airflow_provider_pawnqueue.engine.clock import SystemClock
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
@@ -21,6 +22,7 @@ from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
 
 NOW = 1_767_225_600.0
 UUID = "11111111-2222-4333-8444-555555555555"
+KEY = f"t/leases/{UUID}.lease"
 NAME = f"20260101T000000_000000-{UUID}.json"
 WRITTEN = datetime.fromtimestamp(NOW, UTC)
 MADE = {
@@ -32,14 +34,14 @@ MADE = {
 
 def stored(body: bytes) -> StoredObject:
     """An object with this body, written now."""
-    return StoredObject(ObjectInfo("t/leases/x.lease", len(body), '"1"', WRITTEN), body)
+    return StoredObject(ObjectInfo(KEY, len(body), '"1"', WRITTEN), body)
 
 
 @pytest.mark.parametrize("state", MADE)
 def test_a_lease_is_read_as_it_was_made(state: str) -> None:
     """What is written is what is read, with its state, its time, its message and its claim."""
     made = MADE[state]
-    found = leases.understood(stored(made.stamped("n").encode()), "k", 99)
+    found = leases.understood(stored(made.stamped("n").encode()), KEY, 99)
     assert found.lease == made.stamped("n")
     assert found.version == '"1"'
     assert (found.lease.state, found.lease.until, found.lease.key) == (state, NOW + 30, NAME)
@@ -89,13 +91,14 @@ async def test_no_lease_is_none() -> None:
         ("soon", NOW + 99),
         ("", NOW + 99),
         ("2026-01-01T00:01:00", NOW + 60),
-        ("0001-01-01T00:00:00", -62_135_596_800),
+        ("0001-01-01T00:00:00", 0),
+        ("9999-12-31T23:59:59", LATEST_TIME),
     ],
 )
 def test_pawn_queues_own_lease_is_held_until_it_expires(text: str, until: float) -> None:
     """Its time is its expires_at; where that is none, a usual time since it was written. Nobody has a record of it."""
     body = {"consumer_id": "c", "message_id": "m", "claimed_at": "x", "expires_at": text, "nonce": "n", "claim": "a.0"}
-    lease = leases.understood(stored(json.dumps(body).encode()), "k", 99).lease
+    lease = leases.understood(stored(json.dumps(body).encode()), KEY, 99).lease
     assert (lease.state, lease.claim, lease.deliveries) == ("held", "", 1)
     assert lease.until == pytest.approx(until, abs=1e-3)
 
@@ -103,7 +106,7 @@ def test_pawn_queues_own_lease_is_held_until_it_expires(text: str, until: float)
 def test_a_newer_lease_is_refused_by_name() -> None:
     """Nobody guesses at a format that does not exist yet."""
     with pytest.raises(CompatibilityError, match="format 99"):
-        leases.understood(stored(b'{"v": 99}'), "k", 99)
+        leases.understood(stored(b'{"v": 99}'), KEY, 99)
 
 
 @pytest.mark.parametrize(("state", "waits"), [("held", 2.0), ("moving", 2.0), ("released", 0.0)])
@@ -134,7 +137,7 @@ names = st.sampled_from(sorted(Lease.model_fields))
 def test_any_body_is_a_lease_with_a_time(body: bytes) -> None:
     """Whatever is in it, a lease has a state and a time that will be over, or a newer format that is named."""
     try:
-        lease = leases.understood(stored(body), "k", 99).lease
+        lease = leases.understood(stored(body), KEY, 99).lease
     except CompatibilityError:
         return
     assert lease.state in ("held", "released", "moving")

@@ -1,0 +1,120 @@
+"""The bounds of what is read from the bucket (§1): numbers, times, names, nesting. What exceeds them is garbage."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Annotated, Any, Final, TypeAlias
+
+from pydantic import Field, StringConstraints
+
+#: Spark's integers end here.
+MOST_COUNT: Final = 2**31 - 1
+#: The beginning of the year 9999. Python has dates for a whole year after it, for code that adds to a time.
+LATEST_TIME: Final = 253_370_764_800.0
+LONGEST_DURATION: Final = 315_360_000.0  # ten years, in seconds
+MOST_OBJECT_BYTES: Final = 5 * 1024**4
+MOST_WRITE_BYTES: Final = 2**62
+#: Every process reads payloads that are nested this deeply, as the setting of a publisher's process may allow it.
+#: Python's JSON encoder gives up at about twice that.
+MOST_PAYLOAD_DEPTH: Final = 500
+#: Fields of records that this version does not know have to be written again, and pydantic gives up at about 250.
+MOST_RECORD_DEPTH: Final = 100
+LONGEST_NAME_BYTES: Final = 255
+#: The longest name of a producer or a consumer, in characters.
+LONGEST_REGISTERED_NAME: Final = 256
+
+#: The name of a message's object: printable ASCII without a slash, so that no store changes it.
+MESSAGE_NAME: Final = re.compile(rf"[ -.0-~]{{1,{LONGEST_NAME_BYTES}}}")
+_UUID: Final = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+Count: TypeAlias = Annotated[int, Field(ge=0, le=MOST_COUNT)]
+ByteCount: TypeAlias = Annotated[int, Field(ge=0, le=MOST_OBJECT_BYTES)]
+Time: TypeAlias = Annotated[float, Field(ge=0, le=LATEST_TIME)]
+Duration: TypeAlias = Annotated[float, Field(ge=0, le=LONGEST_DURATION)]
+#: A text that becomes the last part of a message's key. A slash in it would lead to another folder, or out of the
+#: topic, with the rights of whoever reads the record.
+MessageName: TypeAlias = Annotated[str, StringConstraints(pattern=rf"^{MESSAGE_NAME.pattern}$")]
+UuidText: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{_UUID}$")]
+#: What a producer or a consumer says of itself: without control characters.
+PlainText: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", min_length=1, max_length=LONGEST_REGISTERED_NAME)
+]
+
+
+_PLAIN: Final = re.compile(rf"[^\x00-\x1f\x7f\ud800-\udfff]{{1,{LONGEST_REGISTERED_NAME}}}")
+
+
+def is_plain(text: str) -> bool:
+    """Say whether it can be the name of a producer or a consumer."""
+    return _PLAIN.fullmatch(text) is not None
+
+
+class NotJsonError(ValueError):
+    """A body that is not JSON as the queue stores it. The sentence never quotes the body."""
+
+
+def _refuse_constant(_name: str) -> float:
+    raise NotJsonError("it has a NaN or an infinity, which JSON does not have")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise NotJsonError("it has a number that is too large for a float")
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def parse_json(body: bytes, *, most_depth: int) -> Any:  # noqa: ANN401 - any JSON value
+    """Read strict JSON in UTF-8, nested no deeper than this.
+
+    ⚑ §5.6: whatever the body is, the only error is ours. What comes back can be written as UTF-8 and as strict JSON.
+
+    :raises NotJsonError: the body is something else.
+    """
+    try:
+        text = body.decode("utf-8-sig")
+        data = _DECODER.decode(text)
+    except NotJsonError:
+        raise
+    except RecursionError:
+        raise _too_deep(most_depth) from None
+    except ValueError:  # a number of over 4,300 digits, too
+        raise NotJsonError("") from None
+    if text.count("[") + text.count("{") > most_depth and _is_deeper(data, most_depth):
+        raise _too_deep(most_depth)
+    if _SURROGATE.search(text) and not _is_unicode(data):
+        raise NotJsonError("it holds half of a surrogate pair")
+    return data
+
+
+def _too_deep(most_depth: int) -> NotJsonError:
+    return NotJsonError(f"it is nested more than {most_depth} deep")
+
+
+def _is_deeper(data: Any, most_depth: int) -> bool:  # noqa: ANN401 - any JSON value
+    """Say whether objects and lists are nested more deeply than this. A loop, as the nesting is what is in question."""
+    level = [data]
+    for _ in range(most_depth):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _is_unicode(data: Any) -> bool:  # noqa: ANN401 - any JSON value
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
