@@ -169,15 +169,15 @@ class Known:
     async def _read_records(self, stems: Sequence[str]) -> None:
         """Read these records; put aside those that cannot be read. All of those share one patience."""
         began = self._context.clock.elapsed()
-        at_first, later = self._context.patient(cut=True), self._context.patient(BRIEFLY, cut=True)
-        is_slow = False
+        context = self._context.patient(cut=True)
 
         async def read(stem: str) -> FoundRecord | PawnQueueError | None:
-            nonlocal is_slow
+            nonlocal context
             try:
-                return await records.read(later if is_slow else at_first, self._topic, stem)
+                return await records.read(context, self._topic, stem)
             except PawnQueueError as error:
-                is_slow = is_slow or self._context.clock.elapsed() - began >= HASTE
+                left = HASTE - (self._context.clock.elapsed() - began)
+                context = self._context.patient(max(BRIEFLY, left), cut=True)
                 return error
 
         for stem, found in zip(stems, await for_each(read, stems, at_once=self._context.at_once), strict=True):

@@ -56,7 +56,7 @@ async def test_records_that_do_not_answer_share_one_patience(world: World, ann: 
         world.bucket.plant(key, b"{}" + b" " * 500)
     bob.client.inject("lost", "GET", "*/claims/other-*")
     await ann.queue.publish(TOPIC, numbered(2))
-    for most_seconds in (3 * HASTE, HASTE):
+    for most_seconds in (2.3 * HASTE, HASTE):
         began = world.clock.elapsed()
         assert len(await bob.queue.claim(TOPIC, "c", max_messages=1)) == 1
         assert world.clock.elapsed() - began <= most_seconds
