@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Settings
 
 _AWS = "https://{region}.console.aws.amazon.com/s3/buckets/{bucket}?region={region}&prefix={prefix}{topic}/"
+#: What the S3 protocol itself has for every store: the listing of the topic's folder.
+_LISTING = "/{bucket}?list-type=2&prefix={prefix}{topic}/"
 
 
 class TopicLink(BaseOperatorLink):
-    """Opens the topic in the store's own console.
+    """Opens the topic at its store.
 
-    For AWS, where that is is known. For others ``[pawnqueue] topic_link`` says it, with ``{bucket}``, ``{prefix}``,
-    ``{topic}`` and ``{region}`` in it.
+    On AWS in the console; at another endpoint its listing, which the store shows to those who may read it. The option
+    ``[pawnqueue] topic_link`` names a better place, with ``{bucket}``, ``{prefix}``, ``{topic}`` and ``{region}`` in
+    it.
     """
 
     name = "Topic"
@@ -41,8 +44,9 @@ class TopicLink(BaseOperatorLink):
 
 
 def address(settings: Settings, topic: str) -> str:
-    """Return where a topic is shown, or nothing where nobody has said it."""
-    template: str = conf.get("pawnqueue", "topic_link", fallback="") or ("" if settings.s3.endpoint_url else _AWS)
+    """Return where a topic is shown."""
+    endpoint = settings.s3.endpoint_url
+    template: str = conf.get("pawnqueue", "topic_link", fallback="") or (f"{endpoint}{_LISTING}" if endpoint else _AWS)
     s3 = settings.s3
     named = {"bucket": s3.bucket_name, "prefix": s3.key_prefix, "topic": topic, "region": s3.region_name}
     for name, value in named.items():  # and whatever else is in braces stays as it is

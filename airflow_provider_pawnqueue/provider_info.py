@@ -134,7 +134,7 @@ def _options() -> dict[str, Any]:
             "topic_link": {
                 "description": (
                     "Where tasks link to for their topic: the page of the store's console, with {bucket}, {prefix}, "
-                    "{topic} and {region} in it. For AWS it is known."
+                    "{topic} and {region} in it. Without it, AWS's console, or the listing at the endpoint."
                 ),
                 "version_added": "0.1.0",
                 "type": "string",

@@ -86,13 +86,20 @@ def test_links(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
         assert TopicLink().get_link(other, ti_key=ti) == ""
 
 
-def test_nobody_has_said_where(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a store that is not AWS there is no link."""
+def test_the_link_of_another_store_is_its_listing(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every store that speaks S3 has one; what would end a parameter is written out."""
     monkeypatch.setenv(
         "AIRFLOW_CONN_MINIO",
-        json.dumps({"conn_type": "pawnqueue", "host": "http://localhost:9000", "extra": {"bucket_name": "bkt"}}),
+        json.dumps(
+            {
+                "conn_type": "pawnqueue",
+                "host": "http://localhost:9000",
+                "extra": {"bucket_name": "bkt", "key_prefix": "a&b"},
+            }
+        ),
     )
-    assert address(PawnQueueHook("minio").settings, "orders") == ""
+    listing = "http://localhost:9000/bkt?list-type=2&prefix=a%26b/orders/"
+    assert address(PawnQueueHook("minio").settings, "orders") == listing
 
 
 def test_assets() -> None:
