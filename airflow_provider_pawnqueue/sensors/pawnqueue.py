@@ -57,6 +57,7 @@ class PawnQueueSensor(BaseSensorOperator):
     :param consumer: the name under which it claims; without it, ``{dag_id}.{task_id}``.
     :param ttl: for how many seconds the claim lasts unless it is renewed, by a task that works on it or by the janitor;
         without it, what the connection says (``visibility_timeout_seconds``), which is 300 where it says nothing.
+    :param inline: carry messages along in XCom while they are few and small; else tasks read them from the bucket.
     :param deferrable: wait in the triggerer, which needs no worker. Else the sensor polls, by ``mode`` and
         ``poke_interval``.
     :param pawnqueue_conn_id: the connection that says where the queue is.
@@ -83,6 +84,7 @@ class PawnQueueSensor(BaseSensorOperator):
         consumer: str | None = None,
         ttl: float | str | None = None,
         pawnqueue_conn_id: str = DEFAULT_CONN_ID,
+        inline: bool = True,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poke_interval: float | timedelta = 5.0,
         **kwargs: Any,
@@ -103,6 +105,7 @@ class PawnQueueSensor(BaseSensorOperator):
         self.consumer = consumer
         self.ttl = ttl
         self.pawnqueue_conn_id = pawnqueue_conn_id
+        self.inline = inline
         self.deferrable = deferrable
         self._wishes: list[Wish] = []
 
@@ -253,7 +256,7 @@ class PawnQueueSensor(BaseSensorOperator):
 
     def _with_messages(self, hook: PawnQueueHook, claim: dict[str, Any]) -> dict[str, Any] | None:
         """Find the claim as it stands now, renewed, and leave it to the next task; None: nothing of it is left."""
-        small = claim["bytes"] <= references.LARGEST_INLINE
+        small = self.inline and claim["bytes"] <= references.LARGEST_INLINE
         with hook.working_on(claim, ttl=self._ttl, payloads=small) as held:
             if not held:
                 return None

@@ -102,6 +102,14 @@ async def test_large_messages_stay_in_the_bucket(queue: SyncPawnQueue) -> None:
     assert len(json.dumps(claim)) < 600
 
 
+def test_messages_may_be_kept_out_of_xcom(queue: SyncPawnQueue) -> None:
+    """However small they are: XCom is Airflow's database, which more people may read than the bucket."""
+    queue.publish(TOPIC, [{"n": 1}])
+    claim = sensor(inline=False).execute(context_of(FakeTask("claim")))
+    assert "messages" not in claim
+    assert [message.payload for message in queue.attach(plain(claim))] == [{"n": 1}]
+
+
 async def test_it_renews(queue: SyncPawnQueue) -> None:
     """Hours may pass between the event and its task: what is left of the time is of no matter then."""
     one, context = sensor(ttl=60), context_of(FakeTask("claim"))
