@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary
 
@@ -41,6 +43,18 @@ LONGEST_PAUSE: Final = 30.0
 NOBODY_WAITS: Final = "nobody waits for it any more"
 
 
+class UnforeseenError(PawnQueueError):
+    """A look at a topic has failed in a way that the queue does not know. Another try may go better."""
+
+
+def described(error: BaseException) -> str:
+    """Name an unforeseen error by its type and place: its own text may quote a payload, which no log may have."""
+    place = "an unknown place"
+    for frame in traceback.extract_tb(error.__traceback__):
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"an error that the queue does not know: {type(error).__name__} at {place}"
+
+
 @dataclass(eq=False, slots=True)
 class Waiter:
     """Somebody who waits for a claim: ``given`` becomes its reference, as XCom carries it; None: it goes without."""
@@ -64,6 +78,11 @@ class Waiter:
         ):  # asked for: one that nobody takes is no error of anybody's
             return False
         return bool(given.result()) and not self.was_known
+
+    def fail(self, error: PawnQueueError) -> None:
+        """Give it an error, if nothing was given yet."""
+        if not self.given.done():
+            self.given.set_exception(error)
 
     def take(self) -> dict[str, Any] | None:
         """Take what was given; its errors are raised."""
@@ -161,9 +180,8 @@ class Poll:
             except PawnQueueError as error:
                 self._fail(error)
                 continue
-            except Exception as error:
-                logger.exception("The poll of topic %s failed.", self._topic)
-                self._fail(PawnQueueError(f"The poll of topic {self._topic!r} failed: {error!r}.", topic=self._topic))
+            except Exception as error:  # noqa: BLE001 - a defect of ours; those who wait have retries
+                self._fail(self._unforeseen(error, "Looking for messages"))
                 continue
             if not found:
                 await self._janitor.look()
@@ -253,9 +271,15 @@ class Poll:
             waiter.is_known = True  # it may have been claimed
             raise
         except PawnQueueError as error:
-            if not waiter.given.done():
-                waiter.given.set_exception(error)
+            waiter.fail(error)
+        except Exception as error:  # noqa: BLE001 - a defect of ours, or of one message: it concerns nobody else
+            waiter.fail(self._unforeseen(error, f"Claiming for task {waiter.wish.owner}"))
         return "not now"
+
+    def _unforeseen(self, error: Exception, what: str) -> UnforeseenError:
+        found = UnforeseenError(f"{what} in topic {self._topic!r} has met {described(error)}.", topic=self._topic)
+        logger.error("%s", found)
+        return found
 
     async def _hand(self, waiter: Waiter, claim: Claim) -> int:
         count = len(claim)
@@ -277,8 +301,7 @@ class Poll:
     def _fail(self, error: PawnQueueError) -> None:
         """Tell all who wait what only a person can mend."""
         for waiter in self._waiters:
-            if not waiter.given.done():
-                waiter.given.set_exception(error)
+            waiter.fail(error)
         self._waiters = []
         for bell in self._bells:
             bell.heard.put_nowait(error)

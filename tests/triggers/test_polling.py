@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ from airflow_provider_pawnqueue.engine import (
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.triggers import polling
-from airflow_provider_pawnqueue.triggers.polling import Poll, poll_of
+from airflow_provider_pawnqueue.triggers.polling import Poll, UnforeseenError, poll_of
+from airflow_provider_pawnqueue.triggers.waiting import failure
 from tests.engine.virtual import TOPIC, numbered
 from tests.triggers.virtual import LoopWorld, virtual, waited, wish
 
@@ -324,6 +326,67 @@ async def test_a_wrong_argument_fails_its_own_task_alone(world: LoopWorld) -> No
     with pytest.raises(InvalidArgumentError, match="ttl"):
         await wrong
     assert (await asyncio.wait_for(right, 2))["count"] == 3
+
+
+SECRET = "payload with a password"
+
+
+def test_an_unforeseen_error_fails_its_own_task_alone(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """Those behind it are served; neither the log nor the event has what the error quotes."""
+
+    async def claimed(queue: Any, asked: Any, **more: Any) -> Any:
+        if "wrong" in asked.owner:
+            raise ValueError(SECRET)
+        return await claim(queue, asked, **more)
+
+    claim = claiming.claimed
+    monkeypatch.setattr(claiming, "claimed", claimed)
+
+    @virtual
+    async def played(world: LoopWorld) -> None:
+        ann, bob = await world.process(), await world.process()
+        await bob.queue.publish(TOPIC, numbered(3))
+        poll = poll_of(ann.queue, TOPIC)
+        wrong = asyncio.create_task(waited(poll, wish("wrong")))
+        right = asyncio.create_task(waited(poll, wish("right")))
+        with pytest.raises(UnforeseenError, match=r"ValueError at test_polling\.py:\d+") as told:
+            await wrong
+        assert failure(told.value) == {"error": str(told.value), "transient": True}
+        assert (await asyncio.wait_for(right, 2))["count"] == 3
+        assert SECRET not in caplog.text + str(told.value)
+        assert "ValueError at" in caplog.text
+
+    played()
+
+
+def test_an_unforeseen_error_of_a_look(caplog: Any) -> None:
+    """All who wait are tried again, by a sentence that quotes nothing."""
+
+    @virtual
+    async def played(world: LoopWorld) -> None:
+        ann = await world.process()
+        tasks = waiting(ann, 2)
+        ann.queue.known_claims = lambda *_: 1 / 0  # type: ignore[method-assign]
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(error, UnforeseenError)
+            assert "ZeroDivisionError at test_polling.py" in str(error)
+        assert "Traceback" not in caplog.text
+
+    played()
+
+
+@virtual
+async def test_a_message_that_no_encoder_takes_strands_nobody(world: LoopWorld) -> None:
+    """A lone surrogate or deep nesting in one message: its neighbours are claimed."""
+    ann, bob = await world.process(), await world.process()
+    [one, two, _] = await bob.queue.publish(TOPIC, numbered(3))
+    for key, (_, body) in world.bucket.snapshot().items():
+        for message, payload in ((one, '{"text":"\\ud800"}'), (two, '{"in":' * 600 + "1" + "}" * 600)):
+            if message in key and "/messages/" in key:
+                envelope = json.loads(body) | {"payload": "HERE"}
+                world.bucket.plant(key, json.dumps(envelope).replace('"HERE"', payload).encode())
+    [claim] = await asyncio.wait_for(asyncio.gather(*waiting(ann, 1)), 5)
+    assert claim["count"] >= 1
 
 
 @virtual
