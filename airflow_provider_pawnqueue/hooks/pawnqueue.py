@@ -24,9 +24,9 @@ from airflow_provider_pawnqueue.hooks import connection, diagnosis, references, 
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.patience import patiently
-from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
+from airflow_provider_pawnqueue.hooks.sessions import SESSIONS, final_if_lost
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError, let_stop
-from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION
+from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION, is_its_own_supervisor
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
@@ -137,13 +137,19 @@ class PawnQueueHook(BaseHook):
     async def client(self) -> SyncPawnQueue:
         """Return the open queue of this process. Opening one blocks no loop, and neither does AWS's token service."""
         if self._address is None:
-            try:
-                found = await get_async_connection(self.pawnqueue_conn_id, self)
-            except AirflowNotFoundException:
-                raise AirflowNotFoundException(connection.missing(self.pawnqueue_conn_id)) from None
-            self._address = await asyncio.to_thread(self._read, found)
+            self._address = await self._address_awaited()
         found_queue = CLIENTS.found(self._address)
         return found_queue if found_queue is not None else await asyncio.to_thread(self._opened, self._address)
+
+    async def _address_awaited(self) -> Address:
+        """Read the connection without blocking the caller's loop."""
+        try:
+            # dag.test() runs triggers in the task's process, where Airflow asks its database synchronously alone.
+            lookup = asyncio.to_thread(self.get_connection, self.pawnqueue_conn_id) if is_its_own_supervisor() else None
+            found = await (lookup or get_async_connection(self.pawnqueue_conn_id, self))
+        except AirflowNotFoundException:
+            raise AirflowNotFoundException(connection.missing(self.pawnqueue_conn_id)) from None
+        return await asyncio.to_thread(self._read, found)
 
     def test_connection(self) -> tuple[bool, str]:
         """Say whether the queue can be used, and what its store can do: what the button in Airflow's form calls."""
@@ -182,7 +188,8 @@ class PawnQueueHook(BaseHook):
         reference = references.from_xcom(claim, self.settings, "messages")
         inline = references.inline_messages(claim)
         if not _is_watched_task() or shared:
-            return queue.messages(reference)
+            with final_if_lost():
+                return queue.messages(reference)
         held = SESSIONS.begin(queue, reference, payloads=inline is None).claim  # which nobody ends but the process
         if held.has_payloads:
             return [message for message in held if message.id not in held.decided]

@@ -11,9 +11,12 @@ import logging
 import os
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError
 from airflow_provider_pawnqueue.hooks.patience import patiently
@@ -32,6 +35,29 @@ INTERVAL: Final = 8.0
 #: For so long a task waits for the claim's former session, which in the worst case lives on with its process.
 PATIENCE: Final = 600.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0
+
+
+class ClaimEndedError(LeaseLostError, AirflowFailException):
+    """The claim that this task was given has ended, so the task fails without another try.
+
+    Each try of the task is given the same reference, and a claim that has ended never comes back. The messages come
+    again, in another claim.
+
+    :when: a task reads, works on, or settles a claim by what the sensor returned.
+    :done: nothing.
+    :remedy: clear the task that claims: it claims anew. A longer ``ttl``, or a janitor DAG, keeps claims for longer.
+    """
+
+
+@contextmanager
+def final_if_lost() -> Iterator[None]:
+    """Raise the loss of a claim, met before the work on it begins, such that Airflow does not try again."""
+    try:
+        yield
+    except LeaseLostError as lost:
+        raise ClaimEndedError(
+            str(lost), topic=lost.topic, message=lost.message, operation=lost.operation, cause=lost
+        ) from lost
 
 
 class Session:
@@ -106,14 +132,15 @@ class Sessions:
     ) -> Session:
         """Work on a claim from now on, as this process does already or anew; wait for the session of another process.
 
-        :raises LeaseLostError: it has ended, or was taken over.
+        :raises ClaimEndedError: it has ended, or was taken over.
         :raises ClaimBusyError: another process works on it, and goes on.
         """
         self._refuse_to_children(reference)
         with self._turn(queue, reference):
             session = self.held(queue, reference)
             if session is None:
-                claim = _alive(attached(queue, reference, ttl=ttl, payloads=payloads))
+                with final_if_lost():
+                    claim = _alive(attached(queue, reference, ttl=ttl, payloads=payloads))
                 session = Session(queue, claim, ttl=ttl)
                 self._held[_key(queue, reference)] = session
                 logger.info("Working on claim %s of topic %s: %d messages.", claim.stem, claim.topic, len(claim))

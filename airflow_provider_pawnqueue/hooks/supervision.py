@@ -81,7 +81,7 @@ class Supervision:
         self._begin()
 
     def _watch(self, holder: Holder | None) -> None:
-        if _is_its_own_supervisor():
+        if is_its_own_supervisor():
             return
         with self._lock:
             if holder is None:
@@ -132,7 +132,7 @@ def _is_gone(parent: int) -> bool:
     return False
 
 
-def _is_its_own_supervisor() -> bool:
+def is_its_own_supervisor() -> bool:
     """Return whether a task runs in the process that supervises it (``dag.test()``): its parent means nothing."""
     return "InProcess" in type(_comms()).__name__
 

@@ -158,7 +158,7 @@ class PawnQueueSensor(BaseSensorOperator):
                 )
                 if count:
                     self.log.info("Gave back %d messages of topic %s.", count, wish.topic)
-            except PawnQueueError as error:
+            except Exception as error:  # noqa: BLE001 - at the end of a process, Python itself refuses threads and more
                 self.log.warning("What was claimed is given back when its time is over: %s", error)
 
     # --- what there is ---

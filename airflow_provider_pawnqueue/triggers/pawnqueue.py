@@ -74,10 +74,13 @@ class PawnQueueClaimTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Give back what was claimed, as a user has ended the task. Not at a restart of the triggerer: that goes on."""
-        await _load()
-        from airflow_provider_pawnqueue.triggers import waiting  # noqa: PLC0415 - loaded by now
+        try:
+            await _load()
+            from airflow_provider_pawnqueue.triggers import waiting  # noqa: PLC0415 - loaded by now
 
-        await waiting.release(self)
+            await waiting.release(self)
+        except Exception as error:  # noqa: BLE001 - at the end of a process, Python itself refuses threads and more
+            self.log.warning("What was claimed is given back when its time is over: %s", error)
 
 
 class PawnQueueEventTrigger(BaseEventTrigger):

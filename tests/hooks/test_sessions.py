@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_pawnqueue.engine import (
     ClaimBusyError,
@@ -250,6 +251,21 @@ class TestWorkingOn:
             pass
         with pytest.raises(LeaseLostError, match="has ended unsettled"):
             hook.messages(claim)
+
+    def test_a_lost_claim_fails_a_task_without_another_try(
+        self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, store: MemoryStore, in_a_task: None
+    ) -> None:
+        """Each try is given the same reference: none would find more than this one."""
+        held = other.attach(references.from_xcom(claim, hook.settings, "attach"))
+        other.leave(held)
+        end(store, held)
+        with pytest.raises(AirflowFailException, match="has ended unsettled") as failed:
+            hook.messages(claim)
+        assert isinstance(failed.value, LeaseLostError)
+        with pytest.raises(AirflowFailException, match="it was taken over"):
+            hook.messages(claim, shared=True)
+        with pytest.raises(AirflowFailException, match="has ended unsettled"):
+            hook.ack(claim)
 
     def test_one_of_another_queue_is_refused(self, hook: PawnQueueHook, claim: dict[str, Any]) -> None:
         """Before any request."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,7 @@ from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
 from tests.support.airflow import TOPIC, FakeTask, connected, context_of
 from tests.support.airflow_names import AirflowRescheduleException
 from tests.triggers.test_pawnqueue import event_of
+from tools.kit.airflow.settings import ROOT
 from tools.kit.stores import HookedStore
 
 if TYPE_CHECKING:
@@ -327,6 +331,45 @@ async def test_killed_when_it_goes_on(queue: SyncPawnQueue) -> None:
     one.execute_complete(context, await event_of(told.trigger))
     one.on_kill()
     assert queue.stats(TOPIC).pending == 1
+
+
+def test_killed_without_a_connection(
+    queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever goes wrong is logged, and the task ends: its claim ends with its time."""
+    one = sensor()
+    deferred(one)
+    monkeypatch.delenv("AIRFLOW_CONN_PAWNQUEUE_DEFAULT")
+    one.on_kill()
+    assert "is given back when its time is over: There is no connection" in capsys.readouterr().out
+
+
+AT_EXIT = """
+import atexit
+from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from tests.sensors.test_pawnqueue import TOPIC, FakeTask, context_of
+
+one = PawnQueueSensor(task_id="claim", topic=TOPIC)
+one._wishes = one._wanted(context_of(FakeTask("claim")))
+atexit.register(one.on_kill)
+"""
+
+
+@pytest.mark.slow
+def test_killed_while_python_ends() -> None:
+    """When Python takes no work for threads any more: there is nothing to be seen of it but a line of the log."""
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "AIRFLOW__PAWNQUEUE__INSTALLATION": "here",
+        "AIRFLOW_CONN_PAWNQUEUE_DEFAULT": "pawnqueue://key:secret@127.0.0.1:9/bucket",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], env=environ, cwd=ROOT, text=True, capture_output=True, check=True
+    )
+    said = ended.stdout + ended.stderr
+    assert "is given back when its time is over" in said
+    assert "Traceback" not in said
 
 
 def test_an_unknown_topic_fails_at_once(queue: SyncPawnQueue) -> None:

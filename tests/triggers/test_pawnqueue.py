@@ -153,6 +153,15 @@ async def test_the_user_ended_another_task(queue: SyncPawnQueue) -> None:
     assert queue.stats(TOPIC).in_flight == 1
 
 
+async def test_the_user_ended_it_and_deleted_the_connection(
+    queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever goes wrong is logged: the claim ends with its time."""
+    monkeypatch.delenv("AIRFLOW_CONN_PAWNQUEUE_DEFAULT")
+    await trigger().on_kill()
+    assert "is given back when its time is over: There is no connection" in capsys.readouterr().out
+
+
 async def test_an_unknown_topic_is_an_event(queue: SyncPawnQueue) -> None:
     """With the sentence, and that another try would meet the same."""
     event = await event_of(trigger("nowhere"))

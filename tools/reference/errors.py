@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 from airflow_provider_pawnqueue.engine import errors
+from airflow_provider_pawnqueue.hooks.sessions import ClaimEndedError
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError
 from airflow_provider_pawnqueue.spark.options import PawnQueueSparkError
 from tools.reference.words import cell, code, plain, told
@@ -14,7 +15,8 @@ HEAD = """# Errors
 Every error of the queue: when it comes, whether anything was done, and what to do. Written by `python -m
 tools.reference` from the code.
 
-All but the last three derive from `PawnQueueError`, and are imported from `airflow_provider_pawnqueue.engine`.
+All but the last three derive from `PawnQueueError`. Unless their section says otherwise, they are imported from
+`airflow_provider_pawnqueue.engine`.
 Their text is a sentence that names the topic, the message and the remedy; `.topic`, `.message`, `.operation` and
 `.cause` have the same for programs. They can be pickled, so they come unchanged from an executor or a task. In
 Airflow, what only a person can mend fails the task without another try.
@@ -24,8 +26,8 @@ Airflow, what only a person can mend fails the task without another try.
 def kinds() -> list[type[BaseException]]:
     """Return the errors, in the order of the page."""
     ours = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, errors.PawnQueueError)]
-    return [*(each for each in ours if each is not errors.PawnQueueError), WorkStoppedError, PawnQueueSparkError,
-            errors.OriginalError]  # fmt: skip
+    engine = [each for each in ours if each is not errors.PawnQueueError]
+    return [*engine, ClaimEndedError, WorkStoppedError, PawnQueueSparkError, errors.OriginalError]
 
 
 def page() -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk import Connection
 
 from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from tools.kit.airflow.settings import ROOT
@@ -119,6 +121,31 @@ with DAG("skipping", schedule=None), claimed({topic!r}, group_id="batch") as cla
 """
 
 
+STORED = """
+from airflow.models import Connection
+from airflow.sdk import DAG, task
+from airflow.utils.session import create_session
+from airflow_provider_pawnqueue.decorators import claimed
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+
+with create_session() as session:
+    if not session.query(Connection).filter_by(conn_id="stored").first():
+        session.add(Connection(conn_id="stored", uri={uri!r}))
+
+with DAG("stored", schedule=None):
+    with claimed({topic!r}, group_id="batch", pawnqueue_conn_id="stored", retries=0) as claim:
+        pass
+
+    @task
+    def publish():
+        hook = PawnQueueHook("stored")
+        hook.publish({topic!r}, [dict(n=1)])
+        hook.nack(hook.claim({topic!r}, "c"), requeue=True, delay=3)  # so the sensor has to wait
+
+    publish() >> claim.sensor
+"""
+
+
 def test_a_dag_runs(dag_test: DagTests) -> None:
     """States, XComs and the log of a run are told; it has the connection, the variables and this tree's package."""
     run = dag_test.run(DAG, {"given": 7}, env={"SAID": "so"})
@@ -158,3 +185,17 @@ def test_what_a_dag_skips_is_done(dag_test: DagTests, seaweedfs: S3Server, bucke
         assert run.xcom("batch.settle") == {"acked": 2, "buried": 0, "released": 0}
     assert run.state == "success"
     assert list(run.tasks.values()).count("skipped") == 9
+
+
+def test_a_trigger_finds_a_connection_in_the_database(
+    dag_test: DagTests, seaweedfs: S3Server, bucket: str, connection: dict[str, Any]
+) -> None:
+    """``dag.test()`` runs triggers in its own process, where nothing can be asked asynchronously."""
+    topic = "stored"
+    stored = Connection(conn_id="stored", **{**connection, "extra": json.dumps(connection["extra"])})
+    with SyncPawnQueue.open(s3=seaweedfs.address(bucket)) as queue:
+        queue.create_topic(topic)
+        run = dag_test.run(STORED.format(topic=topic, uri=stored.get_uri()))
+        assert "Waiting in the triggerer" in run.log
+        assert run.xcom("batch.settle")["acked"] == 1
+    assert run.state == "success"
