@@ -330,6 +330,7 @@ class WriteRecord(Record):
     objects: list[StagedObject] = []
     dropped: list[str] = []  # the names of objects that no commit may rely on
     lost: list[Rows] = []  # what was not published, as what was staged of it was gone after the decision
+    unread_since: Time = 0.0  # since then it waits for claim records that cannot be read
 
     def fits(self, key: str) -> bool:
         """See :meth:`Record.fits`."""

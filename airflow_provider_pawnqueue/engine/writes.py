@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from airflow_provider_pawnqueue.engine import layout, staging
+from airflow_provider_pawnqueue.engine import layout, staging, write_traces
 from airflow_provider_pawnqueue.engine.cancellation import in_full
-from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.concurrency import all_of, for_each
 from airflow_provider_pawnqueue.engine.errors import (
@@ -341,11 +340,11 @@ class HeldWrite:
         """
         try:
             return await self._carry_out()
-        except PawnQueueError:
-            await self._give_back()
+        except PawnQueueError as error:
+            await self._give_back(is_unread=isinstance(error, write_traces.UnreadTracesError))
             raise
 
-    async def _give_back(self) -> None:
+    async def _give_back(self, *, is_unread: bool) -> None:
         """Let the next attempt begin at once, as this one has ended.
 
         ⚑ §7: only where no request of it can publish a message any more. Nobody would look for that again.
@@ -353,11 +352,12 @@ class HeldWrite:
         if self._may_land:
             return
         self._ended.add(self._found.record.holder)
-        record = self._found.record.model_copy(update={"until": 0.0, "ttl": 0.0})
         try:
+            since = (self._found.record.unread_since or await self._context.now()) if is_unread else 0.0
+            record = self._found.record.model_copy(update={"until": 0.0, "ttl": 0.0, "unread_since": since})
             await _write(self._context.patient(), self._topic, record, self._found)
         except PawnQueueError as error:
-            logger.debug("Write %s of topic %r waits for its time: %s", record.write_id, self._topic, error)
+            logger.debug("Write %s of topic %r waits for its time: %s", self._found.record.write_id, self._topic, error)
 
     async def _carry_out(self) -> WriteRecord | None:
         record = self._found.record
@@ -466,6 +466,7 @@ class HeldWrite:
             "published": published,
             "begun": max(before.begun, min(published + CHUNK, before.count)),
             "lost": _together(before.lost, [each.place - before.place for each in lost]),
+            "unread_since": 0.0,
         }
         if is_done:
             record = before.model_copy(
@@ -509,16 +510,8 @@ class HeldWrite:
 
     async def _claimed_since(self) -> set[str]:
         """Return which messages claims have had that were changed since the write was decided."""
-        context, topic = self._context, self._topic
-        since = decided_at(context, self._found.record)
-        stems = [
-            layout.claim_stem(*parsed)
-            async for page in context.registers.pages(layout.claims(topic))
-            for info in page
-            if info.last_modified.timestamp() >= since and (parsed := layout.parse_claim(info.key)) is not None
-        ]
-        found = await for_each(lambda stem: records.read(context, topic, stem), stems, at_once=context.at_once)
-        return {uuid for standing in found if standing is not None for uuid in standing.record.members}
+        record = self._found.record
+        return await write_traces.claimed_since(self._context, self._topic, record, decided_at(self._context, record))
 
     async def _withdraw(self, chunk: Sequence[_Placed]) -> None:
         """Remove what was written into a topic that was deleted behind our back."""

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_pawnqueue.engine import (
     StoreError,
     layout,
+    write_traces,
     writes,
 )
 from airflow_provider_pawnqueue.engine.store.port import Unknown
@@ -31,6 +32,8 @@ from tests.engine.written import (
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine import Staged
+    from tests.engine.virtual import Effect
     from tools.kit.stores import Answer, CarryOut, Request
 
 
@@ -155,3 +158,56 @@ async def test_what_is_acked_before_an_answer_is_missed_is_not_sent_again(
     await ann.queue.commit_write(TOPIC, WRITE, parts)
     delivered.update(await consumed(bob, "second"))
     assert delivered == Counter(EVERY)
+
+
+@pytest.mark.parametrize("finisher", ["commit", "sweep"])
+@pytest.mark.parametrize("effect", ["denied", "lost"])
+async def test_a_claim_record_that_cannot_be_read_holds_a_write_up_for_a_while(
+    world: World, ann: Process, bob: Process, finisher: str, effect: Effect
+) -> None:
+    """Then the write is finished without it; only what the record may name, of one chunk, is published twice."""
+    parts = await _cut_behind_the_first_chunk(ann)
+    first = await bob.queue.claim(TOPIC, "c", max_messages=1, claim_id="kept")
+    await bob.queue.ack(first)
+    eve = await world.process()
+    eve.client.inject(effect, "GET", layout.claim(TOPIC, "kept.0"))
+    for _ in range(int(write_traces.MAX_WAIT_FOR_RECORDS_SECONDS // 100)):
+        await world.later(100)
+        if finisher == "sweep":
+            assert any(WRITE in failure for failure in (await eve.queue.sweep(TOPIC)).failures)
+        else:
+            with pytest.raises(StoreError, match=r"cannot be read"):
+                await eve.queue.commit_write(TOPIC, WRITE, parts)
+        assert visible(world) == [1, 2]
+    await world.later(130)
+    await (eve.queue.sweep(TOPIC) if finisher == "sweep" else eve.queue.commit_write(TOPIC, WRITE, parts))
+    assert sorted(visible(world)) == EVERY
+    assert ids(world).count(first.ids[0]) == 1  # the same id, which consumers deduplicate by
+
+
+async def test_a_claim_record_that_can_be_read_again_is_a_trace(world: World, ann: Process, bob: Process) -> None:
+    """A store that fails for a minute makes no duplicate, and the wait begins anew the next time."""
+    await _cut_behind_the_first_chunk(ann)
+    await bob.queue.ack(await bob.queue.claim(TOPIC, "c", max_messages=1, claim_id="kept"))
+    eve = await world.process()
+    eve.client.inject("denied", "GET", layout.claim(TOPIC, "kept.0"))
+    await world.later(100)
+    await eve.queue.sweep(TOPIC)
+    unfinished = record(world)
+    assert unfinished is not None
+    assert unfinished.unread_since > 0
+    eve.client.heal()
+    await eve.queue.sweep(TOPIC)
+    finished = record(world)
+    assert finished is not None
+    assert (finished.state, finished.unread_since) == ("done", 0.0)
+    assert visible(world) == EVERY[1:]
+
+
+async def _cut_behind_the_first_chunk(process: Process) -> list[Staged]:
+    """Commit with a process that dies when its first chunk is sent and not noted."""
+    parts = await staged(process)
+    process.client.inject("dies", "PUT", layout.write(TOPIC, WRITE), passed=1)
+    with pytest.raises(Died):
+        await process.queue.commit_write(TOPIC, WRITE, parts)
+    return parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import layout, removal, staging, writes
+from airflow_provider_pawnqueue.engine import layout, removal, staging, write_traces, writes
 from airflow_provider_pawnqueue.engine.claims import traces
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.janitor import writes as sweeping_writes
@@ -108,6 +108,27 @@ def claims_are_no_trace() -> Patches:
         return set()
 
     return [(HeldWrite, "_claimed_since", claimed_since)]
+
+
+@mutant(
+    "§7 A write waits for claim records that cannot be read",
+    test=f"{_TRACES}::test_a_claim_record_that_can_be_read_again_is_a_trace",
+)
+def unread_claims_are_no_trace() -> Patches:
+    return [(write_traces, "MAX_WAIT_FOR_RECORDS_SECONDS", 0.0)]
+
+
+@mutant(
+    "§7 A write does not wait for ever for claim records that cannot be read",
+    test=f"{_TRACES}::test_a_claim_record_that_cannot_be_read_holds_a_write_up_for_a_while",
+)
+def writes_wait_for_ever() -> Patches:
+    original = HeldWrite._give_back
+
+    async def give_back(self: HeldWrite, **_: Any) -> None:
+        await original(self, is_unread=False)
+
+    return [(HeldWrite, "_give_back", give_back)]
 
 
 @mutant(
