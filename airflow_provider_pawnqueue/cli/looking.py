@@ -82,6 +82,7 @@ def _letter(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "error": letter.error or letter.fault,
         "deliveries": letter.deliveries,
+        "max_deliveries": letter.max_deliveries,
         "consumer": letter.consumer,
         "payload": None if letter.message is None else letter.message.payload,
     }

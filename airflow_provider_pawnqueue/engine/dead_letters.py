@@ -35,11 +35,13 @@ class DeadLetter:
     buried_at: datetime
     """When it became a dead letter."""
     reason: str = ""
-    """Why, in the words of who buried it."""
+    """Why: what its consumer buried it for, or gave it back for the last time before its deliveries ran out."""
     error: str = ""
     """Details, where some were given."""
     deliveries: int = 0
     """How often it had been handed out."""
+    max_deliveries: int | None = None
+    """The topic's limit, if it was buried because it had been delivered that often; None: for its reason alone."""
     consumer: str = ""
     """Who had it last, by name."""
     claim: str = ""
@@ -184,6 +186,7 @@ async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool)
         reason=reason.reason,
         error=reason.error,
         deliveries=reason.deliveries,
+        max_deliveries=reason.max_deliveries,
         consumer=reason.consumer,
         claim=reason.claim,
         given_reason=reason.given_reason,

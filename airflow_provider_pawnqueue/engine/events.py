@@ -364,15 +364,18 @@ class MessageBuried(Event):
     """Why."""
     deliveries: int
     """How often it had been handed out."""
+    max_deliveries: int | None = None
+    """The topic's limit, if that was reached; None: it was buried for its reason alone."""
     claim: str
     """The claim that had it."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""
+        many = "1 delivery" if self.deliveries == 1 else f"{self.deliveries} deliveries"
+        most = "" if self.max_deliveries is None else ", the most that its topic allows"
         return (
-            f"Message {self.message} of topic {self.topic!r} is a dead letter, after "
-            f"{'1 delivery' if self.deliveries == 1 else f'{self.deliveries} deliveries'}: {self.reason[:LONGEST]!r} "
-            f"(claim {self.claim})."
+            f"Message {self.message} of topic {self.topic!r} is a dead letter, after {many}{most}: "
+            f"{self.reason[:LONGEST]!r} (claim {self.claim})."
         )
 
 

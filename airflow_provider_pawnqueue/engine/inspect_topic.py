@@ -47,6 +47,8 @@ class Location:
     """Of a dead letter: why it was buried."""
     error: str = ""
     """Of a dead letter: details, where some were given."""
+    max_deliveries: int | None = None
+    """Of a dead letter: the topic's limit, if it was buried because it had been delivered that often."""
 
 
 async def peek(context: Context, topic: str, most: int) -> list[Message]:
@@ -121,7 +123,14 @@ async def find(context: Context, topic: str, message_id: str) -> Location | None
     except UnreadableRecordError:
         reason = DeadReason(reason="")
     return Location(
-        message_id, "dead", letter, reason.deliveries, reason.consumer, reason=reason.reason, error=reason.error
+        message_id,
+        "dead",
+        letter,
+        reason.deliveries,
+        reason.consumer,
+        reason=reason.reason,
+        error=reason.error,
+        max_deliveries=reason.max_deliveries,
     )
 
 

@@ -217,6 +217,7 @@ class Decision(Part):
     until: Time = 0.0  # released: not to be delivered before
     reason: str = ""  # dead: for the record beside the dead letter; released: for the same, if it comes to that
     error: str = ""
+    max_deliveries: Count | None = None  # dead, as it had been delivered this often: the topic's limit
     unseen: bool = False  # decided by the claim itself: its consumer was never given the message
     returned: bool = False  # given back by closing the queue: its owner has not finished with it
     lost: bool = False  # released by who never had it, in spite of who did: whoever had it then comes too late
@@ -398,6 +399,7 @@ class DeadReason(Record):
     claim: str = ""
     at: str = ""
     name: str = ""  # of the key that it had below messages/
+    max_deliveries: Count | None = None  # the topic's limit, if it was reached: then reason is the last one given
     given_reason: str = ""  # when it was last given back, and the error beside it
     given_error: str = ""
 

@@ -63,6 +63,7 @@ _OF_A_LETTER: Final[Mapping[str, tuple[DataType, Callable[[DeadLetter], Any]]]] 
     "buried_at": (types.TimestampType(), lambda letter: letter.buried_at),
     "reason": (_STRING, lambda letter: _shown(letter.reason)),
     "error": (_STRING, lambda letter: _shown(letter.error)),
+    "max_deliveries": (types.IntegerType(), lambda letter: letter.max_deliveries),
     "fault": (_STRING, lambda letter: _shown(letter.fault)),
 }
 

@@ -144,7 +144,7 @@ DEAD = layout.dead_reason(TOPIC, UNIT)
 def buried(stage: Stage) -> list[str]:
     """Let the message be buried as delivered once, and judge."""
     stage.truth.most = 1
-    stage.world.bucket.plant(DEAD, b'{"reason":"max_deliveries"}')
+    stage.world.bucket.plant(DEAD, b'{"reason":"drawn","max_deliveries":1}')
     return [one.partition(":")[0] for one in judged(stage, 1.0)]
 
 
@@ -184,7 +184,7 @@ def test_a_second_claim_of_one_name_counts_by_itself(stage: Stage) -> None:
     assert process.alive
     assert stage.truth.most is None
     stage.truth.most = 2
-    stage.world.bucket.plant(DEAD, b'{"reason":"max_deliveries"}')
+    stage.world.bucket.plant(DEAD, b'{"reason":"drawn","max_deliveries":1}')
     assert judged(stage, 1.0) == [f"buried though never delivered so often: {UNIT}, 1 times, and not 2"]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims.bodies import OUT_OF_DELIVERIES
 from airflow_provider_pawnqueue.engine.store.port import Done, StoredObject
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC
@@ -199,7 +200,9 @@ class Truth:
                 self._see_record(name.removesuffix(".json"), after)
             case "dead-letter":
                 if after is not None and name.endswith(".reason.json"):
-                    self._buried.setdefault(name.removesuffix(".reason.json"), _json(after.body).get("reason", ""))
+                    told = _json(after.body)
+                    why = OUT_OF_DELIVERIES if told.get("max_deliveries") else told.get("reason", "")
+                    self._buried.setdefault(name.removesuffix(".reason.json"), why)
 
     def hear(self, who: str, kind: str, key: str, answer: object) -> None:
         """Note when a consumer hears that its claim has a record: of its PUT, or as it reads it."""
@@ -357,7 +360,7 @@ class Truth:
         for uuid, reason in self._buried.items():
             if reason in self.never.get(uuid, ()):
                 history.broken.append(f"buried though it is valid: {uuid}, {reason}")
-            if reason == "max_deliveries" and self.most is not None:
+            if reason == OUT_OF_DELIVERIES and self.most is not None:
                 listed = {name: one for name, one in self._counted[uuid].items() if not one.unseen}
                 handed = {self._handed_out(uuid, hold) for hold in history.holds if hold.unit == uuid}
                 cut = {name for name, one in listed.items() if one.consumer in dead or self._was_cut(one)}

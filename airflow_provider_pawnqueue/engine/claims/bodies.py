@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.records import Member, TopicRecord
 
+#: The reason of a message that was delivered too often, if no consumer gave one.
+OUT_OF_DELIVERIES = "max_deliveries"
 #: Of a reason or an error: it is kept in the claim record for each message.
 LONGEST_ERROR = 2000
 
@@ -59,8 +61,7 @@ class Bodies:
             else:
                 topic = found_topic[0] if found_topic is not None else topic
                 for uuid in _delivered_too_often(topic, members):
-                    told = _delivered(topic.settings.max_deliveries or 0, members[uuid])
-                    bodies.decisions[uuid] = _dead("max_deliveries", told)
+                    bodies.decisions[uuid] = _out_of_deliveries(topic, members[uuid])
         wanted = [uuid for uuid in members if uuid not in bodies.decisions]
 
         found = await _fetch_all(
@@ -183,12 +184,11 @@ def _late(seconds: float) -> PawnQueueError:
     )
 
 
-def _delivered(most: int, member: Member) -> str:
-    told = f"delivered {most} times without a settlement"
-    if member.reason or member.error:
-        told += f"; given back last with the reason {member.reason!r}"
-        told += f": {member.error}" if member.error else ""
-    return told
+def _out_of_deliveries(topic: TopicRecord, member: Member) -> Decision:
+    """Bury a message for what it was given back for the last time, and beside that for its deliveries."""
+    most = topic.settings.max_deliveries
+    dead = _dead(member.reason or OUT_OF_DELIVERIES, member.error or f"delivered {most} times without a settlement")
+    return dead.model_copy(update={"max_deliveries": most})
 
 
 def _dead(reason: str, error: str) -> Decision:

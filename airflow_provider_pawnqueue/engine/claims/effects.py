@@ -84,6 +84,7 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
         claim=record.stem,
         at=iso(decision.until or record.created_at),
         name=member.name,
+        max_deliveries=decision.max_deliveries,
         given_reason=member.reason,
         given_error=member.error,
     )
@@ -100,7 +101,12 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
     if isinstance(outcome, Done):
         context.events.tell(
             MessageBuried(
-                topic=topic, message=uuid, reason=reason.reason, deliveries=reason.deliveries, claim=record.stem
+                topic=topic,
+                message=uuid,
+                reason=reason.reason,
+                deliveries=reason.deliveries,
+                max_deliveries=reason.max_deliveries,
+                claim=record.stem,
             )
         )
     return outcome.fault if isinstance(outcome, Unknown) else None

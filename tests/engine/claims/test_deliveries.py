@@ -37,8 +37,37 @@ async def test_poison_is_buried_after_so_many_deliveries(world: World, ends: str
     assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
     told = json.loads(world.bucket.body(layout.dead_reason(TOPIC, uuid)))
     assert told["reason"] == "max_deliveries"
-    assert told["deliveries"] == limit
+    assert told["max_deliveries"] == told["deliveries"] == limit
     assert str(limit) in told["error"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_the_dead_letter_begins_with_the_reason_of_the_last_requeue(world: World, *, crashes: bool) -> None:
+    """That deliveries ran out stands beside it, in a field of its own; a crash in between does not hide the reason."""
+    world.topic(max_deliveries=3)
+    ann = await world.process()
+    await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.requeue(await ann.queue.claim(TOPIC, "c"), reason="no stock", error="E1")
+    await ann.queue.requeue(await ann.queue.claim(TOPIC, "c"), reason="no warehouse", error="E2")
+    last = await ann.queue.claim(TOPIC, "c")
+    await (world.later() if crashes else ann.queue.requeue(last))
+    assert not await ann.queue.claim(TOPIC, "c")
+    [letter] = await ann.queue.dead_letters(TOPIC)
+    assert (letter.reason, letter.error) == ("no warehouse", "E2")
+    assert (letter.max_deliveries, letter.deliveries) == (3, 3)
+    found = await ann.queue.find(TOPIC, letter.id)
+    assert found is not None
+    assert (found.reason, found.max_deliveries) == ("no warehouse", 3)
+
+
+async def test_what_its_consumer_buried_has_no_limit_beside_its_reason(world: World) -> None:
+    """The field says that deliveries ran out, and they did not, even where it was the last one."""
+    world.topic(max_deliveries=1)
+    ann = await world.process()
+    await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.bury(await ann.queue.claim(TOPIC, "c"), reason="no item")
+    [letter] = await ann.queue.dead_letters(TOPIC)
+    assert (letter.reason, letter.deliveries, letter.max_deliveries) == ("no item", 1, None)
 
 
 @pytest.mark.parametrize("ends", ["release", "crash"])
