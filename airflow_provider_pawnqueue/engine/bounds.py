@@ -22,6 +22,8 @@ MOST_PAYLOAD_DEPTH: Final = 500
 #: Fields of records that this version does not know have to be written again, and pydantic gives up at about 250.
 MOST_RECORD_DEPTH: Final = 100
 LONGEST_NAME_BYTES: Final = 255
+#: As long as a key can be: a claim's record keeps the id of a message beside what was decided of it.
+LONGEST_MESSAGE_ID: Final = 1024
 #: The longest name of a producer or a consumer, in characters.
 LONGEST_REGISTERED_NAME: Final = 256
 

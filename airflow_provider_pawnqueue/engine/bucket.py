@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.clock import iso
-from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ConfigError, StoreError
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ConfigError, ObjectTooLargeError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.leases import strategies
 from airflow_provider_pawnqueue.engine.leases.cas import Registers, Step, Strategy
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_SMALL_RECORD_BYTES
 from airflow_provider_pawnqueue.engine.probe import ProbeResult, probe
 from airflow_provider_pawnqueue.engine.records import BucketRecord, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
@@ -69,12 +70,12 @@ async def _first_contact(store: ResilientStore, endpoint: str) -> BucketRecord |
 
 
 async def _read(store: ResilientStore) -> BucketRecord | None:
-    found = await store.get(layout.BUCKET_RECORD)
-    if found is None:
-        return None
     try:
+        found = await store.get(layout.BUCKET_RECORD, MAX_SMALL_RECORD_BYTES)
+        if found is None:
+            return None
         return BucketRecord.decode(found.body, layout.BUCKET_RECORD)
-    except UnreadableRecordError as problem:
+    except (UnreadableRecordError, ObjectTooLargeError) as problem:
         raise CompatibilityError(
             f"{layout.BUCKET_RECORD} was not written by this library ({problem}): use another bucket or s3.key_prefix, "
             "or, if nothing uses this one, delete the object; and see whether it is an S3 server that answers at "

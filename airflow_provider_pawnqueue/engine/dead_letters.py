@@ -12,6 +12,7 @@ from airflow_provider_pawnqueue.engine.claims.bodies import as_message
 from airflow_provider_pawnqueue.engine.clock import instant
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, InvalidArgumentError, StoreError
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool)
     reason, fault = DeadReason(reason=""), ""
     key = layout.dead_reason(topic, letter.id)
     try:
-        found = await context.store.get(key)
+        found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
         if found is None:
             fault = f"{key} is not there"
         else:
@@ -199,7 +200,7 @@ async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool)
 async def _body(context: Context, topic: str, letter: Listed, reason: DeadReason) -> tuple[Message | None, str]:
     key = layout.dead_letter(topic, letter.id)
     try:
-        found = await context.store.get(key)
+        found = await context.store.get(key, max_message_bytes(context.settings.limits))
         if found is None:
             return None, f"{key} is gone: it was redriven or purged meanwhile"
         envelope = Envelope.decode(found.body, key)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.settlement import Settlement
+
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class OriginalError(Exception):
@@ -100,6 +103,33 @@ class StoreError(PawnQueueError):
     def __init__(self, sentence: str | None = None, *, transient: bool = False, **attributes: Any) -> None:
         super().__init__(sentence, **attributes)
         self.transient = transient
+
+
+class ObjectTooLargeError(StoreError):
+    """An object in the bucket is larger than anything that this process reads of its kind, and was not downloaded.
+
+    :when: an object is read that somebody else wrote, or overwrote.
+    :done: nothing: the object is left as it is, and all others are used.
+    :remedy: of a message, raise ``limits.max_payload_bytes`` where it is consumed; remove what nobody should have put
+        there.
+    :param size: how large it is, in bytes.
+    :param version: which version of it that is, as the store tells it.
+    :param last_modified: when that version was written, by the store's clock.
+    """
+
+    def __init__(
+        self,
+        sentence: str | None = None,
+        *,
+        size: int = 0,
+        version: str = "",
+        last_modified: datetime = _NEVER,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(sentence, **attributes)
+        self.size = size
+        self.version = version
+        self.last_modified = last_modified
 
 
 class RetryBudgetExceededError(StoreError):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.bodies import as_message
 from airflow_provider_pawnqueue.engine.concurrency import for_each
-from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ObjectTooLargeError, PawnQueueError
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.message_states import judge
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
 from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -117,10 +118,10 @@ async def find(context: Context, topic: str, message_id: str) -> Location | None
     letter = layout.dead_letter(topic, message_id)
     if await context.store.head(letter) is None:
         return None
-    why = await context.store.get(layout.dead_reason(topic, message_id))
     try:
+        why = await context.store.get(layout.dead_reason(topic, message_id), MAX_SMALL_RECORD_BYTES)
         reason = DeadReason.decode(why.body, why.info.key) if why else DeadReason(reason="")
-    except UnreadableRecordError:
+    except (UnreadableRecordError, ObjectTooLargeError):
         reason = DeadReason(reason="")
     return Location(
         message_id,
@@ -136,7 +137,7 @@ async def find(context: Context, topic: str, message_id: str) -> Location | None
 
 async def _read(context: Context, topic: str, name: str) -> Message | None:
     key = layout.message(topic, name)
-    found = await context.store.get(key)
+    found = await context.store.get(key, max_message_bytes(context.settings.limits))
     if found is None:
         return None
     try:

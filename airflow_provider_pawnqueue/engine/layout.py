@@ -89,6 +89,11 @@ def _last_part(key: str) -> str:
     return key.rpartition("/")[2] if key.count("/") in _SLASHES else ""
 
 
+def folder_name(key: str) -> str:
+    """Return in which folder of its topic an object lies: ``claims``, say; or "" for what lies in none."""
+    return key.split("/", 2)[1] if key.count("/") > 1 else ""
+
+
 @dataclass(frozen=True, slots=True)
 class MessageKey:
     """What the key of a message tells."""

@@ -17,6 +17,7 @@ from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreEr
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.leases import strategies
 from airflow_provider_pawnqueue.engine.leases.cas import Abilities
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_SMALL_RECORD_BYTES
 from airflow_provider_pawnqueue.engine.server_time import version_body
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
@@ -142,7 +143,7 @@ class _Probe:
                 key, written = self._new_key(), 0
                 continue
             version, written = outcome.version, written + 1
-            found = await self._store.get(key)
+            found = await self._store.get(key, MAX_SMALL_RECORD_BYTES)
             if found is None or found.body != body:
                 raise self._inconsistent("a GET right after a PUT does not show what was written")
             if found.info.version != version:
@@ -168,7 +169,7 @@ class _Probe:
         while True:
             outcome = await self._put(key, body, expect)
             if isinstance(outcome, Refused) and outcome.why is Refusal.CONDITION:
-                found = await self._store.get(key)
+                found = await self._store.get(key, MAX_SMALL_RECORD_BYTES)
                 return Done(found.info.version) if found and found.body == body else outcome
             if isinstance(outcome, Done) or (isinstance(outcome, Refused) and outcome.why is Refusal.UNSUPPORTED):
                 return outcome
@@ -179,7 +180,7 @@ class _Probe:
         while True:
             key = self._new_key()
             outcomes, bodies = await race(key, unquoted=unquoted)
-            final = await self._store.get(key)
+            final = await self._store.get(key, MAX_SMALL_RECORD_BYTES)
             verdict = judge(outcomes, bodies, final, silence_is_refusal=backoff.attempts >= PATIENCE)
             if verdict is not None:
                 return verdict

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from airflow_provider_pawnqueue.engine import layout, size_hint
 from airflow_provider_pawnqueue.engine.bounds import (
     LATEST_TIME,
+    LONGEST_MESSAGE_ID,
     MOST_COUNT,
     MOST_PAYLOAD_DEPTH,
     MOST_RECORD_DEPTH,
@@ -178,7 +179,7 @@ class Envelope(Record):
     what: ClassVar[str] = "message"
     most_depth: ClassVar[int] = MOST_PAYLOAD_DEPTH + 1  # the envelope around it
 
-    id: MessageId
+    id: MessageId = Field(max_length=LONGEST_MESSAGE_ID)
     topic: str = ""
     producer_id: str = ""
     created_at: str = ""

@@ -16,6 +16,7 @@ from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_SMALL_RECORD_BYTES
 from airflow_provider_pawnqueue.engine.records import RegistrationRecord, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Unknown
 
@@ -208,7 +209,7 @@ class _Roll:
         found = {key: entry for key, (_, entry) in self._known.items() if entry is not None and key not in unread}
         if unread and not found:
             # ⚑ §5.6: a store that gives nothing at all is an error, not an empty registry.
-            await self._store.get(layout.BUCKET_RECORD)
+            await self._store.get(layout.BUCKET_RECORD, MAX_SMALL_RECORD_BYTES)
         return found
 
     async def all_by(self, name: str) -> list[RegistrationRecord]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.concurrency import for_each
-from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, StoreError
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, ObjectTooLargeError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.object_sizes import STAGED_OBJECT_BYTES, max_staged_bytes
 from airflow_provider_pawnqueue.engine.records import Envelope, StagedObject, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 logger = logger_of("publish")
 
-#: An object is not made larger than this, but by its last message.
-AN_OBJECT: Final = 4 * 1024 * 1024
 #: So much of a nonce is in the names of an attempt's objects.
 _ATTEMPT: Final = 32
 
@@ -84,7 +83,7 @@ def _bodies(before: Staged, messages: Sequence[Checked], producer_id: str) -> It
         )
         lines.append(envelope.encode() + b"\n")
         size += len(lines[-1])
-        if size >= AN_OBJECT:
+        if size >= STAGED_OBJECT_BYTES:
             yield b"".join(lines), len(lines)
             lines, size = [], 0
     if lines:
@@ -112,7 +111,12 @@ async def rows(
             start -= each.count
             continue
         key = layout.staged_object(topic, write_id, each.name)
-        found = await context.store.get(key)
+        try:
+            found = await context.store.get(key, max_staged_bytes(context.settings.limits))
+        except ObjectTooLargeError as error:
+            if error.size == each.size:
+                raise  # a process whose limits are larger has staged it, and can publish it
+            found = None  # somebody else has put it there
         lines: list[bytes] = [] if found is None else found.body.splitlines()
         is_whole = len(lines) == each.count
         for line in range(start, each.count):

@@ -19,6 +19,7 @@ from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
 from airflow_provider_pawnqueue.engine.claims.claiming import ClaimRequest
 from airflow_provider_pawnqueue.engine.claims.renewing import session_time
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_CLAIM_MESSAGES
 from airflow_provider_pawnqueue.engine.records import Decision
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Wanted:
         if max_messages is not None:
             most = checked_count(max_messages, "max_messages", "claim")
         most_bytes = math.inf if max_bytes is None else checked_count(max_bytes, "max_bytes", "claim")
+        most = min(most, MAX_CLAIM_MESSAGES)  # with more, its record could not be read
         times = Holding.checked(settings, topic, "claim", ttl=ttl, session_ttl=session_ttl, wait=wait)
         return cls(holder, behalf, named, most, most_bytes, times)
 

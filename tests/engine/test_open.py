@@ -209,6 +209,7 @@ async def test_a_newer_format_is_refused(version: int) -> None:
         b'{"v":null,"strategy":"conditional_write"}',
         b"[" * 100_000,
         b'{"v":1,"strategy":"conditional_write"',
+        b'{"v":1,"strategy":"conditional_write"}' + b" " * 200_000,
     ],
     ids=lambda record: repr(record[:20]),
 )

@@ -204,6 +204,8 @@ GARBAGE = {
     "_registry/producers/list.json": b"[1]",
     "_registry/producers/half.json": b'{"name": "billing"}',
     "_registry/producers/deep.json": b"[" * 100_000,
+    "_registry/producers/large.json": b" " * 200_000
+    + registered_by_pawn_queue("large", "2019-01-01T00:00:00+00:00")[1],
     "_registry/producers/notes/readme.txt": b"hello",
 }
 

@@ -216,8 +216,9 @@ async def test_an_update_without_a_change_writes_nothing(queue: PawnQueue, store
         b'{"topic": "orders", "settings": {"max_deliveries": -1}}',
         b"[" * 100_000 + b"]" * 100_000,
         b"\xff\xfe\x00",
+        b'{"topic": "orders", "settings": {"max_deliveries": 1}}' + b" " * 200_000,
     ],
-    ids=["empty", "text", "list", "null", "wrong", "wrong-settings", "deep", "bytes"],
+    ids=["empty", "text", "list", "null", "wrong", "wrong-settings", "deep", "bytes", "large"],
 )
 async def test_any_marker_makes_a_topic(queue: PawnQueue, store: ScriptedStore, body: bytes) -> None:
     """Whatever is in a marker, the topic exists, with default settings, and can be changed and deleted."""

@@ -117,7 +117,7 @@ async def test_a_part_goes_on_behind_what_was_staged(world: World, ann: Process)
 
 async def test_an_object_is_not_made_too_large(world: World, ann: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are cut into objects by their bytes, and come together again in order."""
-    monkeypatch.setattr(staging, "AN_OBJECT", 500)
+    monkeypatch.setattr(staging, "STAGED_OBJECT_BYTES", 500)
     part = await ann.queue.stage(TOPIC, WRITE, 0, numbered(20))
     assert len(part.objects) > 5
     assert all(each.size < 1000 for each in part.objects)
@@ -136,7 +136,7 @@ async def test_an_attempt_that_fails_leaves_nothing(
     world: World, ann: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where an object cannot be staged, those beside it are removed again."""
-    monkeypatch.setattr(staging, "AN_OBJECT", 100)
+    monkeypatch.setattr(staging, "STAGED_OBJECT_BYTES", 100)
     ann.client.inject("denied", "PUT", "*.000003.jsonl")
     with pytest.raises(StoreError):
         await ann.queue.stage(TOPIC, WRITE, 0, numbered(10))

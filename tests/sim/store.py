@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Refusal,
     Refused,
     StoredObject,
+    refuse_if_larger,
 )
 from airflow_provider_pawnqueue.engine.store.port import Unknown as UnknownOutcome
 from tests.sim.weather import Fate
@@ -130,15 +132,17 @@ class SimStore:
         self._looks: dict[str, float] = {}  # when a key was last seen by GET or HEAD, at the bucket
         self._listed: dict[str, deque[tuple[str, str, float]]] = {}  # of a folder: behind which key, up to which, when
 
-    async def get(self, key: str) -> StoredObject | None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+    async def get(self, key: str, most: int = sys.maxsize) -> StoredObject | None:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`. Scenarios need not say how much."""
         found: StoredObject | None = _read(await self._send("GET", key, partial(self._bucket.get, key)))
+        if found is not None:
+            refuse_if_larger(found.info, most)
         return found
 
-    async def body(self, key: str, size: int) -> bytes | None:
+    async def body(self, key: str, size: int, most: int) -> bytes | None:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
         del size
-        found = await self.get(key)
+        found = await self.get(key, most)
         return None if found is None else found.body
 
     async def head(self, key: str) -> ObjectInfo | None:

@@ -15,6 +15,7 @@ from airflow_provider_pawnqueue.engine import PawnQueue, layout
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify
+from airflow_provider_pawnqueue.engine.leases.one_object import stored
 from airflow_provider_pawnqueue.engine.records import Envelope, Record
 from airflow_provider_pawnqueue.engine.settings import RetrySettings
 from airflow_provider_pawnqueue.engine.settings.sections import CsprngVerifySettings
@@ -330,7 +331,7 @@ def test_who_trusts_a_slow_put_is_caught() -> None:
 
 async def read_at_once(self: CsprngVerify, key: str) -> StoredObject | None:
     """Read what stands there, whoever may still be about to overwrite it."""
-    return await self._store.get(key)
+    return await stored(self._store, key)
 
 
 def test_who_reads_at_once_is_caught() -> None:

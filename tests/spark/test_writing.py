@@ -17,6 +17,7 @@ from airflow_provider_pawnqueue.engine.settings.environment import variable_of
 from airflow_provider_pawnqueue.spark.datasource import register
 from tests.support.waiting import wait_until
 from tools.kit.spark import SparkJob, submit
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,7 +101,7 @@ class Target:
         """The records of writes."""
 
         async def read(queue: PawnQueue) -> list[WriteRecord]:
-            found = [await queue._context.store.get(key) for key in keys]
+            found = [await queue._context.store.get(key, ALL) for key in keys]
             return [WriteRecord.decode(each.body, "record") for each in found if each is not None]
 
         keys = self.keys("writes")

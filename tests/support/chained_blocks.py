@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.leases.cas import Abilities, Registers, Step, Strategy
+from airflow_provider_pawnqueue.engine.leases.one_object import stored
 from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import Record, nonce_of
 from airflow_provider_pawnqueue.engine.store.port import (
@@ -108,7 +109,7 @@ class ChainedBlocks:
             last = (await self._chain(key)).last
             if last is None:
                 return None
-            found = await self._store.get(last.info.key)
+            found = await stored(self._store, last.info.key)
             if found is not None:
                 return StoredObject(last.as_register, found.body)
             # The chain has grown meanwhile, and its older blocks were cleared, or it is gone.
@@ -193,7 +194,7 @@ class ChainedBlocks:
             if not isinstance(outcome, Done) and outcome != Refused(Refusal.CONFLICT):
                 # It may have landed: who looks knows it by its write id.
                 in_doubt = True
-                found = await self._store.get(block)
+                found = await stored(self._store, block)
                 if found is not None:
                     outcome = Done(found.info.version) if nonce_of(found.body, block) == nonce else _REFUSED
                     if outcome == _REFUSED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -39,6 +40,8 @@ _KINDS: Mapping[Call, Kind] = {
     "copy": "COPY",
     "delete": "DELETE",
 }
+#: How many bytes somebody takes who takes whatever is stored.
+ALL = sys.maxsize
 #: The most keys that S3 lists, or deletes, in one request.
 BULK = 1000
 
@@ -87,14 +90,14 @@ class HookedStore:
         """Answer a request."""
         return await (self.hook(request, carry_out) if self.hook else carry_out())
 
-    async def get(self, key: str) -> StoredObject | None:
-        """See the port."""
-        return await self._ask(Request("get", (key,)), lambda: self.below.get(key))
+    async def get(self, key: str, most: int = ALL) -> StoredObject | None:
+        """See the port. Who looks by hand need not say how much is wanted."""
+        return await self._ask(Request("get", (key,)), lambda: self.below.get(key, most))
 
-    async def body(self, key: str, size: int) -> bytes | None:
+    async def body(self, key: str, size: int, most: int) -> bytes | None:
         """See the port: a GET like others."""
         del size
-        found = await self.get(key)
+        found = await self.get(key, most)
         return None if found is None else found.body
 
     async def head(self, key: str) -> ObjectInfo | None:

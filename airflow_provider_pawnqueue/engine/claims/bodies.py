@@ -13,6 +13,7 @@ from airflow_provider_pawnqueue.engine.claims.claim import Message
 from airflow_provider_pawnqueue.engine.clock import instant
 from airflow_provider_pawnqueue.engine.concurrency import for_each, for_each_in_time
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine.object_sizes import max_message_bytes
 from airflow_provider_pawnqueue.engine.records import Decision, Envelope, UnreadableRecordError
 
 if TYPE_CHECKING:
@@ -97,9 +98,10 @@ async def read_each(context: Context, topic: str, members: Iterable[Member]) -> 
 
     :raises PawnQueueError: one cannot be read by this process, or now.
     """
+    most = max_message_bytes(context.settings.limits)
 
     async def fetch(member: Member) -> Message | Decision:
-        body = await context.store.body(layout.message(topic, member.name), member.size)
+        body = await context.store.body(layout.message(topic, member.name), member.size, most)
         return _understood(body, topic, member)
 
     return await for_each(fetch, members, at_once=context.at_once)
@@ -142,7 +144,9 @@ async def _fetch_all(
 async def _fetch(context: Context, topic: str, member: Member) -> tuple[Message | Decision, int]:
     """Read a message; return it, or what is to be decided of it, and the size of its object."""
     # ⚑ §2: as an object with its date, which may tell that this process's clock stood still before it claims.
-    found = await context.store.get(layout.message(topic, member.name))
+    # ⚑ §5.6: what was overwritten by something larger since it was listed is given back, like what was listed so.
+    most = max_message_bytes(context.settings.limits)
+    found = await context.store.get(layout.message(topic, member.name), most)
     body = None if found is None else found.body
     return _understood(body, topic, member), len(body or b"")
 

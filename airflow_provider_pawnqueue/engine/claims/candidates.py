@@ -19,6 +19,7 @@ from airflow_provider_pawnqueue.engine.concurrency import all_of, first_of
 from airflow_provider_pawnqueue.engine.context import HASTE
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.object_sizes import max_message_bytes
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 logger = logger_of("claims")
 
-#: What an envelope may have around its payload.
-AROUND = 64 * 1024
 #: ⚑ §4.1: what others give back shows in a full look only. There is one at least so often, in seconds, while nothing
 #: is found; where a look takes many requests, so many seconds for each of them, and never less often than the last.
 FULL_LOOK = 10.0
@@ -272,8 +271,9 @@ class Finder:
         """
         if uuid in self.aside:
             return False
-        most = self._context.settings.limits.max_payload_bytes
-        if info.size > most + AROUND:
+        limits = self._context.settings.limits
+        if info.size > max_message_bytes(limits):
+            most = limits.max_payload_bytes
             self.aside.put(uuid, f"its {info.size:,} bytes are more than limits.max_payload_bytes={most:,} allows here")
             return False
         return True

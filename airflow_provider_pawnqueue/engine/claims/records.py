@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, UnreadableRecordError
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_CLAIM_RECORD_BYTES
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
     from airflow_provider_pawnqueue.engine.store.port import Outcome
+
+
+TOLD = TypeVar("TOLD", Member, Decision)
+
+#: What a settled message takes of a record, without the texts: twice what one of our publishers' takes.
+MEMBER_BYTES = 640
+#: A control character, in JSON.
+LONGEST_CHARACTER_BYTES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +50,14 @@ async def read(context: Context, topic: str, stem: str) -> FoundRecord | None:
 
 async def create(context: Context, topic: str, record: ClaimRecord) -> Outcome:
     """⚑ §4: the record of a claim comes to be once, whoever creates it: its claimer, or a taker that fences it."""
-    [outcome] = await context.registers.write([Step(layout.claim(topic, record.stem), await _timed(context, record))])
+    timed = await _timed(context, _fitting(record))
+    [outcome] = await context.registers.write([Step(layout.claim(topic, record.stem), timed)])
     return outcome
 
 
 async def change(context: Context, topic: str, record: ClaimRecord, version: str) -> Outcome:
     """Renew, settle, fence and close are this: one compare-and-set, whatever the size of the batch."""
-    step = Step(layout.claim(topic, record.stem), await _timed(context, record), version)
+    step = Step(layout.claim(topic, record.stem), await _timed(context, _fitting(record)), version)
     [outcome] = await context.registers.write([step])
     return outcome
 
@@ -62,6 +72,28 @@ async def close(context: Context, topic: str, standing: FoundRecord) -> FoundRec
     if isinstance(outcome, Unknown):
         raise outcome.fault
     return FoundRecord(closed, outcome.version) if isinstance(outcome, Done) else None
+
+
+def _fitting(record: ClaimRecord) -> ClaimRecord:
+    """Cut reasons and errors so that nobody finds the record too large to be read, however many messages have some.
+
+    ⚑ §1: nothing is written that is not read. The decisions themselves are never cut.
+    """
+    told: list[Member | Decision] = [*record.members.values(), *record.settled.values()]
+    room = MAX_CLAIM_RECORD_BYTES - MEMBER_BYTES * len(record.members)
+    if sum(len(each.reason) + len(each.error) for each in told) * LONGEST_CHARACTER_BYTES <= room:
+        return record
+    most = max(0, room) // (2 * LONGEST_CHARACTER_BYTES * len(told))
+
+    def cut(each: TOLD) -> TOLD:
+        return each.model_copy(update={"reason": each.reason[:most], "error": each.error[:most]})
+
+    return record.model_copy(
+        update={
+            "members": {uuid: cut(member) for uuid, member in record.members.items()},
+            "settled": {uuid: cut(decision) for uuid, decision in record.settled.items()},
+        }
+    )
 
 
 async def _timed(context: Context, record: ClaimRecord) -> ClaimRecord:

@@ -9,7 +9,7 @@ from airflow_provider_pawnqueue.engine.clock import Clock
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.leases.cas import Abilities, Step, Strategy
-from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach
+from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach, check_size, stored
 from airflow_provider_pawnqueue.engine.records import nonce_of
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
@@ -48,7 +48,7 @@ class ConditionalWrite(OneObjectEach):
 
     async def read(self, key: str) -> StoredObject | None:
         """See :class:`~.cas.Registers`: what is there at all was written for good."""
-        return await self._store.get(key)
+        return await stored(self._store, key)
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
         """See :class:`~.cas.Registers`."""
@@ -68,6 +68,7 @@ class ConditionalWrite(OneObjectEach):
     async def _take(self, step: Step) -> Outcome:
         nonce = self._clock.nonce()
         body = step.record.stamped(nonce).encode()
+        check_size(step.key, body)
         backoff = self._store.backoff()
         in_doubt = False  # an earlier attempt of ours may stand there, or may still land
         while True:
@@ -100,7 +101,7 @@ class ConditionalWrite(OneObjectEach):
     async def _look(self, step: Step, nonce: str) -> Outcome | None:
         """Say what became of our write, or None if it can still be sent again: the expected state is still there."""
         try:
-            found = await self._store.get(step.key)
+            found = await stored(self._store, step.key)
         except StoreError as error:
             if not error.transient:
                 raise

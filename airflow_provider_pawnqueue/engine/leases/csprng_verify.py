@@ -39,7 +39,7 @@ from airflow_provider_pawnqueue.engine.concurrency import all_of, for_each
 from airflow_provider_pawnqueue.engine.errors import ConfigError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.leases.cas import Step, Strategy
-from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach
+from airflow_provider_pawnqueue.engine.leases.one_object import OneObjectEach, check_size, stored
 from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import nonce_of
 from airflow_provider_pawnqueue.engine.server_time import DRIFT
@@ -198,7 +198,7 @@ class CsprngVerify(OneObjectEach):
         """
         before = ""
         for _ in range(LOOKS):
-            found = await self._store.get(key)
+            found = await stored(self._store, key)
             if found is None or found.info.version == before:
                 return found
             if self._learned.age(found.info, self._clock.elapsed()) >= self.shortest:
@@ -243,6 +243,7 @@ class CsprngVerify(OneObjectEach):
         ⚑ §6: each attempt is a write of its own, with a look of its own. It is sent only where the one before it can
         land no more, which is when the shortest verification has passed since that one's look.
         """
+        check_size(write.step.key, write.body)
         backoff = self._store.backoff()
         unanswered: Unknown | None = None
         while True:
@@ -285,7 +286,7 @@ class CsprngVerify(OneObjectEach):
     async def _has_landed(self, write: _Write) -> bool:
         """Look whether a PUT without an answer has landed: then it was answered now."""
         try:
-            found = await self._store.get(write.step.key)
+            found = await stored(self._store, write.step.key)
         except StoreError as error:
             if not error.transient:
                 raise

@@ -5,13 +5,40 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.errors import ObjectTooLargeError, StoreError
 from airflow_provider_pawnqueue.engine.names import Version
+from airflow_provider_pawnqueue.engine.object_sizes import max_register_bytes
 from airflow_provider_pawnqueue.engine.records import Record
 from airflow_provider_pawnqueue.engine.store.port import ObjectInfo, StoredObject
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+
+
+def check_size(key: str, body: bytes) -> None:
+    """Raise if a register's body is larger than what is read of it: to all its readers it would be garbage.
+
+    :raises ObjectTooLargeError: it is.
+    """
+    most = max_register_bytes(key)
+    if len(body) > most:
+        raise ObjectTooLargeError(
+            f"{key} would have {len(body):,} bytes, and at most {most:,} are ever read of such a record, so it was not "
+            "written: claim, or commit, fewer messages at once.",
+            operation="PutObject",
+            size=len(body),
+        )
+
+
+async def stored(store: ResilientStore, key: str) -> StoredObject | None:
+    """Read a register's object. One that is larger than any of ours is shown without its body, which is garbage.
+
+    So its readers judge it as any other garbage under a register's key, and may replace the version that they saw.
+    """
+    try:
+        return await store.get(key, max_register_bytes(key))
+    except ObjectTooLargeError as error:
+        return StoredObject(ObjectInfo(key, error.size, Version(error.version), error.last_modified), b"")
 
 
 class OneObjectEach:
@@ -22,7 +49,7 @@ class OneObjectEach:
 
     async def look(self, key: str) -> StoredObject | None:
         """See :class:`~.cas.Registers`."""
-        return await self._store.get(key)
+        return await stored(self._store, key)
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~.cas.Registers`."""

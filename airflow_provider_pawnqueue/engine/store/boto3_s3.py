@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Refusal,
     Refused,
     StoredObject,
+    refuse_if_larger,
     version_of,
 )
 
@@ -54,20 +56,22 @@ class Boto3S3:
         self._client: S3Client | None = None
         self._pool: ThreadPoolExecutor | None = None
 
-    async def get(self, key: str) -> StoredObject | None:
+    async def get(self, key: str, most: int) -> StoredObject | None:
         """See :class:`~.port.Store`."""
 
         def call(client: S3Client) -> StoredObject:
             answer = client.get_object(Bucket=self._place.bucket, Key=self._prefix + key)
-            body = answer["Body"].read()
-            return StoredObject(ObjectInfo(key, len(body), version_of(answer["ETag"]), answer["LastModified"]), body)
+            info = ObjectInfo(key, answer["ContentLength"], version_of(answer["ETag"]), answer["LastModified"])
+            with closing(answer["Body"]) as stream:
+                refuse_if_larger(info, most)
+                return StoredObject(info, stream.read())  # no more than was announced: anything else is an error
 
         return await self._read(call, "GetObject", key)
 
-    async def body(self, key: str, size: int) -> bytes | None:
+    async def body(self, key: str, size: int, most: int) -> bytes | None:
         """See :class:`~.port.Store`."""
         del size
-        found = await self.get(key)
+        found = await self.get(key, most)
         return None if found is None else found.body
 
     async def head(self, key: str) -> ObjectInfo | None:

@@ -41,13 +41,13 @@ class ForkAwareStore:
         self._fast = fast
         self._make()
 
-    async def get(self, key: str) -> StoredObject | None:
+    async def get(self, key: str, most: int) -> StoredObject | None:
         """See :class:`~.port.Store`."""
-        return await self._here().get(key)
+        return await self._here().get(key, most)
 
-    async def body(self, key: str, size: int) -> bytes | None:
+    async def body(self, key: str, size: int, most: int) -> bytes | None:
         """See :class:`~.port.Store`."""
-        return await self._here().body(key, size)
+        return await self._here().body(key, size, most)
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~.port.Store`."""

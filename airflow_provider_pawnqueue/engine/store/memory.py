@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Refusal,
     Refused,
     StoredObject,
+    refuse_if_larger,
     version_of,
 )
 
@@ -33,15 +35,18 @@ class MemoryStore:
         self._versions = itertools.count(1)
         self._lock = threading.Lock()  # nothing is awaited with it in hand
 
-    async def get(self, key: str) -> StoredObject | None:
-        """See :class:`~.port.Store`."""
+    async def get(self, key: str, most: int = sys.maxsize) -> StoredObject | None:
+        """See :class:`~.port.Store`. Who looks into this store by hand need not say how much is wanted."""
         await _yield()
-        return self._objects.get(key)
+        found = self._objects.get(key)
+        if found is not None:
+            refuse_if_larger(found.info, most)
+        return found
 
-    async def body(self, key: str, size: int) -> bytes | None:
+    async def body(self, key: str, size: int, most: int) -> bytes | None:
         """See :class:`~.port.Store`."""
         del size
-        found = await self.get(key)
+        found = await self.get(key, most)
         return None if found is None else found.body
 
     async def head(self, key: str) -> ObjectInfo | None:

@@ -39,6 +39,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Refused,
     Store,
     StoredObject,
+    refuse_if_larger,
     version_of,
 )
 
@@ -89,25 +90,28 @@ class ObstoreS3:
                 credential_provider=credentials,
             )
 
-    async def get(self, key: str) -> StoredObject | None:
+    async def get(self, key: str, most: int) -> StoredObject | None:
         """See :class:`~.port.Store`."""
         if _INEXPRESSIBLE.search(key):
-            return await self._plain().get(key)
+            return await self._plain().get(key, most)
         try:
+            # The answer's head comes first. Its length bounds what is read, and a body that is not wanted is dropped.
             found = await obstore.get_async(self._store, key)
+            info = _info(found.meta, key)
+            refuse_if_larger(info, most)
             body = bytes(await found.bytes_async())
         except (BaseError, OSError) as problem:
             self._raise_unless_absent(problem, "GetObject", key)
             return None
-        return StoredObject(_info(found.meta, key), body)
+        return StoredObject(info, body)
 
-    async def body(self, key: str, size: int) -> bytes | None:
+    async def body(self, key: str, size: int, most: int) -> bytes | None:
         """See :class:`~.port.Store`.
 
         A range comes in one piece, and a GET in two, each of which is waited for: that is a third of what a GET costs.
         """
         failed = False
-        if self._has_ranges and size > 0 and not _INEXPRESSIBLE.search(key):
+        if self._has_ranges and 0 < size <= most and not _INEXPRESSIBLE.search(key):
             try:
                 # ⚑ A byte more than there should be: what has grown since it was listed is not cut off in silence.
                 found = bytes(await obstore.get_range_async(self._store, key, start=0, length=size + 1))
@@ -118,7 +122,7 @@ class ObstoreS3:
             else:
                 if len(found) == size:
                     return found
-        whole = await self.get(key)  # which tells what is wrong, if it is not the range
+        whole = await self.get(key, most)  # which tells what is wrong, if it is not the range
         self._has_ranges = self._has_ranges and not failed
         return None if whole is None else whole.body
 

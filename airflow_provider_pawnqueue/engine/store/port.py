@@ -23,7 +23,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Protocol, TypeAlias
 
-from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.errors import ObjectTooLargeError, StoreError
 from airflow_provider_pawnqueue.engine.names import Version
 
 
@@ -100,6 +100,22 @@ def version_of(etag: str | None) -> Version:
     return Version(f'"{(etag or "").strip(chr(34))}"')
 
 
+def refuse_if_larger(info: ObjectInfo, most: int) -> None:
+    """Raise, before the body is downloaded, if an object is larger than its reader takes.
+
+    :raises ObjectTooLargeError: it is. The error concerns this object alone, and no repetition of the request helps.
+    """
+    if info.size > most:
+        raise ObjectTooLargeError(
+            f"{info.key} has {info.size:,} bytes, and at most {most:,} are read of such an object here: it is left as "
+            "it is.",
+            operation="GetObject",
+            size=info.size,
+            version=info.version,
+            last_modified=info.last_modified,
+        )
+
+
 #: The version of an object whose ETag the store does not tell.
 NO_VERSION = version_of(None)
 
@@ -110,13 +126,18 @@ class Store(Protocol):
     Keys are ``/``-separated, without a leading slash. A *folder* is ``""`` or ends with ``/``.
     """
 
-    async def get(self, key: str) -> StoredObject | None:
-        """Return the object, or None where there is none."""
+    async def get(self, key: str, most: int) -> StoredObject | None:
+        """Return the object, or None where there is none.
 
-    async def body(self, key: str, size: int) -> bytes | None:
+        :param most: how many bytes the caller takes. A larger body is not downloaded: anybody may have put it there.
+        :raises ObjectTooLargeError: the body is larger: see :func:`refuse_if_larger`.
+        """
+
+    async def body(self, key: str, size: int, most: int) -> bytes | None:
         """Return an object's body, and nothing else that is known of it, or None where there is none.
 
         :param size: what it was when it was listed. It may help to get it sooner; the body is whole, whatever it is.
+        :param most: as with :meth:`get`.
         """
 
     async def head(self, key: str) -> ObjectInfo | None:

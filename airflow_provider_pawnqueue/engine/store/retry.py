@@ -125,12 +125,12 @@ class ResilientStore:
         """Start the pauses of one operation that its caller repeats."""
         return Backoff(self._settings, self._clock, self._events)
 
-    async def get(self, key: str) -> StoredObject | None:
+    async def get(self, key: str, most: int) -> StoredObject | None:
         """See :class:`~.port.Store`. The body of an object that two writers have torn is nothing."""
         backoff = self.backoff()
         while True:
             try:
-                found = await self._in_time(self._store.get(key), "GetObject", key)
+                found = await self._in_time(self._store.get(key, most), "GetObject", key)
             except StoreError as error:
                 if not error.transient:
                     raise
@@ -144,14 +144,14 @@ class ResilientStore:
                     self._show(found.info.last_modified)
                 return found
 
-    async def body(self, key: str, size: int) -> bytes | None:
+    async def body(self, key: str, size: int, most: int) -> bytes | None:
         """See :class:`~.port.Store`. Its date is shown to nobody; what goes wrong is tried again as a GET."""
         try:
-            return await self._in_time(self._store.body(key, size), "GetObject", key)
+            return await self._in_time(self._store.body(key, size, most), "GetObject", key)
         except StoreError as error:
             if not error.transient:
                 raise
-        found = await self.get(key)
+        found = await self.get(key, most)
         return None if found is None else found.body
 
     async def head(self, key: str) -> ObjectInfo | None:

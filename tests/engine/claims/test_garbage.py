@@ -52,6 +52,7 @@ GARBAGE: dict[str, str | bytes | Mapping[str, Any]] = {
     "deliveries that are none": {"v": 1, "until": 1, "state": "released", "deliveries": "x"},
     "a move of nothing": {"v": 1, "until": 1, "state": "moving", "key": "", "source": ""},
     "a long one": "x" * 100_000,
+    "one that is larger than any": json.dumps({"v": 1, "until": 1e10, "state": "held"}) + " " * 200_000,
     "of the size of a released one": "x" * (512 + 16),
     "of the size of a moving one": "x" * (512 + 32),
     "theirs, live": theirs(),

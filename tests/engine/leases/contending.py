@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect
 from tests.engine.leases.scripted import KEY, step
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +53,6 @@ async def contend(strategies: Sequence[ConditionalWrite], store: Store) -> Histo
             *(strategy.write([step(expect, by=[number, contender])]) for contender, strategy in enumerate(strategies))
         )
         history.rounds.append((expect, [outcome for [outcome] in answers]))
-        found = await store.get(KEY)
+        found = await store.get(KEY, ALL)
         expect = found.info.version if found else Expect.NOTHING
     return history

@@ -26,6 +26,7 @@ from tests.support.faults import (
     LandsLate,
     Status,
 )
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -67,7 +68,7 @@ async def test_a_real_write_whose_answer_was_lost_is_done(server: FaultServer, s
     created = await take(store)
     assert isinstance(created, Done)
     updated = await take(store, created.version)
-    found = await store.get(KEY)
+    found = await store.get(KEY, ALL)
     assert found is not None
     assert updated == Done(found.info.version)
     assert puts(server) == 2
@@ -79,10 +80,10 @@ async def test_a_real_write_whose_answer_was_lost_is_done(server: FaultServer, s
 async def test_a_real_write_that_was_lost_is_sent_again(server: FaultServer, store: Store, effect: Effect) -> None:
     """A create and an update that did not happen are sent again until they are done."""
     for expect in (Expect.NOTHING, None):
-        found = await store.get(KEY)
+        found = await store.get(KEY, ALL)
         server.inject(Fault(effect, operation="PutObject", times=3))
         outcome = await take(store, expect or (found.info.version if found else ""))
-        found = await store.get(KEY)
+        found = await store.get(KEY, ALL)
         assert found is not None
         assert outcome == Done(found.info.version)
     assert puts(server) == 8

@@ -14,6 +14,7 @@ from airflow_provider_pawnqueue.engine.leases.conditional_write import Condition
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refusal, Refused, Unknown
 from tests.engine.leases.contending import CONTENDERS, contend
 from tests.engine.leases.scripted import ANSWER_LOST, CONFLICT, DROPPED, FINE, KEY, LATE, Scripted, registers, take
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import Outcome
@@ -64,7 +65,7 @@ async def scripted_history(kind: type[ConditionalWrite], seed: int) -> list[str]
     # A write id that was never found makes a broken one go on for its budget.
     strategies = [registers(store, kind, budget=0.05 if kind is SendsAgain else 20.0) for _ in range(CONTENDERS)]
     history = await contend(strategies, store)
-    standing = await store.get(KEY)
+    standing = await store.get(KEY, ALL)
     violations = history.violations(standing.body if standing else b"")
     # What landed is a chain by itself, or the store would not be atomic; the winners' versions are its links.
     told = [outcome.version for _, outcomes in history.rounds for outcome in outcomes if isinstance(outcome, Done)]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_pawnqueue.engine.errors import ObjectTooLargeError
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refusal, Refused, StoredObject, Unknown
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import Outcome, Store
@@ -43,7 +45,7 @@ async def everything(store: Store, folder: str, start_after: str = "") -> list[s
 
 async def stored(store: Store, key: str) -> StoredObject:
     """Read an object that is there."""
-    found = await store.get(key)
+    found = await store.get(key, ALL)
     assert found is not None
     return found
 
@@ -75,7 +77,7 @@ class PlainConformance:
 
     async def test_what_is_not_there_is_none(self, store: Store) -> None:
         """GET and HEAD of a missing key are None, and an empty folder lists nothing."""
-        assert await store.get("none/x") is None
+        assert await store.get("none/x", ALL) is None
         assert await store.head("none/x") is None
         assert await everything(store, "none/") == []
         assert await store.folders("none/") == []
@@ -84,11 +86,20 @@ class PlainConformance:
         """The size of a listing is a hint: what has grown or shrunk since, or is not there, is read as it is."""
         for size in (0, 1, 3, 4, 5, 100):
             key = f"orders/{size}"
-            assert await store.body(key, size) is None
+            assert await store.body(key, size, ALL) is None
             await done(store, key, b"body")
-            assert await store.body(key, size) == b"body"
+            assert await store.body(key, size, ALL) == b"body"
             await done(store, key, b"")
-            assert await store.body(key, size) == b""
+            assert await store.body(key, size, ALL) == b""
+
+    async def test_a_body_that_is_too_large_is_refused(self, store: Store) -> None:
+        """More than its reader takes is an error of that object, which tells its size and version."""
+        version = await done(store, "l/x", b"body")
+        for read in (store.get("l/x", 3), store.body("l/x", 4, 3), store.body("l/x", 2, 3), store.get("l/x", 0)):
+            with pytest.raises(ObjectTooLargeError, match="l/x has 4 bytes") as caught:
+                await read
+            assert (caught.value.size, caught.value.version, caught.value.transient) == (4, version, False)
+        assert (await stored(store, "l/x")).body == await store.body("l/x", 4, 4) == b"body"
 
     async def test_an_overwritten_object_has_a_new_version(self, store: Store) -> None:
         """PUT replaces, at once for every reader, and the version changes with the body."""
@@ -147,7 +158,7 @@ class PlainConformance:
     async def test_a_copy_of_nothing_is_refused(self, store: Store) -> None:
         """COPY without a source is refused as missing, and makes nothing."""
         assert await store.copy("c/none", "c/to") == Refused(Refusal.MISSING)
-        assert await store.get("c/to") is None
+        assert await store.get("c/to", ALL) is None
 
     async def test_deleting_is_bulk_and_repeatable(self, store: Store) -> None:
         """DELETE takes many keys, those that are not there too; what it returns is empty when all are gone."""
@@ -200,7 +211,7 @@ class ConditionalConformance:
         version = await done(store, "k/x", b"1")
         await store.delete(["k/x"])
         assert await store.put("k/x", b"2", expect=version) == Refused(Refusal.CONDITION)
-        assert await store.get("k/x") is None
+        assert await store.get("k/x", ALL) is None
 
 
 class ConcurrentConformance:

@@ -27,6 +27,7 @@ from airflow_provider_pawnqueue.engine.store.obstore_s3 import ObstoreS3
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect
 from tests.engine.opened import BUCKET
 from tests.support.faults import FaultServer
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,7 +54,7 @@ def store_at(endpoint: str | None, client: str, **s3: Any) -> Store:
 async def use(store: Store) -> None:
     """Make one call of each kind."""
     assert isinstance(await store.put("a/x", b"1", expect=Expect.NOTHING), Done)
-    assert await store.get("a/x") is not None
+    assert await store.get("a/x", ALL) is not None
     assert await store.head("a/x") is not None
     assert isinstance(await store.copy("a/x", "b/y"), Done)
     assert [info.key async for page in store.pages("a/") for info in page] == ["a/x"]
@@ -156,7 +157,7 @@ async def test_the_key_prefix_is_in_every_request_and_in_no_answer(server: Fault
     assert all(key.startswith("team/a/prod/") for request in server.requests for key in request.touches)
     copied = next(request for request in server.requests if request.operation == "CopyObject")
     assert copied.headers["x-amz-copy-source"].lstrip("/") == f"{BUCKET}/team/a/prod/a/x"
-    found = await store.get("b/y")
+    found = await store.get("b/y", ALL)
     assert found is not None
     assert found.info.key == "b/y"
     await store.aclose()
@@ -247,7 +248,7 @@ async def test_a_private_certificate_needs_its_issuer(server: FaultServer, clien
     async with forwarded(server, context) as endpoint:
         refused = store_at(endpoint, client)
         with pytest.raises(StoreError) as caught:
-            await refused.get("a")
+            await refused.get("a", ALL)
         await refused.aclose()
         detail = "the TLS handshake failed" if client == "obstore" else "SSLError"
         assert str(caught.value) == (
@@ -281,7 +282,7 @@ async def test_another_name_s_certificate_is_refused(server: FaultServer, client
     async with forwarded(server, context) as endpoint:
         store = store_at(endpoint, client, ca_bundle=str(tmp_path / "ca.pem"))
         with pytest.raises(StoreError, match="No secure connection"):
-            await store.get("a")
+            await store.get("a", ALL)
         await store.aclose()
     assert server.requests == []
 
@@ -290,7 +291,7 @@ async def test_an_endpoint_without_tls_is_told(server: FaultServer, client: str)
     """An endpoint that speaks no TLS, addressed with https, is told as no secure connection."""
     store = store_at(server.endpoint.replace("http:", "https:"), client)
     with pytest.raises(StoreError, match="No secure connection"):
-        await store.get("a")
+        await store.get("a", ALL)
     await store.aclose()
 
 

@@ -22,6 +22,7 @@ from airflow_provider_pawnqueue.engine.store.credentials import SessionCredentia
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 from tests.engine.opened import BUCKET, both_clients
 from tests.support.faults import Behaviour, FaultServer
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ def settings_of(server: FaultServer, client: str, **s3: Any) -> Settings:
 async def signed_by(server: FaultServer, store: Store) -> set[str | None]:
     """Use the store, and return the access keys that its requests were signed with."""
     assert isinstance(await store.put("a", b"1"), Done)
-    assert await store.get("a") is not None
+    assert await store.get("a", ALL) is not None
     assert await store.delete(["a"]) == {}
     await store.aclose()
     return {request.access_key_id for request in server.requests}
@@ -162,7 +163,7 @@ async def test_a_failed_refresh_is_told_and_survived(
     issuer.fails = failure
     store = connect(settings_of(server, client).s3, session=issuer.session())
     with pytest.raises(StoreError) as caught:
-        await store.get("a")
+        await store.get("a", ALL)
     sentence = (
         f"The credentials for {server.endpoint} could not be renewed ({detail}): look after the profile, the role or "
         "the token service that gives them."
@@ -186,7 +187,7 @@ async def test_keys_that_come_expired_are_a_failed_refresh(server: FaultServer, 
     """A token service that gives keys whose life is over is told as one that fails; nothing is signed with them."""
     store = connect(settings_of(server, client).s3, session=Issuer(life=-5).session())
     with pytest.raises(StoreError, match="could not be renewed"):
-        await store.get("a")
+        await store.get("a", ALL)
     assert server.requests == []
     await store.aclose()
 
@@ -341,13 +342,13 @@ async def test_a_role_that_cannot_be_assumed(server: FaultServer, client: str, m
     role = {"role_arn": "arn:aws:iam::123456789012:role/queue"}
     store = connect(settings_of(server, client, **role).s3)
     with pytest.raises(StoreError, match=r"No credentials for .*\(the session has none\)"):
-        await store.get("a")
+        await store.get("a", ALL)
     await store.aclose()
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     store = connect(settings_of(server, client, aws_access_key_id="AK", aws_secret_access_key="s", **role).s3)
     with pytest.raises(StoreError, match=r"could not be renewed \(EndpointConnectionError\)"):
-        await store.get("a")
+        await store.get("a", ALL)
     await store.aclose()
     assert server.requests == []
 

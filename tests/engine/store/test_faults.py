@@ -27,6 +27,7 @@ from tests.support.faults import (
     PartialDelete,
     Status,
 )
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -218,7 +219,7 @@ async def keys_of(store: Store) -> list[str]:
 
 
 READS: dict[str, Callable[[Store], Awaitable[object]]] = {
-    "get": lambda store: store.get("a"),
+    "get": lambda store: store.get("a", ALL),
     "head": lambda store: store.head("a"),
     "pages": keys_of,
     "folders": lambda store: store.folders(),

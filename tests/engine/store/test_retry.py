@@ -19,7 +19,7 @@ from tests.engine.opened import BUCKET
 from tests.support.clock import VirtualClock
 from tests.support.faults import Dropped, Effect, Fault, FaultServer, MalformedBody, PartialDelete, Status
 from tests.support.listing import resume
-from tools.kit.stores import Answer, CarryOut, HookedStore, Request
+from tools.kit.stores import ALL, Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -84,7 +84,7 @@ async def keys_of(store: Store, folder: str = "") -> list[str]:
 
 
 READS = {
-    "get": lambda store: store.get("a/x"),
+    "get": lambda store: store.get("a/x", ALL),
     "head": lambda store: store.head("a/x"),
     "folders": lambda store: store.folders(),
     "pages": keys_of,
@@ -152,7 +152,7 @@ async def test_the_body_of_a_torn_object_is_nothing() -> None:
     """What no GET will ever read, and has no version, is read as nothing long before the budget ends."""
     store, clock = HookedStore(hook=torn), VirtualClock()
     await store.put("x", b"1")
-    found = await resilient(store, clock, budget_seconds=1000).get("x")
+    found = await resilient(store, clock, budget_seconds=1000).get("x", ALL)
     assert found is not None
     assert (found.body, found.info.version) == (b"", NO_VERSION)
     assert len(clock.slept) == 2
@@ -171,7 +171,7 @@ async def test_an_overwrite_is_repeated_until_it_is_done() -> None:
     store = Failing(BUSY, BUSY, BUSY)
     version = await resilient(store).overwrite("x", b"1")
     assert store.calls == ["put"] * 4
-    found = await store.get("x")
+    found = await store.get("x", ALL)
     assert found is not None
     assert (found.body, found.info.version) == (b"1", version)
     with pytest.raises(RetryBudgetExceededError):
@@ -244,7 +244,7 @@ async def test_the_same_chance_makes_the_same_pauses() -> None:
     slept = []
     for seed in (1, 1, 2):
         clock = VirtualClock(seed)
-        await resilient(Failing(*[BUSY] * 5), clock).get("x")
+        await resilient(Failing(*[BUSY] * 5), clock).get("x", ALL)
         slept.append(clock.slept)
     assert slept[0] == slept[1] != slept[2]
 
@@ -257,7 +257,7 @@ async def test_a_smaller_budget_is_only_ever_smaller() -> None:
     for asked, most in ((2, 2), (50, 5)):
         before = clock.now
         with pytest.raises(RetryBudgetExceededError):
-            await patient.with_budget(asked).get("x")
+            await patient.with_budget(asked).get("x", ALL)
         assert clock.now - before < most
     await patient.with_budget(1).aclose()
     assert not store.closed
@@ -275,7 +275,7 @@ async def test_whoever_watches_is_told_the_dates_of_what_is_shown() -> None:
     watched = resilient(store)
     early = watched.with_budget(1)
     watched.watch(told.append)
-    await watched.get("a")
+    await watched.get("a", ALL)
     await watched.head("b")
     assert told == [_date(3), _date(2)]
     for one in (early, watched.with_budget(1)):
@@ -283,7 +283,7 @@ async def test_whoever_watches_is_told_the_dates_of_what_is_shown() -> None:
         await keys_of(one)
         assert told == [_date(3)]
     told.clear()
-    assert await watched.get("none") is await watched.head("none") is None
+    assert await watched.get("none", ALL) is await watched.head("none") is None
     assert await keys_of(watched, "none/") == []
     assert told == []
 

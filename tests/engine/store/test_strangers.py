@@ -13,6 +13,7 @@ from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import Done
 from tests.engine.opened import BUCKET
 from tests.support.faults import FaultServer
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -120,7 +121,7 @@ async def test_a_strange_object_is_an_object(server: FaultServer, store: Store, 
     for key in [*PLAIN, *STRANGE, *NO_XML_HAS_IT]:
         written = await store.put(key, b"1")
         assert isinstance(written, Done)
-        found, head = await store.get(key), await store.head(key)
+        found, head = await store.get(key, ALL), await store.head(key)
         assert found is not None
         assert head is not None
         assert (found.body, found.info.key, found.info.version) == (b"1", key, written.version)
@@ -131,7 +132,7 @@ async def test_a_strange_object_is_an_object(server: FaultServer, store: Store, 
         assert server.objects(BUCKET) == {prefix + name: body for name, body in standing.items()}
         assert await store.delete([key, "copy"]) == {}
         assert list(server.objects(BUCKET)) == [f"{prefix}bystander"]
-        assert await store.get(key) is None
+        assert await store.get(key, ALL) is None
 
 
 async def test_one_strange_key_does_not_spoil_a_bulk_delete(server: FaultServer, store: Store, prefix: str) -> None:
@@ -148,7 +149,7 @@ async def test_obstore_does_all_that_it_can(server: FaultServer) -> None:
     store = connect(settings(server, "obstore", "").s3)
     for key in PLAIN:
         await store.put(key, b"1")
-        await store.get(key)
+        await store.get(key, ALL)
         await store.head(key)
         await store.copy(key, f"{key[:500]}.copy")
     assert await keys_of(store)
@@ -167,7 +168,7 @@ async def test_obstore_does_all_that_it_can(server: FaultServer) -> None:
     assert agents(server) == {"obstore", "boto3"}
 
     server.forget_requests()
-    await store.get("elsewhere//x")
+    await store.get("elsewhere//x", ALL)
     await store.head("elsewhere//x")
     assert agents(server) == {"boto3"}
     await store.aclose()
@@ -234,7 +235,7 @@ async def test_strangers_in_a_real_bucket(
     for key in taken:
         assert await keys_of(store, "", key) == listed[listed.index(key) + 1 :], key
     for key in taken:
-        found = await store.get(key)
+        found = await store.get(key, ALL)
         assert found is not None
         assert found.body == b"1"
         assert isinstance(await store.copy(key, "ours/copy"), Done)

@@ -143,10 +143,10 @@ def test_a_child_that_could_not_begin_may_try_again() -> None:
         from airflow_provider_pawnqueue.engine import StoreError
         class Away(MemoryStore):
             away = False
-            async def get(self, key):
+            async def get(self, key, most):
                 if self.away:
                     raise StoreError("away")
-                return await super().get(key)
+                return await super().get(key, most)
         store = Away()
         store._write(layout.BUCKET_RECORD, BucketRecord(strategy='conditional_write').encode())
         queue = SyncPawnQueue.open(store=store)

@@ -10,6 +10,7 @@ from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
 from airflow_provider_pawnqueue.engine.store.port import Done
 from tests.sim.mutants.entering import Patches, mutant
+from tools.kit.stores import ALL
 
 
 @mutant("§5 A dead letter whose burial is not finished is not redriven", 230, 230, 417)
@@ -50,7 +51,7 @@ def redrive_by_put() -> Patches:
     original_move, original_finish = redrive._move, finish_redrive.finish_move
 
     async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
-        found = await context.store.get(layout.dead_letter(topic, uuid))
+        found = await context.store.get(layout.dead_letter(topic, uuid), ALL)
         if found is not None:
             bodies[uuid] = found.body
         return await original_move(context, topic, uuid, info)
