@@ -246,6 +246,14 @@ class PawnQueue(Decisions):
             check_open=self._life.check_open,
         )
 
+    async def held(self, reference: ClaimReference | Mapping[str, Any]) -> Claim | None:
+        """Return the claim that a reference names, if this queue works on it already; no request is sent.
+
+        Who attaches to a claim of its own waits for itself: two sessions never have one claim.
+        """
+        self._life.check_open()
+        return self._claims.held(ClaimReference.of(reference))
+
     async def messages(self, reference: ClaimReference | Mapping[str, Any]) -> list[Message]:
         """Read what a claim has not settled, without working for it: whoever does so goes on, and nothing is written.
 

@@ -325,6 +325,10 @@ class SyncPawnQueue:
             lambda queue: queue.attach(reference, ttl=ttl, session_ttl=session_ttl, wait=wait, payloads=payloads)
         )
 
+    def held(self, reference: ClaimReference | Mapping[str, Any]) -> Claim | None:
+        """Return the claim that a reference names, if this queue works on it already."""
+        return self._run(lambda queue: queue.held(reference))
+
     def messages(self, reference: ClaimReference | Mapping[str, Any]) -> list[Message]:
         """Read what a claim has not settled, without working for it."""
         return self._run(lambda queue: queue.messages(reference))

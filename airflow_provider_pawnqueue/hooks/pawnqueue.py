@@ -344,6 +344,9 @@ class PawnQueueHook(BaseHook):
             session = SESSIONS.held(client, given)
             if session is not None:  # of this very queue, and so of its loop
                 return await work(queue, session.claim)
+            own = await queue.held(given)
+            if own is not None:  # which this process has by `attach` or `claim`, and goes on with
+                return await work(queue, own)
             held = await queue.attach(given, session_ttl=sessions.session_ttl(client.settings, None), payloads=False)
             try:
                 return await work(queue, held)
@@ -370,6 +373,7 @@ class PawnQueueHook(BaseHook):
     leave, aleave = _sync(SyncPawnQueue.leave), _async(PawnQueue.leave)
     known_claims, aknown_claims = _sync(SyncPawnQueue.known_claims), _async(PawnQueue.known_claims)
     release, arelease = _sync(SyncPawnQueue.release), _async(PawnQueue.release)
+    held, aheld = _sync(SyncPawnQueue.held), _async(PawnQueue.held)
     portions, aportions = _sync(SyncPawnQueue.portions), _async(PawnQueue.portions)
     read, aread = _sync(SyncPawnQueue.read), _async(PawnQueue.read)
     stage, astage = _sync(SyncPawnQueue.stage), _async(PawnQueue.stage)

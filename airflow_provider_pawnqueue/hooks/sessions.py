@@ -63,9 +63,10 @@ def final_if_lost() -> Iterator[None]:
 class Session:
     """A claim that this process works on."""
 
-    def __init__(self, queue: SyncPawnQueue, claim: Claim, *, ttl: float | None) -> None:
+    def __init__(self, queue: SyncPawnQueue, claim: Claim, *, ttl: float | None, is_borrowed: bool = False) -> None:
         self.queue = queue
         self.claim = claim
+        self._is_borrowed = is_borrowed
         self.pid = os.getpid()
         self.users = 0
         self._lock = threading.Lock()
@@ -82,8 +83,8 @@ class Session:
         return not self._ended.is_set() and self.pid == os.getpid() and self.claim.lost is None
 
     def end(self) -> None:
-        """Work on it no more, and let the next process begin at once."""
-        if self.stop_renewing():
+        """Work on it no more, and let the next process begin at once, unless this process had it before."""
+        if self.stop_renewing() and not self._is_borrowed:
             self.leave()
 
     def stop_renewing(self) -> bool:
@@ -139,9 +140,11 @@ class Sessions:
         with self._turn(queue, reference):
             session = self.held(queue, reference)
             if session is None:
+                # ⚑ §4, Sessions: one that this process has by `attach` or `claim` is worked on in that very session.
+                own = queue.held(reference)
                 with final_if_lost():
-                    claim = _alive(attached(queue, reference, ttl=ttl, payloads=payloads))
-                session = Session(queue, claim, ttl=ttl)
+                    claim = own or _alive(attached(queue, reference, ttl=ttl, payloads=payloads))
+                session = Session(queue, claim, ttl=ttl, is_borrowed=own is not None)
                 self._held[_key(queue, reference)] = session
                 logger.info("Working on claim %s of topic %s: %d messages.", claim.stem, claim.topic, len(claim))
             session.users += 1

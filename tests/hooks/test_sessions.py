@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -58,6 +59,23 @@ def end(store: MemoryStore, held: Any) -> None:  # noqa: ANN401 - the engine's c
     """Let somebody end the claim."""
     record = held._record.model_copy(update={"state": "expired"})
     store._write(layout.claim("orders", record.stem), record.encode())
+
+
+def test_a_reference_after_attaching_in_the_same_process(
+    hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is settled in the session of this process, which goes on with the claim; nobody waits for itself."""
+    monkeypatch.setattr(sessions, "attached", None)  # what would wait for the other session
+    held = hook.attach(claim)
+    first, second, third = held.ids
+    assert hook.ack(claim, [first]).acked == [first]
+    with hook.working_on(claim) as again:
+        assert again is held
+    with pytest.raises(ClaimBusyError):
+        other.attach(references.from_xcom(claim, hook.settings, "attach"))
+    assert asyncio.run(hook.aack(claim, [second])).acked == [second]
+    assert hook.ack(held, [third]).acked == [third]
+    assert hook.stats("orders").pending == hook.stats("orders").in_flight == 0
 
 
 def test_a_task_has_its_messages_alone(

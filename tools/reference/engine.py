@@ -26,7 +26,7 @@ CALLS = {
     "Claiming and working": [
         "claim", "renew", "keep_alive", "leave", "attach", "release", "ack", "requeue", "bury", "settle", "nack",
     ],
-    "Looking": ["stats", "backlog", "peek", "find", "messages", "known_claims", "last_claim"],
+    "Looking": ["stats", "backlog", "peek", "find", "messages", "held", "known_claims", "last_claim"],
     "Dead letters and the janitor": ["dead_letters", "redrive", "sweep"],
     "Reading and writing by many processes": ["portions", "read", "stage", "commit_write", "abort_write"],
     "Who is here": ["register_producer", "register_consumer", "list_producers", "list_consumers"],

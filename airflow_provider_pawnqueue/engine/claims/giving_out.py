@@ -76,6 +76,15 @@ class Claims:
         )
         return await self._in_hand(self._room(topic.name).by_id.attach(request, reference.session))
 
+    def held(self, reference: ClaimReference) -> HeldClaim | None:
+        """Return the claim that a reference names, if it was given out here and is worked on."""
+        named = reference.topic, reference.claim_id, reference.generation
+        now = self._context.clock.elapsed()
+        for claim in reversed(self._given_out):
+            if (claim.topic, claim.claim_id, claim.generation) == named:
+                return claim if claim.is_of(self._context) and claim.is_held(now) else None
+        return None
+
     async def release(
         self, topic: TopicRecord, claim_id: str, owners: Collection[str], decision: Decision
     ) -> list[str]:
