@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -191,6 +192,10 @@ def janitor(hook: PawnQueueHook, args: Namespace) -> None:
         except PawnQueueError as error:
             failures.append(f"Topic {topic} was not swept: {error}")
             continue
+        except Exception as defect:  # noqa: BLE001 - a defect at one topic keeps no other from being swept
+            traceback.print_exception(defect)
+            failures.append(f"Topic {topic} was not swept because of a defect of this version: please report it.")
+            continue
         rows.append(_in_full(report) if args.output in {"json", "yaml"} else _in_words(report))
         failures += [f"Topic {topic}: {failure}" for failure in report.failures]
     show(rows, args.output)
@@ -199,7 +204,7 @@ def janitor(hook: PawnQueueHook, args: Namespace) -> None:
 
 
 def _in_full(report: SweepReport) -> dict[str, Any]:
-    lists = {"stuck": report.stuck, "strangers": report.strangers, "failures": report.failures}
+    lists = {name: getattr(report, name) for name in ("stuck", "strangers", "failures", "defects")}
     return {"topic": report.topic, "dry_run": report.dry_run, **dict(report.counts()), **lists}
 
 

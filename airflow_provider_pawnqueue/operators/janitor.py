@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: States of a task in which something is still going to happen to it, also while its DAG is paused.
 _ALIVE = frozenset({"running", "queued", "deferred", "restarting", "up_for_reschedule", "awaiting_input"})
 #: What a sweep reports by name.
-_WRONG = ("stuck", "strangers", "failures")
+_WRONG = ("stuck", "strangers", "failures", "defects")
 _GOING = frozenset({"running", "queued", "restarting"})
 
 
@@ -61,37 +61,51 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
         ask = Runs(context["ti"], self.max_age).ask
         reports: dict[str, Any] = {}
         failed: list[str] = []
+        defects: list[str] = []
         with failures():
             topics = checked_topics(self.topics, "topics") if self.topics else hook.list_topics()
         for topic in topics:
             try:
-                reports[topic] = self._swept(topic, ask)
+                reports[topic], found = self._swept(topic, ask)
+                defects += found
             except TopicNotFoundError as error:
                 if self.topics:
                     failed.append(str(error))
                 # else it was deleted since it was listed
             except PawnQueueError as error:
                 failed.append(f"{topic}: {error}")
+            except Exception as defect:  # a defect at one topic keeps no other from being swept
+                self.log.exception("Topic %s was not swept because of a defect of this version.", topic)
+                failed.append(f"{topic}: a defect of this version ({type(defect).__name__}): see the log")
         for each in failed:
             self.log.error("Not swept: %s", each)
         if failed:
             raise AirflowException(f"{len(failed)} of {len(topics)} topics were not swept. {failed[0]}")
+        if defects:
+            raise AirflowException(
+                f"All topics were swept, but for {len(defects)} objects, at which this version has a defect, such as "
+                f"{defects[0]}: the log has the traceback. Please report it."
+            )
         return reports
 
-    def _swept(self, topic: str, ask: Callable[[OpenClaim], Literal["going", "ended"] | None]) -> dict[str, int]:
+    def _swept(
+        self, topic: str, ask: Callable[[OpenClaim], Literal["going", "ended"] | None]
+    ) -> tuple[dict[str, int], list[str]]:
         hook = self.hook
         report = hook.sweep(topic, dry_run=self.is_dry_run, ask=ask)
-        told = _told(report)
+        told, defects = _told(report), list(report.defects)
         if report.fenced_claims and not self.is_dry_run:
             # What was ended is given back at once where nobody worked on it: that takes a second look.
-            again = _told(hook.sweep(topic, ask=ask))
+            second = hook.sweep(topic, ask=ask)
+            again = _told(second)
+            defects += [key for key in second.defects if key not in defects]
             # Of what is wrong, the second look tells as it is now; of what was done, both count.
             told = {name: again[name] + (0 if name in _WRONG else value) for name, value in told.items()}
         telemetry.gauge(topic, hook.stats(topic))
         self.log.info("Swept topic %s: %s.", topic, _in_words(told))
         for failure in report.failures:
             self.log.warning("In topic %s: %s", topic, failure)
-        return told
+        return told, defects
 
 
 class Runs:

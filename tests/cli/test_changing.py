@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from airflow_provider_pawnqueue.engine import SweepReport, SyncPawnQueue
     from tests.cli.conftest import Run
 
 
@@ -176,6 +178,28 @@ def test_janitor_goes_on_after_a_topic_that_fails(run: Run, queue: SyncPawnQueue
     assert done.code == 1
     assert [row["topic"] for row in done.rows] == ["orders"]
     assert done.err.startswith("Topic nowhere was not swept")
+
+
+def test_janitor_goes_on_after_a_defect_at_a_topic(
+    run: Run, queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are swept, the traceback is shown, and the exit code is 1."""
+    queue.create_topic("bad")
+    queue.create_topic("orders")
+    swept = PawnQueueHook.sweep
+
+    def sweep_but_bad(hook: PawnQueueHook, topic: str, **how: Any) -> SweepReport:
+        if topic == "bad":
+            raise OverflowError
+        return swept(hook, topic, **how)
+
+    monkeypatch.setattr(PawnQueueHook, "sweep", sweep_but_bad)
+    done = run("janitor", "bad", "orders", "--output", "json")
+
+    assert done.code == 1
+    assert [row["topic"] for row in done.rows] == ["orders"]
+    assert "OverflowError" in done.err
+    assert "Topic bad was not swept because of a defect" in done.err
 
 
 def test_the_help_says_what_the_janitor_leaves_alone(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,12 +15,13 @@ from airflow.timetables.base import TimeRestriction
 from airflow_provider_pawnqueue.dags import janitor_dag
 from airflow_provider_pawnqueue.engine import OpenClaim
 from airflow_provider_pawnqueue.hooks.identity import Owner
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.janitor import PawnQueueJanitorOperator, Runs
 from tests.support.airflow import TOPIC, FakeTask, context_of
 from tests.support.airflow_names import DagSerialization
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from airflow_provider_pawnqueue.engine import SweepReport, SyncPawnQueue
 
 NOT_FOUND = RuntimeError("API_SERVER_ERROR: 404 NOT_FOUND")
 
@@ -176,6 +177,40 @@ def test_one_bad_topic_stops_no_other(queue: SyncPawnQueue) -> None:
     assert queue.stats(TOPIC).pending == 1
     with pytest.raises(AirflowException, match="1 of 1 topics were not swept"):
         sweep(topics="nowhere")
+
+
+def test_a_defect_at_one_topic_stops_no_other(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it raises, the others are swept, and the task fails at the end."""
+    claimed(queue)
+    swept = PawnQueueHook.sweep
+
+    def sweep_but_bad(hook: PawnQueueHook, topic: str, **how: Any) -> SweepReport:
+        if topic == "bad":
+            raise OverflowError
+        return swept(hook, topic, **how)
+
+    monkeypatch.setattr(PawnQueueHook, "sweep", sweep_but_bad)
+    with pytest.raises(AirflowException, match=r"1 of 2 topics were not swept. bad: a defect .*OverflowError"):
+        sweep(Api("failed"), topics=["bad", TOPIC])
+    assert queue.stats(TOPIC).pending == 1
+
+
+def test_a_defect_at_one_object_fails_the_task_at_the_end(
+    queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All else is swept, and the error names the object."""
+    claimed(queue)
+    swept = PawnQueueHook.sweep
+
+    def sweep_badly(hook: PawnQueueHook, topic: str, **how: Any) -> SweepReport:
+        report = swept(hook, topic, **how)
+        report.defects.append("orders/writes/x.json")
+        return report
+
+    monkeypatch.setattr(PawnQueueHook, "sweep", sweep_badly)
+    with pytest.raises(AirflowException, match=r"but for 1 objects.*orders/writes/x\.json"):
+        sweep(Api("failed"))
+    assert queue.stats(TOPIC).pending == 1
 
 
 def test_which_topics(queue: SyncPawnQueue) -> None:

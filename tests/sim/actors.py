@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, PublishError, StoreError
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, TROUBLE, TROUBLED, TTLS, Stage, holder_of, units
+from tests.sim.sweeps import sweep
 from tests.support.claims import trusted_until
 from tools.kit.settlements import settlement_of
 
@@ -109,7 +110,7 @@ async def janitor(stage: Stage, process: Process, queue: PawnQueue, chance: rand
     for _ in range(4):
         await process.clock.sleep(chance.uniform(0, 30))
         with suppress(StoreError):
-            await queue.sweep(TOPIC, dry_run=chance.random() < 0.1)
+            await sweep(queue, TOPIC, dry_run=chance.random() < 0.1)
 
 
 async def dag_janitor(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
@@ -122,7 +123,7 @@ async def dag_janitor(stage: Stage, process: Process, queue: PawnQueue, chance: 
     for _ in range(8):
         await process.clock.sleep(chance.uniform(0, 15))
         with suppress(StoreError):
-            await queue.sweep(TOPIC, ask=ask)
+            await sweep(queue, TOPIC, ask=ask)
 
 
 async def claimed(stage: Stage, process: Process, queue: PawnQueue, **options: Any) -> Claim:

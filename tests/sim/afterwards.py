@@ -10,6 +10,7 @@ from airflow_provider_pawnqueue.engine import PawnQueue, StoreError, layout
 from tests.sim.actors import ack, claimed, note, shaken
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import RETENTION, SETTINGS, STRANGER, Stage
+from tests.sim.sweeps import sweep
 from tests.sim.truth import Bounds
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ async def _sweep_up(process: Process) -> None:
         for pause in (60.0, 60.0, 120.0, 600.0, RETENTION + 60, RETENTION + 60, 3700.0, RETENTION + 60, 10.0):
             await process.clock.sleep(pause)
             with suppress(StoreError):
-                await queue.sweep(TOPIC)
+                await sweep(queue, TOPIC)
 
 
 def ids_left(stage: Stage) -> Iterable[str]:

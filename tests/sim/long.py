@@ -11,6 +11,7 @@ from tests.sim.actors import ack, act, note
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
+from tests.sim.sweeps import sweep
 from tests.sim.truth import CALL, ERROR, MARGIN, Bounds
 from tests.sim.weather import CALM
 from tests.support.claims import trusted_until
@@ -190,7 +191,7 @@ async def _say_ended(stage: Stage, process: Process, queue: PawnQueue, _: random
     async def ask(_: ClaimRecord) -> Verdict | None:
         return "ended"
 
-    await queue.sweep(TOPIC, ask=ask)
+    await sweep(queue, TOPIC, ask=ask)
 
 
 async def _poll_until_empty(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
@@ -264,7 +265,7 @@ async def _say_going(stage: Stage, process: Process, queue: PawnQueue, chance: r
 
     while stage.retention:
         await process.clock.sleep(chance.uniform(5, 60))
-        await queue.sweep(TOPIC, ask=ask)
+        await sweep(queue, TOPIC, ask=ask)
 
 
 async def _task_that_dies(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

@@ -16,6 +16,7 @@ from tests.sim.actors import ack, act, note, redriver
 from tests.sim.afterwards import ids_left
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
+from tests.sim.sweeps import sweep
 from tests.sim.truth import Bounds
 from tests.sim.weather import Weather
 from tests.support.claims import uuids_of
@@ -280,7 +281,7 @@ async def _janitors(stage: Stage, process: Process, queue: PawnQueue, chance: ra
 
     while stage.world.loop.now < LASTS:
         await process.clock.sleep(chance.uniform(0, 4))
-        await asyncio.gather(queue.sweep(TOPIC, ask=ask), queue.sweep(TOPIC, ask=ask))
+        await asyncio.gather(sweep(queue, TOPIC, ask=ask), sweep(queue, TOPIC, ask=ask))
 
 
 async def _try_claim(  # noqa: PLR0913 - what a consumer asks for

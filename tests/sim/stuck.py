@@ -13,6 +13,7 @@ from tests.sim.afterwards import afterwards, quiet
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, settings_for
+from tests.sim.sweeps import sweep
 from tests.sim.truth import NOT_MALFORMED, Bounds
 from tools.kit.settlements import settlement_of
 
@@ -234,7 +235,7 @@ async def _janitor(stage: Stage, process: Process, queue: PawnQueue, chance: ran
         await process.clock.sleep(chance.uniform(5, 30))
         started = loop.now
         try:
-            await queue.sweep(TOPIC)
+            await sweep(queue, TOPIC)
         except StoreError as error:
             stage.history.broken.append(f"one object failed a sweep: {type(error).__name__} {error}")
         if loop.now - started > SWEEP_TAKES:

@@ -1,4 +1,4 @@
-"""⚑ §5.7: a fault of one object concerns that object. The others are swept; it is told, and tried again next time."""
+"""⚑ §5.6: a fault of one object concerns that object. The others are swept; it is told, and tried again next time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,27 @@ class Care:
             return await work
         except PawnQueueError as error:
             self.tell(key, error)
-            return otherwise
+        except Exception as defect:  # noqa: BLE001 - whatever it is, it concerns this object alone
+            self._tell_defect(key, defect)
+        return otherwise
+
+    async def part(self, key: str, work: Awaitable[None]) -> bool:
+        """Await a part of the sweep, and return whether it came to its end. A defect in it does not end the others."""
+        try:
+            await work
+        except PawnQueueError:
+            raise  # an outage
+        except Exception as defect:  # noqa: BLE001 - it is told, with its traceback, and the other parts are swept
+            self._tell_defect(key, defect)
+            return False
+        return True
+
+    def _tell_defect(self, key: str, defect: Exception) -> None:
+        """Report a defect of ours by the object where it showed, and log its traceback: once in a sweep."""
+        if key not in self.report.defects:
+            self.report.defects.append(key)
+            self.report.failures.append(f"{key}: a defect of this version ({type(defect).__name__}): please report it")
+            logger.error("Not swept because of a defect of this version: %s", key, exc_info=defect)
 
     def tell(self, key: str, why: object, *, by_the_store: bool = True) -> None:
         """Report and log that something could not be done to an object: once in a sweep."""

@@ -115,6 +115,9 @@ class SweepReport:
     failures: list[str] = field(default_factory=list)
     """What could not be done now, stuck messages included; the next sweep tries it again."""
 
+    defects: list[str] = field(default_factory=list)
+    """Keys at which the sweep met a defect of this version. They are among the failures, and the log has tracebacks."""
+
     def counts(self) -> tuple[tuple[str, int], ...]:
         """Return its numbers, by their names."""
         return tuple((counter.name, getattr(self, counter.name)) for counter in fields(self) if counter.type == "int")

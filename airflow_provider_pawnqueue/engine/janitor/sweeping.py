@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -63,8 +64,10 @@ class _Sweep:
 
     async def run(self) -> SweepReport:
         # ⚑ §7: writes are finished before closed records are removed, as they are looked for in those.
-        writes = Writes(self._care)
-        await writes.sweep()
+        care, topic = self._care, self._topic
+        writes = Writes(care)
+        if not await care.part(layout.writes(topic), writes.sweep()):
+            writes.unfinished_since = -math.inf  # nobody knows which records are still needed
         # ⚑ §5.4: claims are listed before all that they may have: what a record had as it was listed and is in neither
         # of the lists that follow is gone. The other way round, so would look what was published and claimed meanwhile.
         claims = await self._list(self._context.registers.pages(layout.claims(self._topic)))
@@ -75,9 +78,10 @@ class _Sweep:
         dead = await self._list(self._context.store.pages(layout.dead_letters(self._topic)))
         here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
         here.update(uuid for info in leases if (uuid := layout.parse_lease(info.key)))
-        await Claims(self._care, self._ask, here, keep_since=writes.unfinished_since).sweep(claims)
-        await Leases(self._care).sweep(leases, messages)
-        await self._leftovers(dead)
+        sweeper = Claims(care, self._ask, here, keep_since=writes.unfinished_since)
+        await care.part(layout.claims(topic), sweeper.sweep(claims))
+        await care.part(layout.leases(topic), Leases(care).sweep(leases, messages))
+        await care.part(layout.dead_letters(topic), self._leftovers(dead))
         if not self._report.dry_run:
             key = layout.swept(self._topic)
             await self._care.alone(key, self._note(key), otherwise=None)
