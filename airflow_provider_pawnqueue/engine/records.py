@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from airflow_provider_pawnqueue.engine import layout, size_hint
 from airflow_provider_pawnqueue.engine.bounds import (
@@ -65,7 +66,7 @@ class Record(Part):
         :raises CompatibilityError: an unknown field, which we must keep, cannot be written again.
         """
         try:
-            data = self._as_json()
+            text = self._as_text()
         except ValueError as problem:
             raise CompatibilityError(
                 f"This {self.what} cannot be written again: a field of another program's in it is nested too "
@@ -73,7 +74,10 @@ class Record(Part):
             ) from problem
         # ⚑ §1: a record with half of a surrogate pair is garbage to its readers. A user's text, such as the reason of a
         # nack, may have one.
-        return _json(data).encode("utf-8", "replace")
+        return text.encode("utf-8", "replace")
+
+    def _as_text(self) -> str:
+        return _json(self._as_json())
 
     def _as_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
@@ -225,6 +229,27 @@ class Decision(Part):
     id: str = ""  # of the message, where it is not the uuid in its key: a redriven one's
 
 
+class _Texts(dict[str, tuple[object, str]]):
+    """Parts of a record as JSON, each with the part that it is of. They make no difference between two records."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Texts)
+
+    __hash__ = None
+
+    def joined(self, parts: Mapping[str, BaseModel]) -> str:
+        """Return parts as a JSON object, by their names. What was returned before is not made again."""
+        return "{" + ",".join([self._text(name, parts[name]) for name in sorted(parts)]) + "}"
+
+    def _text(self, name: str, part: BaseModel) -> str:
+        known = self.get(name)
+        if known is not None and known[0] is part:
+            return known[1]
+        text = f"{_json(name)}:{_json(part.model_dump(mode='json'))}"
+        self[name] = (part, text)
+        return text
+
+
 class ClaimRecord(Record):
     """``{topic}/claims/{claim_id}.{gen}.json``: the register of a batch that was claimed together (§4).
 
@@ -248,6 +273,10 @@ class ClaimRecord(Record):
     lasts: Duration = 0.0  # what a renewal gives it
     members: dict[UuidText, Member] = {}
     settled: dict[UuidText, Decision] = {}
+
+    #: Shared by the copies of a record. A settlement changes few of its parts, and writes all of them.
+    _members: _Texts = PrivateAttr(default_factory=_Texts)
+    _settled: _Texts = PrivateAttr(default_factory=_Texts)
 
     def fits(self, key: str) -> bool:
         """See :meth:`Record.fits`."""
@@ -280,6 +309,11 @@ class ClaimRecord(Record):
         return sorted(left, key=lambda uuid: self.members[uuid].name)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether something was decided of every member."""
+        return self.members.keys() <= self.settled.keys()
+
+    @property
     def was_handed_out(self) -> bool:
         """Whether its owner was, or may have been, given any message of it."""
         return any(uuid not in self.settled or not self.settled[uuid].unseen for uuid in self.members)
@@ -292,6 +326,15 @@ class ClaimRecord(Record):
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""
         return size_hint.padded(super().encode(), size_hint.RECORD_STATES[self.state], self.ttl)
+
+    def _as_text(self) -> str:
+        parts = {name: _json(value) for name, value in self._but_its_members().items()}
+        parts["members"] = self._members.joined(self.members)
+        parts["settled"] = self._settled.joined(self.settled)
+        return "{" + ",".join(f"{_json(name)}:{parts[name]}" for name in sorted(parts)) + "}"
+
+    def _but_its_members(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude={"members", "settled"})
 
 
 class StagedObject(Part):

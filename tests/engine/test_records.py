@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,10 @@ from airflow_provider_pawnqueue.engine.clock import SystemClock, iso
 from airflow_provider_pawnqueue.engine.records import (
     FORMAT,
     BucketRecord,
+    ClaimRecord,
     DeadReason,
+    Decision,
+    Member,
     Record,
     RegistrationRecord,
     TopicRecord,
@@ -262,3 +266,23 @@ def test_records_are_frozen() -> None:
     """A record is changed by copying it."""
     with pytest.raises(ValidationError):
         TopicRecord(topic="orders").name = "other"  # type: ignore[misc]
+
+
+def test_a_claim_record_is_written_the_same_however_often_it_was_changed() -> None:
+    """What was made of it before is used again only where it is still so."""
+    uuids = [str(UUID(int=number)) for number in range(40)]
+    members = {uuid: Member(name=f"20260101T000000_000000-{uuid}.json") for uuid in uuids}
+    record = ClaimRecord(claim_id="run", members=members, other={"b": 1, "a": "ü"})
+    for turn, uuid in enumerate(reversed(uuids)):
+        how = Decision(how="acked") if turn % 2 else Decision(how="dead", reason="ü\n", until=1.5)
+        settled = {**record.settled, uuid: how}
+        if turn % 7 == 0:
+            settled[uuids[-1]] = Decision(how="gone", unseen=True)
+        record = record.model_copy(update={"settled": settled, "until": float(turn)}).stamped(f"n{turn}")
+        if turn == 20:
+            record = record.model_copy(
+                update={"members": {**members, uuids[0]: members[uuids[0]].model_copy(update={"size": 3})}}
+            )
+        body = record.encode()
+        assert body.rstrip(b" ") == canonical(record.model_dump(mode="json"))
+        assert ClaimRecord.model_validate_json(body) == record

@@ -16,6 +16,7 @@ from airflow_provider_pawnqueue.engine.claims.claiming import SHARE, ClaimReques
 from airflow_provider_pawnqueue.engine.claims.contention import Contention
 from airflow_provider_pawnqueue.engine.claims.leaving import vacate
 from airflow_provider_pawnqueue.engine.claims.outcome import answered
+from airflow_provider_pawnqueue.engine.claims.settled import Settled
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.context import HASTE, PARTING
 from airflow_provider_pawnqueue.engine.errors import QueueClosedError
@@ -127,7 +128,7 @@ class Claims:
         unsure = await self._learn_ids(claim, decisions)
         uuids = claim.uuids_by_id()
         wanted = settling.by_uuid(decisions, uuids, claim.uuids)
-        result = await settling.settle(self._context, claim, wanted) if wanted else settling.Settled()
+        result = await settling.settle(self._context, claim, wanted) if wanted else Settled()
         if result.gave_back:
             self.look_anew(claim.topic)
         told = settling.told(result, decisions, uuids, unsure=unsure)

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.claim import Claim, Message
+from airflow_provider_pawnqueue.engine.concurrency import Shared
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, PawnQueueError
 from airflow_provider_pawnqueue.engine.events import ClaimLost, HandedOver
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
+    from airflow_provider_pawnqueue.engine.claims.settled import Settled
     from airflow_provider_pawnqueue.engine.context import Context
-    from airflow_provider_pawnqueue.engine.records import ClaimRecord
+    from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision
 
 
 class HeldClaim(Claim):
@@ -38,6 +40,7 @@ class HeldClaim(Claim):
     ) -> None:
         super().__init__(topic, standing, messages, uuids, unread)
         self._unknown = set(unread)
+        self._by_id: dict[str, list[str]] | None = None  # what uuids_by_id returns, where it is known
         self._context = context
         self._pid = os.getpid()
         self._deadline = deadline
@@ -51,6 +54,8 @@ class HeldClaim(Claim):
         self.leases = dict(leases)  # of each member's key, the version of its lease, where it is known
         self.done: set[str] = set()  # members whose decision is known to be carried out
         self.under_way: set[str] = set()  # and those where it is being carried out
+        self.settlements: Shared[int, Settled] = Shared()
+        self.gathering: dict[str, Decision] = {}  # what the next settlement decides
         self.lock = asyncio.Lock()  # one change of the record at a time: our own refusals would only cost requests
 
     @classmethod
@@ -158,7 +163,7 @@ class HeldClaim(Claim):
     def is_held(self, now: float) -> bool:
         """Say whether there is anything in the claim that this process has, at this moment of its elapsed time."""
         is_ours = self.state == "open" and self.is_ours() and self._lost is None
-        return is_ours and self.trusted_until(in_doubt=False) > now and bool(self.left)
+        return is_ours and self.trusted_until(in_doubt=False) > now and not self._record.is_settled
 
     def is_unfinished(self) -> bool:
         """Say whether something was decided of the claim, by this process, and not carried out."""
@@ -167,14 +172,17 @@ class HeldClaim(Claim):
 
     def is_done(self, besides: Collection[str] = ()) -> bool:
         """Say whether all that it had is decided, and carried out, or will be with these."""
-        return not self._record.unsettled and self.done.union(besides).issuperset(self._record.settled)
+        return self._record.is_settled and self.done.union(besides).issuperset(self._record.settled)
 
     def uuids_by_id(self) -> dict[str, list[str]]:
         """Return under which uuids each message is kept: two redriven copies of one message have one id.
 
         Of a claim without payloads, each is known by the uuid under which it is kept too, as that is what it was told.
         """
+        if self._by_id is not None:
+            return self._by_id
         found: dict[str, list[str]] = {}
+        self._by_id = found
         for uuid in self._record.members:
             decision = self._record.settled.get(uuid)
             message_id = (decision.id if decision else "") or self._uuids.get(uuid, uuid)
@@ -189,13 +197,16 @@ class HeldClaim(Claim):
 
         Only a claim without payloads has any, and only for ids under which it has nothing.
         """
+        if not self._unknown:
+            return []
         known = self.uuids_by_id()
-        if not self._unknown or all(message_id in known for message_id in ids):
+        if all(message_id in known for message_id in ids):
             return []
         return [uuid for uuid in self.left if uuid in self._unknown and uuid not in ids]
 
     def learn_ids(self, ids: Mapping[str, str]) -> None:
         """Hear the ids of messages that were read, by the uuids under which they are kept."""
+        self._by_id = None
         self._uuids.update(ids)
         self._unknown.difference_update(ids)
 
@@ -243,6 +254,7 @@ class HeldClaim(Claim):
 
     def withhold(self, uuids: Iterable[str]) -> None:
         """Hand these messages out to nobody: somebody else has them, or may have them soon."""
+        self._by_id = None
         withheld = set(uuids)
         ids = {self._uuids.get(uuid) for uuid in withheld}
         self._messages = tuple(message for message in self._messages if message.id not in ids)
@@ -250,6 +262,7 @@ class HeldClaim(Claim):
 
     async def refresh(self, context: Context) -> None:
         """Look at the record again: somebody has changed it, perhaps an earlier request of ours that landed late."""
+        self._by_id = None  # it may have been settled by others, who knew other ids
         found = await records.read(context, self.topic, self._record.stem)
         if found is None:
             # Only closed records are deleted, so what it had decided was carried out, and nothing is ours any more.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import effects, records, traces
+from airflow_provider_pawnqueue.engine.claims.settled import Settled
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
@@ -21,24 +21,6 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
 
 logger = logger_of("claims")
-
-
-@dataclass(slots=True)
-class Settled:
-    """By the uuid in the message's key: what stands in the record, what was lost, what nobody can tell."""
-
-    decided: dict[str, Decision] = field(default_factory=dict)
-    lost: set[str] = field(default_factory=set)
-    unknown: set[str] = field(default_factory=set)
-    fault: PawnQueueError | None = None
-    """Why nobody can tell it."""
-    unfinished: dict[str, StoreError] = field(default_factory=dict)
-    """Decided, and not carried out yet: why."""
-
-    @property
-    def gave_back(self) -> bool:
-        """Whether anything was released."""
-        return any(decision.how == "released" for decision in self.decided.values())
 
 
 def by_uuid(
@@ -83,12 +65,29 @@ def told(
 
 
 async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settled:
-    """Decide these members' fate, or find that it was decided before: the first decision stands."""
-    async with claim.lock:
-        result = await uncut(_decide(context, claim, decisions), context.clock, PARTING)
+    """Decide these members' fate, or find that it was decided before: the first decision stands.
+
+    What is to be settled while the record is being written goes into its next write, all of it at once: the record is
+    as large as its claim.
+    """
+    batch = claim.gathering
+    for uuid, decision in decisions.items():
+        batch.setdefault(uuid, decision)
+    result = await claim.settlements.do(id(batch), lambda: _settle_together(context, claim, batch))
+    return result.of(decisions)
+
+
+async def _settle_together(context: Context, claim: HeldClaim, batch: Mapping[str, Decision]) -> Settled:
+    try:
+        async with claim.lock:
+            claim.gathering = {}  # what comes from here on goes into the next write
+            # ⚑ §4: nobody has an answer before the decision is in the record.
+            result = await uncut(_decide(context, claim, batch), context.clock, PARTING)
+    finally:
+        if claim.gathering is batch:
+            claim.gathering = {}
     # Cut off, it would be finished by others only when the claim's time is over; closing the queue goes on with it.
-    failed = await uncut(carry_out_decided(context, claim), context.clock, PARTING)
-    result.unfinished = {uuid: failed[uuid] for uuid in decisions if uuid in failed}
+    result.unfinished = await uncut(carry_out_decided(context, claim), context.clock, PARTING)
     return result
 
 

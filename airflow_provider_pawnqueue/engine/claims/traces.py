@@ -24,7 +24,7 @@ async def keep_if_needed(context: Context, claim: HeldClaim) -> None:
     the claim's record is left. So the record may be deleted only where every write that it had messages of is done.
     The look may come at any time before the deletion, as a write goes from begun to done and never back.
     """
-    if not claim.is_fleeting or claim.left:
+    if not claim.is_fleeting or not claim.record.is_settled:
         return
     if _has_buried_unread(claim):
         claim.keep_record()  # the envelopes, which name their writes, were never read

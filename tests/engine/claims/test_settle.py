@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_pawnqueue.engine import InvalidArgumentError, QueueClosedError, Settlement, layout
-from tests.engine.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
+from tests.engine.virtual import OVERDUE, TOPIC, TTL, Died, Kind, Process, World, numbered, numbers
 from tests.support.settlements import late
 from tools.kit.settlements import settlement_of
 
@@ -510,6 +510,54 @@ async def test_a_claim_can_be_settled_from_several_tasks(world: World, ann: Proc
     assert all(settlement.complete for settlement in settlements)
     assert claim.state == "closed"
     assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
+
+
+async def test_what_is_settled_at_once_is_written_at_once(world: World, ann: Process) -> None:
+    """The first settlement writes the record; what comes meanwhile goes into its next write, and has its own answer."""
+    claim = await claimed(ann, 200)
+    ann.client.latency = 0.02
+    records: list[str] = []
+
+    def note(kind: Kind, key: str) -> None:
+        if kind == "PUT" and "/claims/" in key:
+            records.append(key)
+
+    ann.client.meanwhile = note
+    async with asyncio.TaskGroup() as group:
+        acks = []
+        for one in claim.ids[:-1]:
+            acks.append(group.create_task(ann.queue.ack(claim, [one])))
+            await world.later(0.001)
+        stranger = group.create_task(ann.queue.ack(claim, ["nobody"]))
+        later = group.create_task(ann.queue.nack(claim, claim.ids[:1]))
+        last = group.create_task(ann.queue.bury(claim, claim.ids[-1:], reason="r"))
+    assert [done.result().acked for done in acks] == [[one] for one in claim.ids[:-1]]
+    assert stranger.result().not_in_claim == ["nobody"]
+    assert later.result().acked == claim.ids[:1], "the first decision stands"
+    assert last.result().buried == claim.ids[-1:]
+    assert len(records) <= 16, "0.2 seconds, of which a write takes 0.02"
+    assert claim.state == "closed"
+
+
+async def test_nobody_has_an_answer_before_the_decision_is_written(world: World, ann: Process) -> None:
+    """Of settlements that are written together, none is answered while the write is under way, and none if it fails."""
+    claim = await claimed(ann, 4)
+    ann.client.inject("lost", "PUT", "*/claims/*")
+    done = await asyncio.gather(*(ann.queue.ack(claim, [one]) for one in claim.ids))
+    assert [settlement.unknown for settlement in done] == [[one] for one in claim.ids]
+    assert len(world.bucket.below("messages/")) == 4
+
+
+async def test_one_that_is_cancelled_leaves_the_others_to_it(world: World, ann: Process) -> None:
+    """Whoever gives up waiting for a settlement that others share does not end theirs."""
+    claim = await claimed(ann, 3)
+    ann.client.latency = 0.5
+    tasks = [asyncio.create_task(ann.queue.ack(claim, [one])) for one in claim.ids]
+    await world.later(0.1)
+    tasks[0].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(done[0], asyncio.CancelledError)
+    assert [settlement.acked for settlement in done[1:]] == [[one] for one in claim.ids[1:]]  # type: ignore[union-attr]
 
 
 async def test_two_redriven_copies_of_one_message_are_settled_together(world: World, ann: Process) -> None:

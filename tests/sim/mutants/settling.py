@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import effects, records, settling
+from airflow_provider_pawnqueue.engine.claims.settled import Settled
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision
 from airflow_provider_pawnqueue.engine.store.port import Done
@@ -19,7 +20,7 @@ def no_decision() -> Patches:
         settled = {**claim.record.settled, **decisions}
         claim.moved_to(claim.record.model_copy(update={"settled": settled}), claim.version)
         await effects.carry_out(context, claim.topic, claim.record, list(decisions), claim.leases)
-        return settling.Settled(decided=dict(decisions))
+        return Settled(decided=dict(decisions))
 
     return [(settling, "settle", settle)]
 
