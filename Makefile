@@ -37,6 +37,11 @@ OLD_STAMP := $(OLD)/.installed
 # Not tests/cli: before 3.2 Airflow takes no commands from providers.
 OLD_TESTS := tests/compat tests/hooks tests/operators tests/sensors tests/triggers tests/dags
 
+# The newest pre-release of Airflow that was tried.
+NEXT := .venv-next
+NEXT_PINS := tests/compat/constraints-next.txt
+NEXT_STAMP := $(NEXT)/.installed
+
 # What the image of docker-compose.yaml has, without an image, and Debian's packages for the tests of it.
 COMPOSE := .venv-compose
 COMPOSE_PINS := tools/compose/requirements.txt
@@ -110,12 +115,17 @@ test-spark: $(STAMP)  ## the tests that start Spark, on local[2] and on a cluste
 test-airflow: $(STAMP)  ## the tests that start a real Airflow, beside a real S3 server, with Spark too
 	@echo "== tests on a real Airflow"; $(PYTEST) -m "airflow and not full"
 
-# The warnings of an old Airflow, and of what is newer than it, are nobody's here. It starts a watcher when it has parsed
-# the DAG for the second time, and the tests' Airflow parses a file that does not change only once: not on_arrival.
-test-compat: $(OLD_STAMP)  ## the tests of Airflow's layer on the oldest Airflow that is claimed, and its DAGs for real
+# The warnings of an old Airflow, and of what is newer than it, are nobody's here, and nor are a pre-release's. The oldest
+# one starts a watcher when it has parsed the DAG for the second time, and the tests' Airflow parses a file that does not
+# change only once: not on_arrival. In the newest one each asset event is a run: its event trigger has a test of ten minutes.
+test-compat: $(OLD_STAMP) $(NEXT_STAMP)  ## the tests of Airflow's layer, and its DAGs for real, on the oldest Airflow that is claimed and on the newest pre-release
 	@echo "== tests on $$($(OLD)/bin/python -m pip list 2>/dev/null | grep '^apache-airflow ' | tr -s ' ')"
 	@$(OLD)/bin/python -m pytest -W ignore -m "not airflow" $(OLD_TESTS)
 	@echo "== the example DAGs on it"; $(OLD)/bin/python -m pytest -W ignore -k "not on_arrival" tests/e2e/airflow/test_examples.py
+	@echo "== tests on $$($(NEXT)/bin/python -m pip list 2>/dev/null | grep '^apache-airflow ' | tr -s ' ')"
+	@$(NEXT)/bin/python -m pytest -W ignore -m "not airflow" $(OLD_TESTS)
+	@echo "== the example DAGs on it"; $(NEXT)/bin/python -m pytest -W ignore tests/e2e/airflow/test_examples.py
+	@echo "== runs that an event trigger starts on it"; $(NEXT)/bin/python -m pytest -W ignore tests/e2e/airflow/test_event_runs.py
 
 $(OLD_STAMP): pyproject.toml $(OLD_PINS)
 	@echo "== $(OLD): the oldest Airflow that is claimed (about 200 packages; a few minutes)"
@@ -123,6 +133,13 @@ $(OLD_STAMP): pyproject.toml $(OLD_PINS)
 	@test -x $(OLD)/bin/python || "$(PYTHON)" -m venv $(OLD)
 	@$(call PIP,$(OLD)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(OLD_PINS) -e '.[$(OLD_EXTRAS)]')
 	@touch $(OLD_STAMP)
+
+$(NEXT_STAMP): pyproject.toml $(NEXT_PINS)
+	@echo "== $(NEXT): the newest pre-release of Airflow that was tried (about 200 packages; a few minutes)"
+	@rm -f $(NEXT_STAMP)
+	@test -x $(NEXT)/bin/python || "$(PYTHON)" -m venv $(NEXT)
+	@$(call PIP,$(NEXT)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(NEXT_PINS) -r tests/compat/versions-next.txt -e '.[$(OLD_EXTRAS)]')
+	@touch $(NEXT_STAMP)
 
 test-compose: $(STAMP) $(COMPOSE_STAMP)  ## docker-compose.yaml, read by docker-compose, and its services run without containers (Debian's packages)
 	@if ! command -v docker-compose >/dev/null || ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \
@@ -182,9 +199,9 @@ dist: $(STAMP)  ## dist/: sdist and wheel of the provider, and of the engine by 
 release-check: $(STAMP)  ## whether version, tag, changelog and dist/ agree, before they are published
 	@$(BIN)/python -m tools.release check dist
 
-constraints:  ## constraints.txt anew: the newest versions that go together, from a fresh environment (FOR=compat: the other one)
+constraints:  ## constraints.txt anew: the newest versions that go together, from a fresh environment (FOR=compat, FOR=next: the other ones)
 	@PYTHON="$(PYTHON)" tools/constraints.sh $(FOR)
 
 clean:  ## remove what the tools left behind, and the virtual environments
-	rm -rf $(VENV) $(PEER) $(OLD) $(COMPOSE) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
+	rm -rf $(VENV) $(PEER) $(OLD) $(NEXT) $(COMPOSE) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Writes a file of constraints: what pip resolves today for the project, in an environment of its own.
-# Without an argument constraints.txt, with all extras; with `compat`, tests/compat/constraints.txt, with the oldest Airflow.
+# Without an argument constraints.txt, with all extras; with `compat`, tests/compat/constraints.txt, with the oldest Airflow;
+# with `next`, tests/compat/constraints-next.txt, with the newest pre-release of Airflow that was tried.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +12,10 @@ if [ "${1:-}" = compat ]; then
   target=tests/compat/constraints.txt
   wanted=('.[messaging,dev]' -r tests/compat/versions.txt)
   made_by="make constraints FOR=compat"
+elif [ "${1:-}" = next ]; then
+  target=tests/compat/constraints-next.txt
+  wanted=('.[messaging,dev]' -r tests/compat/versions-next.txt)
+  made_by="make constraints FOR=next"
 fi
 
 scratch=$(mktemp -d)
