@@ -93,16 +93,20 @@ class CompatibilityError(PawnQueueError):
 class StoreError(PawnQueueError):
     """The object store refused a request or could not be reached.
 
-    ``transient`` says whether the same request may succeed a little later.
+    ``transient`` says whether the same request may succeed a little later. ``denied`` says that the store refused who
+    asked: the keys are wrong, or have ended, or lack a right. Nothing was done then.
 
     :when: any call. What may help by being repeated has been, for ``retry.budget_seconds``.
     :done: of a look nothing; of what changes something, nothing that calling again would do twice.
     :remedy: where ``transient`` is true, call again later; else mend what it names: an address, a key, a right.
     """
 
-    def __init__(self, sentence: str | None = None, *, transient: bool = False, **attributes: Any) -> None:
+    def __init__(
+        self, sentence: str | None = None, *, transient: bool = False, denied: bool = False, **attributes: Any
+    ) -> None:
         super().__init__(sentence, **attributes)
         self.transient = transient
+        self.denied = denied
 
 
 class ObjectTooLargeError(StoreError):

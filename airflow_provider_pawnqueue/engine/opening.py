@@ -97,7 +97,7 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
     own_clock = clock or SystemClock()
     # Importing boto3, reading profiles and making clients take a while, and other work of this loop goes on.
     made = store if store is not None else await asyncio.to_thread(connect, loaded.s3, session)
-    resilient = ResilientStore(made, loaded.retry, own_clock, owned=store is None, events=events)
+    resilient = ResilientStore(made, loaded.retry, own_clock, owned=_is_owned(store), events=events)
     try:
         agreed = await bucket.agree(resilient, own_clock, loaded)
     except Exception as error:
@@ -118,6 +118,11 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
     resilient.watch(time.seen)
     events.tell(QueueOpened(bucket=loaded.s3.bucket_name, strategy=agreed.strategy))
     return Context(resilient, registers, own_clock, time, loaded, events), agreed
+
+
+def _is_owned(store: Store | None) -> bool:
+    """Return whether the queue closes its store: its own, and one of the caller's that says so."""
+    return store is None or bool(getattr(store, "is_closed_with_its_queue", False))
 
 
 def _has_no_bucket(settings: Settings | Mapping[str, Any] | str | PathLike[str] | None) -> bool:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_pawnqueue.engine import ConfigError, PawnQueueError, Settings, SyncPawnQueue
 from airflow_provider_pawnqueue.engine.settings.names import nested_by_path
+from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.hooks import telemetry
 from airflow_provider_pawnqueue.hooks.connection import Address, aws_hook, hide
+from airflow_provider_pawnqueue.hooks.key_rotation import KeyFollowingStore
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
 
 if TYPE_CHECKING:
@@ -46,8 +48,21 @@ class Clients:
         with opening:
             queue = self._queues.get(address)
             if queue is None or queue.closed:
-                queue = self._queues[address] = opened(address, store=self._stores.get(address))
+                queue = self._with_former_keys(address) or opened(address, store=self._stores.get(address))
+                self._queues[address] = queue
             return queue
+
+    def _with_former_keys(self, address: Address) -> SyncPawnQueue | None:
+        """Return the queue that was opened before the keys of this connection were replaced.
+
+        It changes over to the new ones by itself (:mod:`.key_rotation`). A second queue would not know its sessions.
+        """
+        if address in self._stores:
+            return None
+        for former, queue in list(self._queues.items()):
+            if former.name == address.name and not queue.closed and former.is_same_place(address):
+                return queue
+        return None
 
     def found(self, address: Address) -> SyncPawnQueue | None:
         """Return the queue at this address, if this process has it open."""
@@ -97,12 +112,14 @@ class Clients:
 
 def opened(address: Address, store: Store | None = None) -> SyncPawnQueue:
     """Open a queue; who calls closes it."""
-    session = None
-    if store is None:
-        _check_is_somewhere(address)
-    if store is None and address.aws_conn_id:
-        session = _session(address.aws_conn_id, address.settings.s3.region_name)
-    return SyncPawnQueue.open(address.settings, store=store, session=session, on_event=telemetry.record)
+    found = KeyFollowingStore(address, _connected) if store is None else store
+    return SyncPawnQueue.open(address.settings, store=found, on_event=telemetry.record)
+
+
+def _connected(address: Address) -> Store:
+    _check_is_somewhere(address)
+    session = _session(address.aws_conn_id, address.settings.s3.region_name) if address.aws_conn_id else None
+    return connect(address.settings.s3, session)
 
 
 def settings_for_others(address: Address) -> Settings:

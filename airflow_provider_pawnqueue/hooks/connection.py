@@ -57,8 +57,19 @@ class Address:
     aws_conn_id: str | None = None
     #: A digest of what that connection says: when its keys are replaced, this is another address.
     borrowed: str = field(default="", repr=False)
+    #: The connection that says so. Connections that say the same share a queue.
+    name: str = field(default="", compare=False)
     #: The connection's host says neither http:// nor https://.
     is_https_assumed: bool = False
+
+    def is_same_place(self, other: Address) -> bool:
+        """Return whether both are one queue with one set of settings, whatever the keys are."""
+        return self._without_identity() == other._without_identity()
+
+    def _without_identity(self) -> Settings:
+        s3 = self.settings.s3
+        nobody = s3.model_copy(update={path.removeprefix("s3."): None for path in _IDENTITY})
+        return self.settings.model_copy(update={"s3": nobody})
 
 
 def read(connection: Connection) -> Address:
@@ -100,7 +111,8 @@ def read(connection: Connection) -> Address:
         settings = Settings.model_validate(nested_by_path(given))
     except ConfigError as error:
         raise ConfigError(f"Connection {name!r}: {error}", operation="open") from None
-    return Address(settings, aws_conn_id, borrowed, is_https_assumed=bool(endpoint) and "://" not in str(endpoint))
+    is_https_assumed = bool(endpoint) and "://" not in str(endpoint)
+    return Address(settings, aws_conn_id, borrowed, name, is_https_assumed)
 
 
 def missing(name: str) -> str:

@@ -44,6 +44,14 @@ async def awaited_patiently(work: Callable[[], Awaitable[T]], what: str, seconds
             await asyncio.sleep(pauses.after(error))
 
 
+def may_pass(error: StoreError) -> bool:
+    """Return whether another try of a task may meet a store that does what this one refused.
+
+    Keys and rights are mended outside of Airflow, or in the connection, while the task waits for its next try.
+    """
+    return error.transient or error.denied
+
+
 class _Pauses:
     def __init__(self, what: str, seconds: float) -> None:
         self._what = what

@@ -23,6 +23,7 @@ from airflow_provider_pawnqueue.engine import (
 from airflow_provider_pawnqueue.hooks import connection, diagnosis, references, reports, sessions
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
+from airflow_provider_pawnqueue.hooks.key_rotation import ask_airflow_here
 from airflow_provider_pawnqueue.hooks.patience import patiently
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS, final_if_lost
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError, let_stop
@@ -136,6 +137,7 @@ class PawnQueueHook(BaseHook):
 
     async def client(self) -> SyncPawnQueue:
         """Return the open queue of this process. Opening one blocks no loop, and neither does AWS's token service."""
+        ask_airflow_here()
         if self._address is None:
             self._address = await self._address_awaited()
         found_queue = CLIENTS.found(self._address)

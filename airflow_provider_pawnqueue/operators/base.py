@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_pawnqueue.engine import ClaimBusyError, PawnQueueError, PublishError, QueueClosedError, StoreError
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_pawnqueue.hooks.patience import may_pass
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.links import TopicLink
 
@@ -50,8 +51,8 @@ def failure_of(error: PawnQueueError) -> AirflowException:
 def _is_passing(error: PawnQueueError) -> bool:
     """Say whether another try may go better, and does nothing twice."""
     if isinstance(error, StoreError):
-        return error.transient
+        return may_pass(error)
     if isinstance(error, PublishError):
         # Only if nothing was published: what was, would be published again.
-        return set(error.failed) == set(error.ids) and all(why.transient for why in error.failed.values())
+        return set(error.failed) == set(error.ids) and all(map(may_pass, error.failed.values()))
     return isinstance(error, (ClaimBusyError, QueueClosedError))

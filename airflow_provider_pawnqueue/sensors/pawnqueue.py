@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.hooks import claiming, references
 from airflow_provider_pawnqueue.hooks.claiming import Wish
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
@@ -193,7 +193,7 @@ class PawnQueueSensor(BaseSensorOperator):
             self.log.info("%s", error)
         except PawnQueueError as error:
             failure = failure_of(error)
-            if isinstance(failure, AirflowFailException):
+            if isinstance(failure, AirflowFailException) or (isinstance(error, StoreError) and error.denied):
                 raise failure from error
             self.log.warning("The store did not answer, and is asked again: %s", error)
 

@@ -27,6 +27,7 @@ from airflow_provider_pawnqueue.engine import (
 )
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.identity import Owner
+from airflow_provider_pawnqueue.hooks.patience import OF_A_TRIGGER
 from airflow_provider_pawnqueue.triggers.janitor_watch import JanitorWatch
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE: Final = 0.5
 #: The same while the store does not answer, at most.
 LONGEST_PAUSE: Final = 30.0
+#: The same while the store denies what it has allowed before, until the connection has other keys.
+LONGEST_PAUSE_DENIED: Final = 5.0
 #: Why a claim is given back that nobody is there to take.
 NOBODY_WAITS: Final = "nobody waits for it any more"
 
@@ -111,6 +114,8 @@ class Poll:
         self._task: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._janitor = JanitorWatch(queue, topic)
+        self._has_looked = False
+        self._denied_since: float | None = None  # by the loop's time
 
     # --- who waits ---
 
@@ -172,17 +177,19 @@ class Poll:
             try:
                 found = await self._look()
             except StoreError as error:
-                if not error.transient:
+                if not (error.transient or self._may_be_mended(error)):
                     self._fail(error)
                     continue
                 logger.warning("Topic %s is looked at again, as the store did not answer: %s", self._topic, error)
-                found, longest = False, LONGEST_PAUSE
+                found, longest = False, LONGEST_PAUSE_DENIED if error.denied else LONGEST_PAUSE
             except PawnQueueError as error:
                 self._fail(error)
                 continue
             except Exception as error:  # noqa: BLE001 - a defect of ours; those who wait have retries
                 self._fail(self._unforeseen(error, "Looking for messages"))
                 continue
+            else:
+                self._denied_since, self._has_looked = None, True
             if not found:
                 await self._janitor.look()
             pause = FIRST_PAUSE if found else min(pause * 2, longest)
@@ -190,6 +197,18 @@ class Poll:
                 pause = await self._rest(pause)
         # Nothing of a queue is kept that nobody uses.
         _POLLS.get(self._queue, {}).pop(self._topic, None)
+
+    def _may_be_mended(self, error: StoreError) -> bool:
+        """Return whether those who wait are to wait on although the store denies what it has allowed before.
+
+        Keys are being replaced: the new ones may be in the connection only after the store refuses the old ones.
+        """
+        if not (error.denied and self._has_looked):
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._denied_since is None:
+            self._denied_since = now
+        return now - self._denied_since < OF_A_TRIGGER
 
     async def _rest(self, pause: float) -> float:
         """Wait until it is time to look again, and say how long the next pause is to be doubled from."""

@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 from airflow_provider_pawnqueue.engine import PawnQueueError, QueueClosedError, StoreError
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.claiming import Wish
-from airflow_provider_pawnqueue.hooks.patience import awaited_patiently
+from airflow_provider_pawnqueue.hooks.patience import awaited_patiently, may_pass
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.triggers.polling import UnforeseenError, poll_of
 from airflow_provider_pawnqueue.triggers.reminders import Reminders
@@ -51,7 +51,7 @@ def failure(error: Exception) -> dict[str, Any]:
     """Write an error as an event has it: its sentence, and whether another try may go better."""
     # A queue is closed where its process ends: the task's next try waits in another one.
     is_transient = isinstance(error, (QueueClosedError, UnforeseenError)) or (
-        isinstance(error, StoreError) and error.transient
+        isinstance(error, StoreError) and may_pass(error)
     )
     return {"error": str(error), "transient": is_transient}
 

@@ -246,7 +246,9 @@ class Client(HookedStore):
 
 def _error(kind: Kind, key: str, *, transient: bool = True) -> StoreError:
     what = "lost its answer to" if transient else "denied"
-    return StoreError(f"The virtual store {what} {kind} {key}.", transient=transient, operation=kind)
+    return StoreError(
+        f"The virtual store {what} {kind} {key}.", transient=transient, denied=not transient, operation=kind
+    )
 
 
 @dataclass(slots=True)

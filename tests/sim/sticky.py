@@ -26,7 +26,10 @@ class Fault:
         """Return what the client is told."""
         answer = "403 AccessDenied" if self.denied else "500 InternalError"
         return StoreError(
-            f"The simulated store always answers {answer} to {kind} {key}.", transient=not self.denied, operation=kind
+            f"The simulated store always answers {answer} to {kind} {key}.",
+            transient=not self.denied,
+            denied=self.denied,
+            operation=kind,
         )
 
 

@@ -296,11 +296,41 @@ async def test_an_unreachable_store_fails_nobody(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_refusal_fails_all(world: LoopWorld) -> None:
-    """What only a person can mend is told to all who wait, by its sentence."""
+    """Keys that have never been accepted: all who wait are told so at once, by its sentence."""
     ann = await world.process()
     ann.client.inject("denied", "LIST")
     ended = await asyncio.gather(*waiting(ann, 3), return_exceptions=True)
     assert all(isinstance(error, StoreError) and "denied" in str(error) for error in ended)
+
+
+@virtual
+async def test_keys_may_be_replaced_while_sensors_wait(world: LoopWorld) -> None:
+    """Five minutes in which the store denies what it has allowed: everybody goes on as soon as it allows it again."""
+    ann, bob = await world.process(), await world.process()
+    tasks = waiting(ann, 3)
+    await world.later(10)
+    ann.client.inject("denied")
+    await bob.queue.publish(TOPIC, numbered(30))
+    await world.later(300)
+    assert not any(task.done() for task in tasks)
+    with ann.client.counting() as counted:
+        await world.later(60)
+    assert 0 < counted.total() <= 24, "it is asked again, and not all the time"
+    ann.client.heal()
+    assert len(await asyncio.wait_for(asyncio.gather(*tasks), 7)) == 3
+
+
+@virtual
+async def test_keys_that_nobody_replaces_fail_all(world: LoopWorld) -> None:
+    """After ten minutes; the tasks have other tries."""
+    ann = await world.process()
+    tasks = waiting(ann, 3)
+    await world.later(10)
+    ann.client.inject("denied")
+    await world.later(590)
+    assert not any(task.done() for task in tasks)
+    ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+    assert all(isinstance(error, StoreError) and failure(error)["transient"] for error in ended)
 
 
 @virtual

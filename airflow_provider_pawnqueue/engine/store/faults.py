@@ -42,6 +42,11 @@ TRANSIENT = frozenset(
     {Kind.NOT_RENEWED, Kind.EXPIRED, Kind.UNREACHABLE, Kind.TIMEOUT, Kind.BUSY, Kind.SERVER, Kind.DROPPED}
 )
 
+#: The store refused who asked: other keys may be accepted.
+DENIED = frozenset(
+    {Kind.NO_CREDENTIALS, Kind.NOT_RENEWED, Kind.WRONG_KEY_ID, Kind.WRONG_SECRET, Kind.EXPIRED, Kind.DENIED}
+)
+
 _REFUSALS = {
     Kind.CONDITION: Refusal.CONDITION,
     Kind.CONFLICT: Refusal.CONFLICT,
@@ -58,6 +63,7 @@ _CODES = {
     "InvalidAccessKeyId": Kind.WRONG_KEY_ID,
     "SignatureDoesNotMatch": Kind.WRONG_SECRET,
     "ExpiredToken": Kind.EXPIRED,
+    "InvalidToken": Kind.EXPIRED,
     "TokenRefreshRequired": Kind.EXPIRED,
     "AuthorizationHeaderMalformed": Kind.WRONG_REGION,
     "PermanentRedirect": Kind.WRONG_REGION,
@@ -144,6 +150,7 @@ class Fault(Exception):  # noqa: N818 - it is caught in this folder, and turned 
                 actions=_ACTIONS.get(operation, _ALL_ACTIONS),
             ),
             transient=self.kind in TRANSIENT,
+            denied=self.kind in DENIED,
             operation=operation,
             cause=self.cause,
         )

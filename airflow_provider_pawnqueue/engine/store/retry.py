@@ -81,7 +81,13 @@ class Backoff:
             "seconds (at most retry.budget_seconds)."
         )
         return RetryBudgetExceededError(
-            sentence, transient=True, operation=last.operation, cause=last, topic=last.topic, message=last.message
+            sentence,
+            transient=True,
+            denied=last.denied,
+            operation=last.operation,
+            cause=last,
+            topic=last.topic,
+            message=last.message,
         )
 
 

@@ -1,0 +1,186 @@
+"""A store whose keys are replaced while a queue is open, because its Airflow connection says other ones by now.
+
+A deferred sensor waits for days, and a task works for hours: longer than keys last. Where the store denies a request,
+the connection is read again, and the request is sent again with the keys that it names now. Everything above goes on
+as if nothing had happened: polls, sessions, renewals, settlements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+
+from airflow.providers.common.compat.connection import get_async_connection
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.store.port import Expect, Unknown
+from airflow_provider_pawnqueue.hooks import connection
+from airflow_provider_pawnqueue.hooks.supervision import is_its_own_supervisor
+
+if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.store.port import Expectation, ObjectInfo, Outcome, Store, StoredObject
+    from airflow_provider_pawnqueue.hooks.connection import Address
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How long a connection that has said the same keys again is not asked: one object may be denied for ever.
+REREAD_SECONDS: Final = 5.0
+#: How long Airflow may take to answer.
+LOOKUP_SECONDS: Final = 20.0
+
+
+class KeyFollowingStore:
+    """The store of a connection, with the keys that the connection has by now.
+
+    :param address: what the connection said when it was read.
+    :param connect: makes the store of an address. May block.
+    """
+
+    #: The queue closes this store, although it was given it.
+    is_closed_with_its_queue: ClassVar[bool] = True
+
+    def __init__(self, address: Address, connect: Callable[[Address], Store]) -> None:
+        self._address = address
+        self._connect = connect
+        self._store = connect(address)
+        #: Stores with keys of before: requests may still be under way by them.
+        self._former: list[Store] = []
+        self._lock = asyncio.Lock()
+        self._not_before = 0.0
+
+    async def get(self, key: str) -> StoredObject | None:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        return await self._sent(lambda store: store.get(key))
+
+    async def body(self, key: str, size: int) -> bytes | None:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        return await self._sent(lambda store: store.body(key, size))
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        return await self._sent(lambda store: store.head(key))
+
+    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        while True:
+            store = self._store
+            try:
+                async for page in store.pages(folder, start_after=start_after):
+                    yield page
+                    start_after = page[-1].key
+            except StoreError as error:
+                if not await self._has_other_keys(store, error):
+                    raise
+            else:
+                return
+
+    async def folders(self, folder: str = "") -> list[str]:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        return await self._sent(lambda store: store.folders(folder))
+
+    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        return await self._sent(lambda store: store.put(key, body, expect=expect))
+
+    async def copy(self, source: str, target: str) -> Outcome:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        return await self._sent(lambda store: store.copy(source, target))
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        store = self._store
+        failed = dict(await store.delete(keys))
+        denied = {key: error for key, error in failed.items() if error.denied}
+        if denied and await self._has_other_keys(store, next(iter(denied.values()))):
+            again = await self._store.delete(list(denied))
+            failed = {key: error for key, error in failed.items() if key not in denied} | dict(again)
+        return failed
+
+    async def aclose(self) -> None:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        for store in (*self._former, self._store):
+            await store.aclose()
+
+    async def _sent(self, request: Callable[[Store], Awaitable[T]]) -> T:
+        """Send a request, and once more where it was denied and the connection names other keys by now.
+
+        What is denied was not done: a conditional write may be sent again.
+        """
+        store = self._store
+        try:
+            answer = await request(store)
+        except StoreError as error:
+            if not await self._has_other_keys(store, error):
+                raise
+        else:
+            # Keys that have expired make a write unknown, although it was denied.
+            if not isinstance(answer, Unknown) or not await self._has_other_keys(store, answer.fault):
+                return answer
+        return await request(self._store)
+
+    async def _has_other_keys(self, used: Store, error: StoreError) -> bool:
+        """Return whether there are other keys than those with which a request was denied."""
+        if not error.denied:
+            return False
+        async with self._lock:
+            if self._store is not used:
+                return True  # replaced for another request meanwhile
+            if time.monotonic() < self._not_before:
+                return False
+            said = await self._read_again()
+            self._not_before = time.monotonic() + REREAD_SECONDS
+            if said is None or said == self._address:
+                return False
+            if not said.is_same_place(self._address):
+                logger.warning(
+                    "Connection %r names another queue than before: what is under way goes on with the one before, "
+                    "whose keys were denied.",
+                    said.name,
+                )
+                return False
+            replaced = await asyncio.to_thread(self._connect, said)
+            self._former.append(self._store)
+            self._store, self._address = replaced, said
+            logger.info(
+                "The store denied the keys of connection %r: it has other ones by now, which are used.", said.name
+            )
+            return True
+
+    async def _read_again(self) -> Address | None:
+        """Read the connection; None where that fails: then the store's own answer says what is wrong."""
+        try:
+            return await asyncio.wait_for(_read(self._address.name), LOOKUP_SECONDS)
+        except Exception as error:  # noqa: BLE001 - of Airflow's, of a secrets backend, or a connection that is wrong now
+            logger.warning("Connection %r could not be read again: %s", self._address.name, error)
+            return None
+
+
+async def _read(conn_id: str) -> Address:
+    """Read a connection, from the queue's own loop."""
+    loop = _Airflow.loop if _Airflow.pid == os.getpid() else None
+    if loop is not None and loop.is_running() and not is_its_own_supervisor():
+        # The triggerer's: in some releases, Airflow answers nowhere else.
+        lookup = asyncio.run_coroutine_threadsafe(get_async_connection(conn_id), loop)
+        found = await asyncio.wrap_future(lookup)
+    else:
+        found = await asyncio.to_thread(BaseHook.get_connection, conn_id)
+    return await asyncio.to_thread(connection.read, found)
+
+
+class _Airflow:
+    """Where Airflow is asked for connections in this process: the loop in which the hook was last awaited."""
+
+    loop: ClassVar[asyncio.AbstractEventLoop | None] = None
+    pid: ClassVar[int] = 0
+
+
+def ask_airflow_here() -> None:
+    """Ask Airflow for connections in the loop that runs here, from now on."""
+    _Airflow.loop, _Airflow.pid = asyncio.get_running_loop(), os.getpid()
