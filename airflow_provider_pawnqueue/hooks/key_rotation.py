@@ -55,13 +55,13 @@ class KeyFollowingStore:
         self._lock = asyncio.Lock()
         self._not_before = 0.0
 
-    async def get(self, key: str) -> StoredObject | None:
+    async def get(self, key: str, most: int) -> StoredObject | None:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
-        return await self._sent(lambda store: store.get(key))
+        return await self._sent(lambda store: store.get(key, most))
 
-    async def body(self, key: str, size: int) -> bytes | None:
+    async def body(self, key: str, size: int, most: int) -> bytes | None:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
-        return await self._sent(lambda store: store.body(key, size))
+        return await self._sent(lambda store: store.body(key, size, most))
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
