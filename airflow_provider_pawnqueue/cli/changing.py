@@ -172,13 +172,44 @@ def purge(hook: PawnQueueHook, args: Namespace) -> None:
 
 def _ask(hook: PawnQueueHook, topic: str, counts: dict[str, int]) -> None:
     what = " and ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
-    say(f"This removes {what} of topic {topic!r} in bucket {hook.settings.s3.bucket_name!r} for ever. Go on? (y/n)")
+    _confirm(f"This removes {what} of topic {topic!r} in bucket {hook.settings.s3.bucket_name!r} for ever.")
+
+
+def _confirm(sentence: str) -> None:
+    say(f"{sentence} Go on? (y/n)")
     try:
         answer = input()
     except EOFError:
         raise UsageError("Nobody answered, and nothing was removed: pass --yes where nobody can be asked.") from None
     if answer.strip().lower() not in {"y", "yes"}:
         raise UsageError("Nothing was removed.")
+
+
+@command
+def update_topic(hook: PawnQueueHook, args: Namespace) -> None:
+    """Change what is set for a topic."""
+    try:
+        most = None if args.max_deliveries == "never" else int(args.max_deliveries)
+    except ValueError:
+        raise UsageError(
+            f"--max-deliveries {args.max_deliveries!r}: write a whole number of at least 1, or never."
+        ) from None
+    changed = hook.update_topic(args.topic, max_deliveries=most)
+    show([{"topic": changed.name, "max_deliveries": changed.settings.max_deliveries}], args.output)
+
+
+@command
+def delete_topic(hook: PawnQueueHook, args: Namespace) -> None:
+    """Delete a topic, after it was asked whether that is meant."""
+    if not args.dry_run and not args.yes:
+        would = hook.delete_topic(args.topic, force=args.force, dry_run=True)
+        _confirm(
+            f"This deletes topic {args.topic!r} in bucket {hook.settings.s3.bucket_name!r} for ever, with "
+            f"{would.messages} messages and {would.dead_letters} dead letters."
+        )
+    removed = hook.delete_topic(args.topic, force=args.force, dry_run=args.dry_run)
+    counts = {"messages": removed.messages, "dead_letters": removed.dead_letters}
+    show([{"topic": args.topic, "dry_run": args.dry_run, **counts}], args.output)
 
 
 @command

@@ -72,6 +72,14 @@ _WHY = Arg(("--reason",), help="Why, for those that look at the dead letter", re
 _PURGE_DEAD = Arg(("--dead",), help="Remove the dead letters (and, with --messages, both)", action="store_true")
 _PURGE_MESSAGES = Arg(("--messages",), help="Remove the messages: the default without --dead", action="store_true")
 
+_MAX_DELIVERIES = Arg(
+    ("--max-deliveries",),
+    metavar="N",
+    help="After so many deliveries without a settlement a message is buried; `never` for none",
+    required=True,
+)
+_FORCE = Arg(("--force",), help="Delete its messages and dead letters too", action="store_true")
+
 _JANITOR = """Sweep topics once: finish what crashed processes left, and remove what nobody needs.
 
 Only a task can ask Airflow whether a DAG run goes on, and this is none: claims of DAG runs are left alone
@@ -137,6 +145,18 @@ def get_pawnqueue_cli_commands() -> list[GroupCommand]:
                     help="Remove the messages of a topic, or its dead letters; the topic goes on",
                     func=_command("changing", "purge"),
                     args=(_TOPIC, _PURGE_DEAD, _PURGE_MESSAGES, _DRY_RUN, ARG_YES, *_COMMON),
+                ),
+                ActionCommand(
+                    name="update-topic",
+                    help="Change the settings of a topic, for all that use it",
+                    func=_command("changing", "update_topic"),
+                    args=(_TOPIC, _MAX_DELIVERIES, *_COMMON),
+                ),
+                ActionCommand(
+                    name="delete-topic",
+                    help="Delete a topic, if it is empty; with --force, with all that is in it",
+                    func=_command("changing", "delete_topic"),
+                    args=(_TOPIC, _FORCE, _DRY_RUN, ARG_YES, *_COMMON),
                 ),
                 ActionCommand(
                     name="janitor",

@@ -1,8 +1,12 @@
 """The operators, where users import them from."""
 
+from airflow_provider_pawnqueue.operators.administration import (
+    PawnQueueCreateTopicOperator,
+    PawnQueueDeleteTopicOperator,
+    PawnQueueUpdateTopicOperator,
+)
 from airflow_provider_pawnqueue.operators.janitor import PawnQueueJanitorOperator
 from airflow_provider_pawnqueue.operators.publishing import (
-    PawnQueueCreateTopicOperator,
     PawnQueuePublishOperator,
     PawnQueueRedriveOperator,
 )
@@ -19,6 +23,7 @@ __all__ = [
     "PawnQueueAckOperator",
     "PawnQueueBuryOperator",
     "PawnQueueCreateTopicOperator",
+    "PawnQueueDeleteTopicOperator",
     "PawnQueueJanitorOperator",
     "PawnQueueMessagesOperator",
     "PawnQueueNackOperator",
@@ -26,4 +31,5 @@ __all__ = [
     "PawnQueueRedriveOperator",
     "PawnQueueRequeueOperator",
     "PawnQueueSettleOperator",
+    "PawnQueueUpdateTopicOperator",
 ]

@@ -1,4 +1,4 @@
-"""Putting messages into a topic, and making topics."""
+"""Putting messages into a topic, and dead letters back."""
 
 from __future__ import annotations
 
@@ -83,33 +83,6 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         """Tell OpenLineage what was written."""
         del task_instance
         return outputs(self.hook.settings, self.topic)
-
-
-class PawnQueueCreateTopicOperator(PawnQueueOperator):
-    """Creates a topic; returns its name. Creating it again changes nothing.
-
-    :param topic: its name.
-    :param max_deliveries: after so many deliveries without a settlement a message is buried; without it, after ten.
-    :param pawnqueue_conn_id: the connection that says where the queue is.
-    """
-
-    template_fields: Sequence[str] = ("topic", "max_deliveries", "pawnqueue_conn_id")
-
-    def __init__(self, *, topic: str, max_deliveries: int | str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.topic = topic
-        self.max_deliveries = max_deliveries
-
-    def execute(self, context: Context) -> str:
-        """Create it."""
-        del context
-        options: Any = (
-            {}
-            if self.max_deliveries is None
-            else {"max_deliveries": checked_count(self.max_deliveries, "max_deliveries")}
-        )
-        with failures():
-            return self.hook.create_topic(self.topic, **options).name
 
 
 class PawnQueueRedriveOperator(PawnQueueOperator):

@@ -154,6 +154,51 @@ def test_purge_asks_first(
     assert queue.stats("orders").pending == left
 
 
+def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
+    """The row has what is set now; nonsense is told in a sentence."""
+    queue.create_topic("orders")
+    for given, most in (("3", 3), ("never", None)):
+        [row] = run("update-topic", "orders", "--max-deliveries", given, "--output", "json").rows
+        assert row == {"topic": "orders", "max_deliveries": most}
+        assert queue.topic("orders").settings.max_deliveries == most
+    for topic, given, sentence in (
+        ("orders", "few", "--max-deliveries 'few'"),
+        ("orders", "0", "max_deliveries"),
+        ("nowhere", "3", "does not exist"),
+    ):
+        done = run("update-topic", topic, "--max-deliveries", given)
+        assert done.code == 1
+        assert sentence in done.err
+
+
+@pytest.mark.parametrize(("answer", "is_left"), [("y\n", False), ("n\n", True), ("", True)])
+def test_delete_topic_asks_first(
+    run: Run, queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, answer: str, *, is_left: bool
+) -> None:
+    """It names the topic, and what goes with it."""
+    queue.publish("orders", [{"n": 1}], create=True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+
+    done = run("delete-topic", "orders", "--force")
+
+    assert done.code == int(is_left)
+    assert done.err.startswith("This deletes topic 'orders' in bucket 'queues-")
+    assert "with 1 messages and 0 dead letters" in done.err
+    assert queue.list_topics() == ["orders"] * is_left
+
+
+def test_delete_topic(run: Run, queue: SyncPawnQueue) -> None:
+    """A dry run deletes nothing, and a topic with messages is deleted by force alone."""
+    queue.publish("orders", [{"n": 1}], create=True)
+    refused = run("delete-topic", "orders", "--yes")
+    assert (refused.code, queue.list_topics()) == (1, ["orders"])
+    [would] = run("delete-topic", "orders", "--force", "--dry-run", "--output", "json").rows
+    assert queue.list_topics() == ["orders"]
+    [done] = run("delete-topic", "orders", "--force", "--yes", "--output", "json").rows
+    assert would | {"dry_run": False} == done == {"topic": "orders", "dry_run": False, "messages": 1, "dead_letters": 0}
+    assert queue.list_topics() == []
+
+
 def test_janitor_sweeps_all_topics_or_some(run: Run, queue: SyncPawnQueue) -> None:
     """Each has a row; the claim of a DAG run that is not over is left alone."""
     queue.publish("orders", [{"n": 1}], create=True)

@@ -1,4 +1,4 @@
-"""Publishing, creating topics, and giving dead letters back."""
+"""Publishing, giving dead letters back, and topics: made, changed and deleted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from airflow_provider_pawnqueue.engine import PublishError, StoreError
 from airflow_provider_pawnqueue.operators.base import failure_of
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueCreateTopicOperator,
+    PawnQueueDeleteTopicOperator,
     PawnQueuePublishOperator,
     PawnQueueRedriveOperator,
+    PawnQueueUpdateTopicOperator,
 )
 from tests.support.airflow import TOPIC, FakeTask, context_of
 
@@ -109,6 +111,48 @@ def test_create_topic(queue: SyncPawnQueue) -> None:
     ):
         with pytest.raises(AirflowFailException, match=sentence):
             PawnQueueCreateTopicOperator(task_id="t", **wrong).execute(NOBODY)
+
+
+def test_a_topic_that_exists_is_kept_or_updated(queue: SyncPawnQueue) -> None:
+    """With other settings it keeps them, and the task is green; or it has the new ones."""
+    queue.create_topic("new", max_deliveries=3)
+    for more, most in (
+        ({}, 3),
+        ({"if_exists": "update"}, 5),
+        ({"if_exists": "update", "max_deliveries": "never"}, None),
+    ):
+        made = PawnQueueCreateTopicOperator(**{"task_id": "t", "topic": "new", "max_deliveries": 5, **more})
+        assert made.execute(NOBODY) == "new"
+        assert queue.topic("new").settings.max_deliveries == most
+    with pytest.raises(ValueError, match="if_exists='replace'"):
+        PawnQueueCreateTopicOperator(task_id="t", topic="new", if_exists="replace")
+    made.if_exists = "rendered"
+    with pytest.raises(AirflowFailException, match="if_exists='rendered'"):
+        made.execute(NOBODY)
+
+
+def test_update_topic(queue: SyncPawnQueue) -> None:
+    """For all that use it; one that does not exist fails for good."""
+    for given, most in (("4", 4), ("never", None)):
+        update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, max_deliveries=given)
+        assert update.execute(NOBODY) == {"max_deliveries": most}
+        assert queue.topic(TOPIC).settings.max_deliveries == most
+    for wrong, sentence in (({"topic": "nowhere", "max_deliveries": 1}, "nowhere"), ({"max_deliveries": 0}, "=0")):
+        with pytest.raises(AirflowFailException, match=sentence):
+            PawnQueueUpdateTopicOperator(**{"task_id": "t", "topic": TOPIC, **wrong}).execute(NOBODY)
+
+
+def test_delete_topic(queue: SyncPawnQueue) -> None:
+    """One with messages by force alone; deleting it again does no harm."""
+    queue.publish(TOPIC, [{"n": 1}])
+    with pytest.raises(AirflowFailException, match=TOPIC):
+        PawnQueueDeleteTopicOperator(task_id="t", topic=TOPIC).execute(NOBODY)
+    delete = PawnQueueDeleteTopicOperator(task_id="t", topic=TOPIC, force="True")
+    assert [delete.execute(NOBODY) for _ in range(2)] == [
+        {"messages": 1, "dead_letters": 0},
+        {"messages": 0, "dead_letters": 0},
+    ]
+    assert TOPIC not in queue.list_topics()
 
 
 def redrive(**more: Any) -> dict[str, int]:

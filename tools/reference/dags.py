@@ -26,6 +26,8 @@ SECTIONS: dict[str, list[tuple[str, str]]] = {
             "PawnQueueNackOperator",
             "PawnQueueRedriveOperator",
             "PawnQueueCreateTopicOperator",
+            "PawnQueueUpdateTopicOperator",
+            "PawnQueueDeleteTopicOperator",
             "PawnQueueJanitorOperator",
         )
     ],
