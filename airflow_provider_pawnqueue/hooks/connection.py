@@ -164,7 +164,7 @@ def _extra(connection: Connection) -> Mapping[str, Any]:
         return {}
     try:
         extra = json.loads(connection.extra)
-    except ValueError:
+    except (ValueError, RecursionError):
         extra = None
     if not isinstance(extra, dict):
         raise ConfigError(

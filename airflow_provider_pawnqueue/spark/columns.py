@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from airflow_provider_pawnqueue.engine import DeadLetter, InvalidArgumentError, Message
-from airflow_provider_pawnqueue.spark.ddl import REQUIRED, check_names, payload_columns
+from airflow_provider_pawnqueue.spark.ddl import REQUIRED, check_depth, check_names, payload_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
@@ -101,6 +101,7 @@ class Rows:
     """Whether they are dead letters: those have columns of their own, which of other messages are in the payload."""
 
     def __post_init__(self) -> None:
+        check_depth(self.schema)
         check_names(self.schema)
         own = {**_own(dead=self.dead), CORRUPT: (types.BooleanType(), bool)}
         for field in self.schema.fields:

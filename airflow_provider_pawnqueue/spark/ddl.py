@@ -45,9 +45,17 @@ _NESTED: Final = ("array", "map", "struct")
 #: Types of Spark's for which JSON has nothing.
 _FOREIGN: Final = ("char", "character", "varchar", "variant", "void", "interval", "geography", "geometry", "time")
 _DIGITS: Final = types.DecimalType(38, 0).precision
-_QUOTED: Final = r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\""""
-_BLANK: Final = re.compile(rf"({_QUOTED})|--[^\n]*|/\*.*?\*/", re.DOTALL)
-_TOKEN: Final = re.compile(rf"{_QUOTED}|\w+|\S", re.DOTALL)
+#: The longest schema that is read, and the deepest one: each array, map or struct is a level.
+MAX_SCHEMA_CHARACTERS: Final = 200_000
+MAX_SCHEMA_DEPTH: Final = 50
+#: How many characters of what was written an error shows.
+_SHOWN_CHARACTERS: Final = 200
+# Nothing is tried twice: what is not closed is taken to the end of the text, so that each character is read once.
+_QUOTED: Final = r"""`(?:[^`]|``)*+`|'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+\""""
+_UNCLOSED: Final = """[`'"].*"""
+_BLANK: Final = re.compile(rf"({_QUOTED}|{_UNCLOSED})|--[^\n]*|/\*.*?\*/|(/\*.*)", re.DOTALL)
+_TOKEN: Final = re.compile(rf"{_QUOTED}|{_UNCLOSED}|\w+|\S", re.DOTALL)
+_IS_QUOTED: Final = re.compile(_QUOTED, re.DOTALL)
 
 
 def payload_columns(text: str) -> StructType:
@@ -55,25 +63,63 @@ def payload_columns(text: str) -> StructType:
 
     :raises InvalidArgumentError: it is none; its sentence says where.
     """
+    if len(text) > MAX_SCHEMA_CHARACTERS:
+        raise InvalidArgumentError(
+            f"payloadSchema has {len(text):,} characters, and {MAX_SCHEMA_CHARACTERS:,} are read: name the columns "
+            "that the query needs, and take others from the payload: get_json_object(payload, '$.name').",
+            operation="spark",
+        )
     columns = _of_json(text) if text.lstrip().startswith("{") else _Reader(text).columns()
+    check_depth(columns)
     check_names(columns)
     return StructType([_nullable(field) for field in columns])
 
 
 def check_names(columns: StructType) -> None:
-    """Refuse two columns of one name: Spark tells them apart as little as it does ``a`` and ``A``.
+    """Refuse two columns of one name. ``a`` and ``A`` are two names, which Spark tells apart if it is told to.
 
     :raises InvalidArgumentError: there are two.
     """
-    named: dict[str, str] = {}
+    named: set[str] = set()
     for field in columns:
-        if field.name.lower() in named:
+        if field.name in named:
             raise InvalidArgumentError(
-                f"The schema has the columns {named[field.name.lower()]!r} and {field.name!r}, which are one to Spark: "
-                f"leave one out, and take it from the payload: get_json_object(payload, '$.{field.name}').",
-                operation="spark",
+                f"The schema has two columns {_shown(field.name)}: leave one of them out.", operation="spark"
             )
-        named[field.name.lower()] = field.name
+        named.add(field.name)
+
+
+def check_depth(kind: DataType) -> None:
+    """Refuse a schema that is nested more deeply than what reads it.
+
+    :raises InvalidArgumentError: it is.
+    """
+    level = [kind]
+    for _ in range(MAX_SCHEMA_DEPTH + 2):
+        level = [part for each in level for part in _parts(each)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _parts(kind: DataType) -> list[DataType]:
+    if isinstance(kind, types.ArrayType):
+        return [kind.elementType]
+    if isinstance(kind, types.MapType):
+        return [kind.keyType, kind.valueType]
+    return [field.dataType for field in kind.fields] if isinstance(kind, StructType) else []
+
+
+def _too_deep() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"The schema is nested more than {MAX_SCHEMA_DEPTH} levels deep: name a column of type string for what lies "
+        "deeper, and take it from the payload yourself: get_json_object(payload, '$.name').",
+        operation="spark",
+    )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")
 
 
 def _nullable(field: StructField) -> StructField:
@@ -99,6 +145,7 @@ class _Reader:
         self._text = text
         self._words = list(_TOKEN.findall(_BLANK.sub(_kept, text)))
         self._at = 0
+        self._depth = 0
 
     def columns(self) -> StructType:
         fields = self._fields(ends=("",))
@@ -128,11 +175,13 @@ class _Reader:
             self._wrong(f"{word!r} is missing after {after}")
 
     def _wrong(self, why: str) -> NoReturn:
-        where = f"before {self._word!r}" if self._word else "at its end"
+        if self._word[:1] in ("`", "'", '"') and not _IS_QUOTED.fullmatch(self._word):
+            why = "a quote is not closed"
+        where = f"before {_shown(self._word)}" if self._word else "at its end"
         raise InvalidArgumentError(
-            f"payloadSchema={self._text!r} cannot be read: {why}, {where}. Write a name and a type for each column, "
-            'as in "order_id long, lines array<struct<item: string, count: int>>", and names with other characters '
-            "than letters, digits and _ in `backticks`.",
+            f"payloadSchema={_shown(self._text)} cannot be read: {why}, {where}. Write a name and a type for each "
+            'column, as in "order_id long, lines array<struct<item: string, count: int>>", and names with other '
+            "characters than letters, digits and _ in `backticks`.",
             operation="spark",
         )
 
@@ -143,12 +192,12 @@ class _Reader:
         while self._word not in ends:
             fields.append(self._field())
             if not self._took(",") and self._word not in ends:
-                self._wrong(f"column {fields[-1].name!r} has ended")
+                self._wrong(f"column {_shown(fields[-1].name)} has ended")
         return fields
 
     def _field(self) -> StructField:
         name = self._word
-        if name.startswith("`") and len(name) > len("``"):
+        if name.startswith("`") and len(name) > len("``") and _IS_QUOTED.fullmatch(name):
             name = name[1:-1].replace("``", "`")
         elif not re.fullmatch(r"\w+", name):
             self._wrong("a column's name is missing")
@@ -160,7 +209,7 @@ class _Reader:
             self._expect("null", "NOT")
             nullable = False
         if self._took("comment"):
-            if self._word[:1] not in ("'", '"'):
+            if self._word[:1] not in ("'", '"') or not _IS_QUOTED.fullmatch(self._word):
                 self._wrong("a text in quotes is missing after COMMENT")
             metadata = {"comment": self._next()[1:-1]}
         return StructField(name, kind, nullable, metadata)
@@ -168,26 +217,28 @@ class _Reader:
     def _type(self, name: str) -> DataType:
         word = self._word.lower()
         if not re.fullmatch(r"\w+", word):
-            self._wrong(f"column {name!r} has no type")
+            self._wrong(f"column {_shown(name)} has no type")
         if word in _FOREIGN:
             raise InvalidArgumentError(
-                f"Column {name!r} of payloadSchema is of type {word}, which is not read from JSON: read it as a "
+                f"Column {_shown(name)} of payloadSchema is of type {word}, which is not read from JSON: read it as a "
                 "string, and convert it yourself.",
                 operation="spark",
             )
         if word not in (*_PLAIN, *_DECIMALS, *_NESTED):
             near = get_close_matches(word, (*_PLAIN, *_DECIMALS, *_NESTED), n=1)
-            self._wrong(f"{self._word!r} is no type" + (f" (did you mean {near[0]}?)" if near else ""))
+            self._wrong(f"{_shown(self._word)} is no type" + (f" (did you mean {near[0]}?)" if near else ""))
         self._at += 1
         if word in _DECIMALS:
             return self._decimal()
-        if word == "array":
-            return self._array(name)
-        if word == "map":
-            return self._map(name)
-        if word == "struct":
-            return self._struct()
-        return _PLAIN[word]()
+        return self._nested(word, name) if word in _NESTED else _PLAIN[word]()
+
+    def _nested(self, word: str, name: str) -> DataType:
+        self._depth += 1
+        if self._depth > MAX_SCHEMA_DEPTH:
+            raise _too_deep()
+        kind = self._struct() if word == "struct" else self._array(name) if word == "array" else self._map(name)
+        self._depth -= 1
+        return kind
 
     def _array(self, name: str) -> DataType:
         self._expect("<", "array")
@@ -227,5 +278,5 @@ class _Reader:
 
 
 def _kept(found: re.Match[str]) -> str:
-    """Keep what is quoted, and put a blank for comments."""
-    return found.group(1) or " "
+    """Keep what is quoted, and a comment that is not closed; put a blank for other comments."""
+    return found.group(1) or found.group(2) or " "

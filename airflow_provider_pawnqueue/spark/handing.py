@@ -72,7 +72,7 @@ class Folder:
             try:
                 read = json.loads(line)
                 found[str(read["id"])] = str(read["why"])
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, RecursionError):
                 raise InvalidArgumentError(
                     f"The job has reported what is no report ({line[:60]!r}), so nobody can tell which messages it has "
                     "done: let it report by report_failures(claim, failed), and by nothing else.",

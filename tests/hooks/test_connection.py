@@ -152,6 +152,7 @@ def test_the_environment_of_the_worker_says_nothing(monkeypatch: pytest.MonkeyPa
         ({"bucket_name": "queues", "aws_conn_id": 5}, "aws_conn_id must be the id"),
         ("[1]", "no JSON object"),
         ("{", "no JSON object"),
+        ('{"a":' * 100_000, "no JSON object"),
     ],
 )
 def test_what_is_wrong_in_the_extra_is_named(extra: dict[str, Any] | str, says: str) -> None:

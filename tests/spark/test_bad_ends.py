@@ -185,9 +185,10 @@ def test_all_is_settled(queue: SyncPawnQueue, place: Place) -> None:
         place.run(claim)
 
 
-def test_a_report_that_is_none(queue: SyncPawnQueue, place: Place) -> None:
+@pytest.mark.parametrize("report", ['\'{"id": "a"\'', "'[' * 100_000"])
+def test_a_report_that_is_none(queue: SyncPawnQueue, place: Place, report: str) -> None:
     """The task fails: nobody can tell which messages were done."""
-    place.spark_submit("open(os.environ['PAWNQUEUE_JOB_REPORT'], 'w').write('{\"id\": \"a\"')")
+    place.spark_submit(f"open(os.environ['PAWNQUEUE_JOB_REPORT'], 'w').write({report})")
     with pytest.raises(AirflowFailException, match="The job has reported what is no report"):
         place.run(claim_of(queue))
     assert place.left_behind == []

@@ -307,7 +307,7 @@ def test_a_query_may_name_the_columns_that_it_wants() -> None:
         (StructType().add("id", "long"), "'id' of the schema is bigint, and every message has one .* which is string"),
         (StructType().add("_corrupt", "string"), "'_corrupt' of the schema is string"),
         (StructType().add("a", "long", nullable=False), "'a' of the schema cannot be null.*payloadSchema"),
-        (StructType().add("a", "long").add("A", "long"), "the columns 'a' and 'A', which are one to Spark"),
+        (StructType().add("a", "long").add("a", "string"), "has two columns 'a'"),
         (StructType().add("a", types.DayTimeIntervalType()), "'a' of the payload's schema is of type interval day"),
         (
             StructType().add("a", types.MapType(types.LongType(), types.LongType())),
@@ -385,9 +385,18 @@ def test_a_schema_may_be_json() -> None:
         (",", "a column's name is missing"),
         ("-- nothing", "it has no column"),
         ("a int)", "column 'a' has ended"),
-        ("a int, a string", "the columns 'a' and 'a', which are one to Spark"),
-        ("Order int, order string", "the columns 'Order' and 'order', which are one to Spark"),
-        ("a struct<b:int, B:int>", "the columns 'b' and 'B'"),
+        ("a int, a string", "has two columns 'a'"),
+        ("a struct<b:int, b:int>", "has two columns 'b'"),
+        ("a int, 'b", "a quote is not closed, before"),
+        ("a int, `b", "a quote is not closed"),
+        ("a int comment 'b", "a quote is not closed"),
+        ("a int /* the first", "column 'a' has ended, before '/'"),
+        ("a " + "array<" * 51 + "int" + ">" * 51, "nested more than 50 levels deep: name a column of type string"),
+        ("a " + "struct<a:" * 6000, "nested more than 50 levels deep"),
+        ("a " + "map<string," * 6000, "nested more than 50 levels deep"),
+        ('{"type":"struct","fields":' + "[" * 40_000, "looks like JSON, and is no schema"),
+        ("a " + "x" * 200_000, "has 200,002 characters, and 200,000 are read"),
+        ("a " + "x" * 40_000, "payloadSchema='a x+…' cannot be read: 'x+…' is no type"),
         ("a varchar(10)", "'a' of payloadSchema is of type varchar, which is not read from JSON: read it as a string"),
         ("a interval day", "of type interval"),
         ("a array<variant>", r"'a\[\]' of payloadSchema is of type variant"),
@@ -405,6 +414,38 @@ def test_a_schema_that_is_none_is_told(ddl: str, sentence: str) -> None:
     with pytest.raises(InvalidArgumentError, match=sentence) as raised:
         Rows(schema_of(ddl, dead=False))
     assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.timeout(20)  # what reads a text again from each of its quotes takes minutes
+@pytest.mark.parametrize("text", ['"\\', "'x\\", "`x``", "/*x", "'\"`", "a `", "a int comment '"])
+def test_a_long_schema_with_what_is_never_closed(text: str) -> None:
+    """Each of its characters is read once."""
+    with pytest.raises(InvalidArgumentError, match="cannot be read"):
+        payload_columns(text * (150_000 // len(text)) + "`")
+
+
+@pytest.mark.parametrize("levels", [50, 51])
+def test_a_schema_of_a_query_has_a_depth_as_well(levels: int) -> None:
+    """As one that is given as an option, in either way to write it."""
+    kind: types.DataType = types.LongType()
+    for _ in range(levels):
+        kind = types.ArrayType(kind)
+    schema = StructType().add("a", kind)
+    if levels == 50:
+        Rows(schema)
+        assert payload_columns(schema.json())[0].dataType == kind
+        return
+    for read in (Rows, lambda each: payload_columns(each.json())):
+        with pytest.raises(InvalidArgumentError, match="nested more than 50 levels deep"):
+            read(schema)
+
+
+def test_names_that_differ_in_case_alone() -> None:
+    """With ``spark.sql.caseSensitive`` they are written, and so they are read."""
+    assert rows([{"a": 1, "A": "x", "s": {"b": 1, "B": 2}}], "a int, A string, s struct<b: int, B: int>") == [
+        {"a": 1, "A": "x", "s": {"b": 1, "B": 2}, CORRUPT: False}
+    ]
 
 
 @given(st.text(alphabet="ab ,<>()`':int-*/", max_size=30) | st.text(max_size=20))
