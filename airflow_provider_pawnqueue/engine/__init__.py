@@ -47,7 +47,7 @@ from airflow_provider_pawnqueue.engine.staging import Staged
 from airflow_provider_pawnqueue.engine.store.memory import MemoryStore
 from airflow_provider_pawnqueue.engine.sync import SyncKeepAlive, SyncPawnQueue
 from airflow_provider_pawnqueue.engine.topics import Topic
-from airflow_provider_pawnqueue.engine.writes import Written
+from airflow_provider_pawnqueue.engine.write_outcome import Written
 
 __all__ = [
     "Backlog",

@@ -14,7 +14,8 @@ from airflow_provider_pawnqueue.engine.publish import NewMessage, Publisher, che
 from airflow_provider_pawnqueue.engine.staging import Staged
 from airflow_provider_pawnqueue.engine.topic_desk import TopicDesk
 from airflow_provider_pawnqueue.engine.waiting import until_free
-from airflow_provider_pawnqueue.engine.writes import Commit, Written
+from airflow_provider_pawnqueue.engine.write_outcome import Written
+from airflow_provider_pawnqueue.engine.writes import Commit
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -116,7 +117,9 @@ class BulkDesk(TopicDesk):
         producer_id = "" if producer is None else (await self._register("producers", producer)).entity_id
         return await staging.stage(self._context, before, checked, producer_id)
 
-    async def commit_write(self, topic: str, write_id: str, staged: Iterable[Staged], *, wait: float = 0.0) -> Written:
+    async def commit_write(
+        self, topic: str, write_id: str, staged: Iterable[Staged], *, wait: float = 0.0, allow_empty: bool = False
+    ) -> Written:
         """Publish what was staged: all of it, once, whatever dies meanwhile; or nothing.
 
         One request decides it. Before that nothing is visible; after it all of it will be, within the time that one
@@ -125,6 +128,10 @@ class BulkDesk(TopicDesk):
 
         :param staged: what :meth:`stage` has returned, of one attempt at each part.
         :param wait: for how many seconds to wait while another process commits this write.
+        :param allow_empty: what becomes of rows whose write was committed before without any: they are left out as
+            those of any write that is done; without this, that is an error.
+        :raises InvalidArgumentError: the write was committed before without rows, and now has some, which were not
+            published.
         :raises TopicNotFoundError: there is no such topic, or it was deleted.
         :raises WriteBusyError: another process is at it, or died less than a minute ago: when to try again.
         :raises StagedGoneError: some of what was staged is not there any more. Nothing was published, unless the
@@ -145,6 +152,7 @@ class BulkDesk(TopicDesk):
             place=self._publisher.place,
             is_there=self._known_topics.is_there,
             ended=self._ended_commits,
+            allow_empty=allow_empty,
         )
         return await until_free(self._context, commit.done, wait=seconds, check_open=self._life.check_open)
 

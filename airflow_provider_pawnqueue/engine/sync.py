@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.credentials import Session
     from airflow_provider_pawnqueue.engine.store.port import Store
     from airflow_provider_pawnqueue.engine.topics import Topic, TopicOptions
-    from airflow_provider_pawnqueue.engine.writes import Written
+    from airflow_provider_pawnqueue.engine.write_outcome import Written
 
 A = TypeVar("A")
 G = TypeVar("G")
@@ -362,10 +362,12 @@ class SyncPawnQueue:
         drawn = self._drawn(messages)
         return self._run(lambda queue: queue.stage(topic, write_id, part, drawn, producer=producer, after=after))
 
-    def commit_write(self, topic: str, write_id: str, staged: Iterable[Staged], *, wait: float = 0.0) -> Written:
+    def commit_write(
+        self, topic: str, write_id: str, staged: Iterable[Staged], *, wait: float = 0.0, allow_empty: bool = False
+    ) -> Written:
         """Publish what was staged."""
         drawn = self._drawn(staged)
-        return self._run(lambda queue: queue.commit_write(topic, write_id, drawn, wait=wait))
+        return self._run(lambda queue: queue.commit_write(topic, write_id, drawn, wait=wait, allow_empty=allow_empty))
 
     def abort_write(self, topic: str, write_id: str, staged: Iterable[Staged] | None = None) -> int:
         """Remove what was staged for a write that is not decided."""

@@ -33,6 +33,7 @@ from airflow_provider_pawnqueue.engine.publish import TICKS, Sent, has_landed, i
 from airflow_provider_pawnqueue.engine.records import Rows, StagedObject, UnreadableRecordError, WriteRecord
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 from airflow_provider_pawnqueue.engine.topics import missing
+from airflow_provider_pawnqueue.engine.write_outcome import Written, check_same_rows
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -48,20 +49,6 @@ HOLD: Final = 30.0
 CHUNK: Final = 500
 
 IsThere: TypeAlias = Callable[[str], Awaitable[bool]]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What became of a write: all of it is in the topic."""
-
-    topic: str
-    """The topic."""
-    write_id: str
-    """The write's id."""
-    count: int
-    """How many messages were published."""
-    already: bool = False
-    """It had been decided before: what was staged for this commit was not used, and is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +73,15 @@ class Commit:
     """Says whether the topic is there still."""
     ended: set[str] = field(default_factory=set)
     """The attempts of this process that have ended, with nothing of them under way any more."""
+    allow_empty: bool = False
+    """Whether a write that was done without rows may have rows the next time, which are not published."""
 
     async def done(self) -> Written:
         """Decide and publish it, or finish what another one has decided under its id.
 
         :raises WriteBusyError: another one is at it.
         :raises StagedGoneError: some of it is not there; nothing was published.
+        :raises InvalidArgumentError: the write was done without rows, and this commit has some.
         """
         context, topic, write_id = self.context, self.topic, self.write_id
         is_ours = False
@@ -119,19 +109,8 @@ class Commit:
         await clear(context, topic, write_id)
         if done.lost:
             raise _incomplete(topic, done)
-        again = [each for part in self.staged for each in part.objects]
-        count, size = sum(each.count for each in again), sum(each.size for each in again)
-        if not is_ours and (count, size) != (done.count, done.size):
-            logger.warning(
-                "Write %s of topic %r had been decided with %d messages (%d bytes), and was committed again with %d "
-                "(%d bytes): those were not published. Other rows need another write id.",
-                write_id,
-                topic,
-                done.count,
-                done.size,
-                count,
-                size,
-            )
+        if not is_ours:
+            check_same_rows(done, topic, self.staged, allow_empty=self.allow_empty)
         return Written(topic, write_id, done.count, already=not is_ours)
 
     async def _decide(self, standing: FoundWrite | None) -> HeldWrite | None:

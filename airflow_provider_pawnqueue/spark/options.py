@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from airflow_provider_pawnqueue.engine import (
     ClaimReference,
@@ -36,14 +36,42 @@ NAMES: Final[Mapping[str, tuple[str, str]]] = {
         "batch write",
         "The name of the write, which is done once; without it, a new one each time.",
     ),
+    "allowEmpty": (
+        "batch write",
+        "`true`: rows whose `writeId` was committed before, without rows, are left out; without it, that is an error.",
+    ),
     "producer": ("write", "The name of who publishes; without it, nobody is named."),
     "connection": (
         "all",
         "The path of a YAML file with settings; without it, the operator's, or `PAWNQUEUE_*`.",
     ),
 }
+#: What a query does with the queue, in the words that say above what an option is for, and in those of a sentence.
+Use = Literal["read", "peek", "stream", "batch write", "stream write"]
+_USES: Final[Mapping[str, str]] = {
+    "read": "reading a claim",
+    "peek": "looking at a topic",
+    "stream": "a stream that claims",
+    "batch write": "writing a DataFrame",
+    "stream write": "writing a stream",
+    "write": "writing",
+}
+#: What to do instead, where that is not to leave the option out.
+_INSTEAD: Final[Mapping[tuple[str, str], str]] = {
+    ("mode", "read"): 'leave it out, or name a topic by .option("topic", "orders")',
+    ("maxMessages", "read"): "leave it out, as a claim is read as a whole",
+    ("maxMessages", "stream"): "say by maxMessagesPerBatch how many messages a micro-batch has",
+    ("maxMessagesPerBatch", "peek"): "say by maxMessages how many messages are looked at",
+    ("claim", "stream"): "leave it out, and name a topic, from which the stream claims by itself",
+    ("writeId", "stream write"): "leave it out, as a stream makes the ids of its writes of its checkpoint, so that a "
+    "restart publishes nothing twice",
+}
 #: What Spark, or a user who means another part of the query, puts beside them.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+#: By this name Spark's catalog says that the options are those of a table; each of them comes twice, once with this in
+#: front, and beside them whatever the catalog notes of the table.
+_CATALOG: Final = "provider"
+_OF_TABLE: Final = "option."
 _PEEK, _DEAD = "peek", "dead"
 
 
@@ -78,19 +106,35 @@ class Options:
 
         :raises InvalidArgumentError: one of them is no option, nor the name of a setting.
         """
+        known = {name.lower(): name for name in NAMES} | {name: name for name in names_of_settings()}
         options = {name.lower(): value for name, value in given.items() if name.lower() not in _OF_SPARK}
+        if _CATALOG in options:
+            of_table = {name: value for name, value in options.items() if name.startswith(_OF_TABLE)}
+            of_query = {name: value for name, value in options.items() if name in known}
+            options = {name.removeprefix(_OF_TABLE): value for name, value in of_table.items()} | of_query
         if "path" in options:
             raise _wrong(
                 f"The format pawnqueue takes no path ({options['path']!r}): name a claim or a topic by an option, "
                 '.option("topic", "orders"), and call load() or save() without one.'
             )
-        known = {name.lower(): name for name in NAMES} | {name: name for name in names_of_settings()}
         for name in options:
             if name not in known:
                 near = get_close_matches(name, known, n=1)
                 hint = f": did you mean {known[near[0]]!r}?" if near else f"; there are {', '.join(NAMES)}."
                 raise _wrong(f"{name!r} is no option of the format pawnqueue, nor a setting{hint}")
         return cls(options)
+
+    def check_use(self, use: Use) -> None:
+        """Refuse options that mean nothing to what a query does.
+
+        :raises InvalidArgumentError: one of them is for something else.
+        """
+        for name, (used_for, _) in NAMES.items():
+            meant = used_for.split(", ")
+            if name.lower() in self.given and not {use, use.rpartition(" ")[2], "all"} & set(meant):
+                words = " or ".join(_USES[each] for each in meant)
+                instead = _INSTEAD.get((name, use), "leave it out")
+                raise _wrong(f"The option {name} is for {words}, and this is {_USES[use]}: {instead}.")
 
     # --- where the queue is ---
 
@@ -136,15 +180,7 @@ class Options:
                 'Nothing was named to be read: .option("claim", reference) for the messages of a claim, or '
                 '.option("topic", "orders").option("mode", "peek") to look at those of a topic.'
             )
-        if "topic" in self.given:
-            return False
-        for name in ("mode", "maxMessages"):
-            if name.lower() in self.given:
-                raise _wrong(
-                    f"The option {name} is for looking at a topic, and a claim is read as a whole: leave it out, or "
-                    'name a topic by .option("topic", "orders").'
-                )
-        return True
+        return "topic" not in self.given
 
     def claims(self) -> list[ClaimReference]:
         """Return the claims that are to be read, each once; without the option, those that the job was submitted for.
@@ -228,6 +264,14 @@ class Options:
         """By which a write that is tried again is known."""
         return self.given.get("writeid") or None
 
+    @property
+    def allows_empty(self) -> bool:
+        """Whether a write that was done without rows may have rows the next time, which are left out."""
+        text = self.given.get("allowempty", "false").lower()
+        if text not in ("true", "false"):
+            raise _wrong(f"allowEmpty={self.given['allowempty']!r}: pass true or false.")
+        return text == "true"
+
     def _count(self, name: str) -> int | None:
         text = self.given.get(name.lower())
         if text is None:
@@ -248,7 +292,7 @@ def references(text: str) -> list[ClaimReference]:
     """
     try:
         read = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _wrong(
             f"The claim is no JSON ({_shown(text)}): pass json.dumps(reference), where the reference is what the "
             "sensor returned, or claim.hand_over().to_dict()."

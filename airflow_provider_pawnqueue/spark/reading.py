@@ -46,6 +46,7 @@ class PortionReader(DataSourceReader):
         with told():
             self._options = options
             self._rows = Rows(schema, dead=not options.has_claim and options.is_dead())
+            options.check_use("read" if options.has_claim else "peek")
             _check_schema(options, schema)
             self._settings = options.settings()
 

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
-from airflow_provider_pawnqueue.engine import InvalidArgumentError, SyncPawnQueue
+from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from airflow_provider_pawnqueue.spark.columns import Rows
 from airflow_provider_pawnqueue.spark.options import told
 from airflow_provider_pawnqueue.spark.reading import PortionPartition, batches
@@ -65,11 +65,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         with told():
-            if "claim" in options.given or "mode" in options.given:
-                raise InvalidArgumentError(
-                    "A stream claims from a topic: leave out the options claim and mode, which are for spark.read.",
-                    operation="spark",
-                )
+            options.check_use("stream")
             self._rows = Rows(schema)
             self._settings = options.settings()
             self._topic = options.topic

@@ -13,7 +13,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from airflow_provider_pawnqueue.spark.options import Options
+    from airflow_provider_pawnqueue.spark.options import Options, Use
 
 logger = logging.getLogger("pawnqueue.spark")
 
@@ -41,8 +41,6 @@ logger = logging.getLogger("pawnqueue.spark")
 PATIENCE: Final = 120.0
 #: What Spark calls the query that a task works for, and its batch.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-#: Options that are for reading.
-_OF_READING: Final = ("claim", "mode", "payloadSchema", "partitions", "maxMessages", "maxMessagesPerBatch", "consumer")
 
 
 class StagedPart(WriterCommitMessage):
@@ -55,6 +53,8 @@ class StagedPart(WriterCommitMessage):
 class _Writing:
     """What batches and streams have in common."""
 
+    use: ClassVar[Use]
+
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         with told():
             if overwrite:
@@ -62,9 +62,7 @@ class _Writing:
                     f"Topic {options.given.get('topic', '')!r} is not overwritten, messages are added to it: write in "
                     "the mode append."
                 )
-            reading = [name for name in _OF_READING if name.lower() in options.given]
-            if reading:
-                raise _wrong(f"The option {reading[0]} is for reading: leave it out where messages are written.")
+            options.check_use(self.use)
             self._payloads = Payloads(schema)
             self._payloads.check()
             self._settings = options.settings()
@@ -107,11 +105,14 @@ class _Writing:
 class BatchWriter(_Writing, DataSourceArrowWriter):
     """Writes a DataFrame."""
 
+    use = "batch write"
+
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite=overwrite)
         # Made where the query is planned, once: all tasks, and the commit, are given this object.
         with told():
             self._write_id = layout.checked_write_id(options.write_id or uuid.uuid4().hex)
+            self._allows_empty = options.allows_empty
         self._is_alone = options.write_id is None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
@@ -121,7 +122,9 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks have staged. A query without rows is a write as well: it is done then."""
         with told(), SyncPawnQueue.open(self._settings) as queue:
-            queue.commit_write(self._topic, self._write_id, _parts(messages), wait=PATIENCE)
+            queue.commit_write(
+                self._topic, self._write_id, _parts(messages), wait=PATIENCE, allow_empty=self._allows_empty
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks have staged; those that were killed, too, unless another driver may have its id."""
@@ -131,14 +134,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Writes the batches of a stream."""
 
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
-        super().__init__(options, schema, overwrite=overwrite)
-        with told():
-            if options.write_id is not None:
-                raise _wrong(
-                    "A stream makes the ids of its writes of its checkpoint, so that a restart publishes nothing "
-                    "twice: leave out the option writeId."
-                )
+    use = "stream write"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         """Stage the rows of a task. The driver's part of this object does not know the query, so tasks tell it."""

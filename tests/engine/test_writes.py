@@ -189,8 +189,22 @@ async def test_a_write_of_nothing_is_done(world: World, ann: Process) -> None:
     empty = await ann.queue.stage(TOPIC, WRITE, 0, [])
     assert (await ann.queue.commit_write(TOPIC, WRITE, [empty])).count == 0
     assert (await ann.queue.commit_write(TOPIC, "none", [])).count == 0
-    assert (await committed(ann)).already
+    assert (await ann.queue.commit_write(TOPIC, "none", [])).already
     assert visible(world) == []
+
+
+async def test_rows_of_a_write_that_was_done_without_any(
+    world: World, ann: Process, bob: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are not published, and that is an error, unless it was meant."""
+    await ann.queue.commit_write(TOPIC, WRITE, [])
+    with pytest.raises(InvalidArgumentError, match=r"without any rows, and is done: the 7 rows .* were not published"):
+        await committed(bob)
+    assert not caplog.records
+    written = await bob.queue.commit_write(TOPIC, WRITE, await staged(bob), allow_empty=True)
+    assert (written.count, written.already) == (0, True)
+    assert "another write id" in caplog.text
+    assert (visible(world), left(world)) == ([], [])
 
 
 async def test_what_a_commit_costs(ann: Process, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from airflow_provider_pawnqueue.engine import ClaimReference, ConfigError, InvalidArgumentError
 from airflow_provider_pawnqueue.engine.settings.names import names_of_settings
+from airflow_provider_pawnqueue.spark.columns import schema_of
 from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, CONNECTION_VARIABLE
 from airflow_provider_pawnqueue.spark.options import NAMES, Options, PawnQueueSparkError, references, told
+from airflow_provider_pawnqueue.spark.reading import PortionReader
+from airflow_provider_pawnqueue.spark.streaming import ClaimStreamReader
+from airflow_provider_pawnqueue.spark.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,14 +89,90 @@ def test_a_path_is_told() -> None:
     [
         ({}, "Nothing was named to be read"),
         ({"claim": CLAIM, "topic": "orders"}, "claim or the option topic, not both"),
-        ({"claim": CLAIM, "mode": "dead"}, "mode is for looking at a topic"),
-        ({"claim": CLAIM, "maxMessages": "3"}, "maxMessages is for looking at a topic"),
     ],
 )
 def test_what_is_to_be_read_is_said_once(given: dict[str, str], sentence: str) -> None:
-    """A claim or a topic; what is for the one is not passed over with the other."""
+    """A claim or a topic."""
     with pytest.raises(InvalidArgumentError, match=sentence):
         _ = Options.of(given).has_claim
+
+
+QUEUE = {"bucket_name": "queues"}
+SCHEMA = schema_of("", dead=False)
+ROWS = StructType().add("n", "long")
+PEEK = {**QUEUE, "topic": "orders", "mode": "peek"}
+TOPIC = {**QUEUE, "topic": "orders"}
+
+
+def made(use: str, given: dict[str, str]) -> object:
+    """What a query of this kind is made of."""
+    options = Options.of(given)
+    if use in ("read", "peek"):
+        return PortionReader(options, SCHEMA)
+    if use == "stream":
+        return ClaimStreamReader(options, SCHEMA)
+    return (BatchWriter if use == "batch write" else StreamWriter)(options, ROWS, overwrite=False)
+
+
+FOR: dict[str, tuple[dict[str, str], set[str]]] = {
+    "read": ({**QUEUE, "claim": CLAIM}, {"claim", "payloadSchema", "partitions"}),
+    "peek": (PEEK, {"topic", "mode", "payloadSchema", "partitions", "maxMessages"}),
+    "stream": (TOPIC, {"topic", "payloadSchema", "partitions", "maxMessagesPerBatch", "consumer", "ttl"}),
+    "batch write": (TOPIC, {"topic", "writeId", "allowEmpty", "producer"}),
+    "stream write": (TOPIC, {"topic", "producer"}),
+}
+VALUES = {"mode": "peek", "claim": CLAIM, "topic": "orders", "writeId": "w", "payloadSchema": "", "allowEmpty": "true"}
+
+
+@pytest.mark.parametrize("use", FOR)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "connection"])
+def test_what_means_nothing_to_a_query_is_refused(use: str, name: str) -> None:
+    """By its name, with what it is for; and nothing else is."""
+    given, meant = FOR[use]
+    given = {**given, name: VALUES.get(name, "5")}
+    if name in meant:
+        made(use, given)
+        return
+    both = use in ("read", "peek") and {"claim", "topic"} <= set(given)
+    sentence = "claim or the option topic, not both" if both else f"option {name} is for "
+    with pytest.raises(PawnQueueSparkError, match=sentence) as raised:
+        made(use, given)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "instead"),
+    [
+        ("read", "mode", "name a topic by"),
+        ("read", "maxMessages", "a claim is read as a whole"),
+        ("stream", "maxMessages", "and this is a stream that claims: say by maxMessagesPerBatch"),
+        ("peek", "maxMessagesPerBatch", "say by maxMessages"),
+        ("peek", "writeId", "is for writing a DataFrame, and this is looking at a topic: leave it out"),
+        ("stream write", "writeId", "of its checkpoint"),
+    ],
+)
+def test_what_to_do_instead(use: str, name: str, instead: str) -> None:
+    """Where there is something better than to leave it out."""
+    with pytest.raises(PawnQueueSparkError, match=instead):
+        made(use, {**FOR[use][0], name: VALUES.get(name, "5")})
+
+
+def test_what_sparks_catalog_notes_of_a_table_is_left_to_it() -> None:
+    """It gives each option of a table twice, beside what it knows of the table itself, and what its user has noted."""
+    table = {
+        **{f"option.{name.lower()}": value for name, value in PEEK.items()},
+        **{name.lower(): value for name, value in PEEK.items()},
+        "provider": "pawnqueue",
+        "owner": "root",
+        "location": "file:/tmp/warehouse/orders",
+        "comment": "orders to come",
+        "team": "billing",
+    }
+    assert Options.of(table).given == PEEK
+    with pytest.raises(InvalidArgumentError, match=r"'topc' is no option of the format pawnqueue.*'topic'"):
+        Options.of({**table, "option.topc": "orders"})
+    with pytest.raises(InvalidArgumentError, match="'owner' is no option of the format pawnqueue"):
+        Options.of({"owner": "root", "topic": "orders"})
 
 
 def test_the_submitted_claim_is_read_where_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +195,20 @@ def test_several_claims_are_a_list_each_of_them_once() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "orders", "{", "{'topic': 'orders'}", "5", "null", '"orders"', "[5]", "[[]]", "{}", '{"topic": "orders"}'],
+    [
+        "",
+        "orders",
+        "{",
+        "[" * 100_000,
+        "{'topic': 'orders'}",
+        "5",
+        "null",
+        '"orders"',
+        "[5]",
+        "[[]]",
+        "{}",
+        '{"topic": "orders"}',
+    ],
 )
 def test_what_is_no_claim_is_told(text: str) -> None:
     """In one sentence that says what to pass."""
@@ -169,6 +263,15 @@ def test_a_time() -> None:
     for wrong in ("0", "-1", "inf", "nan", "5m", ""):
         with pytest.raises(InvalidArgumentError, match=f"ttl='{wrong}': pass a number of seconds"):
             _ = Options.of({"ttl": wrong}).ttl
+
+
+def test_whether_a_write_without_rows_was_meant() -> None:
+    """In Spark's words for it, in any letters."""
+    assert Options.of({}).allows_empty is False
+    assert Options.of({"allowEmpty": "True"}).allows_empty is True
+    for wrong in ("1", "yes", ""):
+        with pytest.raises(InvalidArgumentError, match=f"allowEmpty='{wrong}': pass true or false"):
+            _ = Options.of({"allowEmpty": wrong}).allows_empty
 
 
 def test_without_a_topic_it_is_asked_for() -> None:

@@ -96,6 +96,21 @@ def shop(spark: SparkSession, seaweedfs: S3Server, settings_for: Callable[..., S
         yield Shop(spark, settings, queue)
 
 
+def test_a_table_of_sparks_catalog(shop: Shop) -> None:
+    """It is made with options, or without; a query names them again, as Spark hands no reader those of its table."""
+    shop.publish(3)
+    options = {**where(shop.settings), "topic": "orders", "mode": "peek", "payloadSchema": "order_id long"}
+    said = ", ".join(f"'{name}' '{value}'" for name, value in options.items())
+    shop.spark.sql(f"CREATE TABLE orders USING pawnqueue OPTIONS ({said}) COMMENT 'all' TBLPROPERTIES ('team' = 'x')")
+    try:
+        assert shop.spark.read.options(**options).table("orders").count() == 3
+        named = ", ".join(f"`{name}` = '{value}'" for name, value in options.items() if name != "payloadSchema")
+        found = shop.spark.sql(f"SELECT order_id FROM orders WITH ({named})").collect()  # noqa: S608 - of its own
+        assert [row["order_id"] for row in found] == [0, 1, 2]
+    finally:
+        shop.spark.sql("DROP TABLE orders")
+
+
 def test_a_claim_is_a_dataframe(shop: Shop) -> None:
     """Its messages, in publish order; Spark has found the format by itself; nothing is claimed and nothing written."""
     ids = shop.publish(5)

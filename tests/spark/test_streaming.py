@@ -208,13 +208,6 @@ def test_a_topic_that_does_not_exist_is_told(stream: Stream) -> None:
     assert "PawnQueue: Topic 'odrers' does not exist" in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["claim", "mode"])
-def test_what_is_for_batches_is_refused(stream: Stream, option: str) -> None:
-    """A stream that is told to read a claim, or to peek, fails by a sentence."""
-    with pytest.raises(StreamingQueryException, match="leave out the options claim and mode"):
-        stream.run(Sink(), **{option: "peek"})
-
-
 def _fails_at(number: int) -> Callable[[int], None]:
     def seen(batch: int) -> None:
         if batch == number:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -229,7 +228,6 @@ def test_wrong_modes_and_options_are_refused(target: Target) -> None:
     """Each in a sentence that says what to do."""
     frame = target.spark.range(1)
     assert "in the mode append" in target.refused(frame, "overwrite")
-    assert "is for reading" in target.refused(frame, claim="{}")
     assert "no write id" in target.refused(frame, writeId="a/b")
     target.queue.delete_topic(TOPIC)
     assert f"create_topic('{TOPIC}')" in target.refused(frame)
@@ -349,12 +347,3 @@ def test_a_batch_that_is_replayed_is_not_published_twice(target: Target, tmp_pat
     run()
     assert target.numbers() == Counter(range(3))
     assert target.keys("staged") == []
-
-
-def test_a_stream_has_no_write_id_of_its_own(target: Target, tmp_path: Path) -> None:
-    """One that a restart would use for other batches is refused, and so is what rewrites the topic."""
-    frame = target.spark.readStream.format("rate").load()
-    write = frame.writeStream.format("pawnqueue").options(**target.options).option("topic", TOPIC)
-    query = write.option("writeId", uuid.uuid4().hex).option("checkpointLocation", str(tmp_path)).start()
-    with pytest.raises(PySparkException, match="leave out the option writeId"):
-        query.awaitTermination()
