@@ -14,6 +14,7 @@ from airflow_provider_pawnqueue.engine.claims.by_id import ById
 from airflow_provider_pawnqueue.engine.claims.candidates import Finder
 from airflow_provider_pawnqueue.engine.claims.claiming import SHARE, ClaimRequest, claim_fresh, not_had
 from airflow_provider_pawnqueue.engine.claims.contention import Contention
+from airflow_provider_pawnqueue.engine.claims.finishing import Finishing
 from airflow_provider_pawnqueue.engine.claims.leaving import vacate
 from airflow_provider_pawnqueue.engine.claims.outcome import answered
 from airflow_provider_pawnqueue.engine.claims.settled import Settled
@@ -41,6 +42,7 @@ class Claims:
         self._rooms: dict[str, _Room] = {}
         self._given_out: list[HeldClaim] = []
         self._under_way: set[asyncio.Task[HeldClaim]] = set()
+        self._finishing = Finishing(context, self.look_anew)
 
     async def claim(self, asked: ClaimRequest) -> HeldClaim:
         """Claim what is asked for in a new session, or find again what was claimed under the id."""
@@ -115,6 +117,7 @@ class Claims:
         ids = list(claim.ids)
         self._given_out.append(claim)  # cut off here, it is finished by closing the queue
         await settling.carry_out_decided(self._context, claim)
+        self._finishing.go_on_with(claim)
         if ids:
             self.look_anew(topic)
             answered(self._context, claim, Settlement(released=ids), "release")
@@ -128,7 +131,10 @@ class Claims:
         unsure = await self._learn_ids(claim, decisions)
         uuids = claim.uuids_by_id()
         wanted = settling.by_uuid(decisions, uuids, claim.uuids)
-        result = await settling.settle(self._context, claim, wanted) if wanted else Settled()
+        try:
+            result = await settling.settle(self._context, claim, wanted) if wanted else Settled()
+        finally:
+            self._finishing.go_on_with(claim)  # also where the caller was cancelled after its decision
         if result.gave_back:
             self.look_anew(claim.topic)
         told = settling.told(result, decisions, uuids, unsure=unsure)
@@ -171,6 +177,7 @@ class Claims:
             task.cancel()
         if self._under_way:
             await asyncio.wait(list(self._under_way))
+        await self._finishing.close()
         now = self._context.clock.elapsed()
         ours = [claim for claim in self._given_out if claim.is_held(now)]
         unfinished = [claim for claim in self._given_out if claim not in ours and claim.is_unfinished()]
@@ -234,6 +241,7 @@ class Claims:
         self._given_out = [given for given in self._given_out if given.is_held(now) or given.is_unfinished()]
         if claim:
             self._given_out.append(claim)
+            self._finishing.go_on_with(claim)  # it may have found messages that are to be buried
             told = Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
             self._context.events.tell(told)
         return claim

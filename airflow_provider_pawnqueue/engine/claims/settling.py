@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -91,17 +92,21 @@ async def _settle_together(context: Context, claim: HeldClaim, batch: Mapping[st
     return result
 
 
-async def carry_out_decided(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
+async def carry_out_decided(context: Context, claim: HeldClaim, *, again: bool = False) -> dict[str, StoreError]:
     """Carry out what the claim has decided; return what is not done, and why. That is no failure of the settlement.
 
-    ⚑ §5.5: whoever meets what is left finishes it.
+    ⚑ §5.5: the queue tries again while it is open, and so does everybody else who meets what is left.
+
+    :param again: it was tried before, and failures were logged then.
     """
+    level = logging.DEBUG if again else logging.WARNING
     # Without the lock: it may take long, and meanwhile the rest of the claim has to be renewed.
     failed: dict[str, StoreError] = {}
     try:
         failed = await _carry_out(context, claim)
     except PawnQueueError as error:
-        logger.warning(
+        logger.log(
+            level,
             "Claim %s of topic %r is settled, and its record could not be closed: %s",
             claim.claim_id,
             claim.topic,
@@ -109,9 +114,10 @@ async def carry_out_decided(context: Context, claim: HeldClaim) -> dict[str, Sto
         )
     if failed:
         why = next(iter(failed.values()))
-        logger.warning(
-            "Claim %s of topic %r has decided of %d messages what could not be carried out yet; whoever meets them, or "
-            "the janitor, tries again: %s",
+        logger.log(
+            level,
+            "Claim %s of topic %r has decided of %d messages what could not be carried out yet. It is tried again "
+            "while the queue is open, and by the janitor: %s",
             claim.claim_id,
             claim.topic,
             len(failed),

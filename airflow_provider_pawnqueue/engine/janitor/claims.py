@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout, size_hint
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 LATELY = 3.0
 #: So often it is looked at again for that.
 LOOKS = 3
+#: A record that has changed within so many seconds is its holder's to carry out.
+HOLDER_IS_AT_IT_SECONDS = 30.0
+#: A lease that was written later than so many seconds after a claim began is not read for what that claim gave back.
+#: (It won its leases at its beginning. What somebody else has by now would be read by every sweep.)
+WON_WITHIN_SECONDS = 300.0
 #: For so long an answer about one claim's owner is waited for.
 LONGEST_ANSWER = 60.0
 
@@ -36,16 +41,28 @@ class Claims:
     """The claims of one topic, in one sweep."""
 
     def __init__(
-        self, care: Care, ask: AskByRecord | None, here: Collection[str], *, keep_since: float = math.inf
+        self,
+        care: Care,
+        ask: AskByRecord | None,
+        messages: Sequence[ObjectInfo],
+        leases: Sequence[ObjectInfo],
+        *,
+        keep_since: float = math.inf,
     ) -> None:
         """Make ready to sweep.
 
-        :param here: the uuids of all messages and leases of the topic, as they were listed after the claims.
+        :param messages: all messages of the topic, as they were listed after the claims.
+        :param leases: all leases of the topic, as they were listed after the claims.
         :param keep_since: a staged write that was decided then is not done: records that have changed since are kept.
         """
         self._keep_since = keep_since
         self._care = care
-        self._here = here
+        self._here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
+        by_uuid = {uuid: info for info in leases if (uuid := layout.parse_lease(info.key))}
+        self._here.update(by_uuid)
+        self._held: dict[str, float] = {
+            uuid: info.last_modified.timestamp() for uuid, info in by_uuid.items() if _may_be_held(info)
+        }
         self._as_listed: set[str] = set()  # the stems of records that were read as they had been listed
         self._report = care.report
         self._ask = ask
@@ -64,7 +81,8 @@ class Claims:
             closed = hint is not None and hint.state == "closed"
             if closed and not self._is_past_retention(info, now):
                 continue
-            if self._ask is None and hint is not None and hint.state == "open" and hint.earliest > now:
+            is_live = hint is not None and hint.state == "open" and hint.earliest > now
+            if self._ask is None and is_live and self._is_holder_at_it(info, now):
                 continue  # its holder works, and settles it itself
             wanted.append((layout.claim_stem(*parsed), info))
 
@@ -72,6 +90,10 @@ class Claims:
             await self._care.alone(listed_claim[1].key, self._claim(*listed_claim), None)
 
         await for_each(alone, wanted, at_once=context.at_once)
+
+    @staticmethod
+    def _is_holder_at_it(info: ObjectInfo, now: float) -> bool:
+        return now - info.last_modified.timestamp() < HOLDER_IS_AT_IT_SECONDS
 
     def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
         retention = self._care.context.settings.claims.record_retention_seconds
@@ -95,6 +117,8 @@ class Claims:
             return
         verdict: Verdict | None = None
         if record.state == "open" and not context.is_over(record.until, now):
+            if stem in self._as_listed and record.settled and not self._is_holder_at_it(info, now):
+                await self._finish_decided(standing)
             verdict = await self._verdict(info.key, record)
             now = await context.now()  # the answer may have taken long
         if verdict == "going" and now < record.until:
@@ -203,6 +227,30 @@ class Claims:
         self._report.given_back += len(set(given_back).difference(failed))
         self._report.closed_claims += closed
 
+    async def _finish_decided(self, standing: FoundRecord) -> None:
+        """Carry out what a claim that lives on has decided, and not carried out.
+
+        ⚑ §5.5, and safe beside its holder, who may do the same at this moment: a decision is final, each effect may be
+        repeated and may land late, and a lease is released by compare-and-set on a version that names the claim. It is
+        seen after the leases were read that the record still stands, so they are not those of a later claim of its id.
+        """
+        record = standing.record
+        latest = record.created_at + WON_WITHIN_SECONDS
+        released, ended = [], []
+        for uuid, decision in record.settled.items():
+            if decision.how == "released":
+                released += [uuid] if self._held.get(uuid, math.inf) <= latest else []
+            elif uuid in self._here:
+                ended.append(uuid)
+        failed: dict[str, PawnQueueError] = {}
+        versions = await self._leases_of(record, released, failed)
+        todo = [*versions, *ended]
+        if not (todo or failed) or not await self._stands(standing):
+            return
+        if not self._report.dry_run:
+            await self._carry_out_or_tell(record, todo, versions, failed)
+        self._report.finished_effects += len(set(todo).difference(failed))
+
     def _may_be_here(self, stem: str, uuid: str) -> bool:
         """Say whether anything may be left to do of what a claim has acked or buried.
 
@@ -292,3 +340,8 @@ class Claims:
         """Say whether a record is still the one that was read."""
         found = await self._care.context.registers.head(layout.claim(self._care.topic, standing.record.stem))
         return found is not None and found.version == standing.version
+
+
+def _may_be_held(lease: ObjectInfo) -> bool:
+    hint = size_hint.hint_of_lease(lease.size, lease.last_modified)
+    return hint is None or hint.state == "held"

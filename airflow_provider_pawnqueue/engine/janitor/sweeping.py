@@ -76,9 +76,7 @@ class _Sweep:
         leases = await self._list(self._context.registers.pages(layout.leases(self._topic)))
         messages = await self._list(self._context.store.pages(layout.messages(self._topic)))
         dead = await self._list(self._context.store.pages(layout.dead_letters(self._topic)))
-        here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
-        here.update(uuid for info in leases if (uuid := layout.parse_lease(info.key)))
-        sweeper = Claims(care, self._ask, here, keep_since=writes.unfinished_since)
+        sweeper = Claims(care, self._ask, messages, leases, keep_since=writes.unfinished_since)
         await care.part(layout.claims(topic), sweeper.sweep(claims))
         await care.part(layout.leases(topic), Leases(care).sweep(leases, messages))
         await care.part(layout.dead_letters(topic), self._leftovers(dead))

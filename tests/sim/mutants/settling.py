@@ -7,8 +7,10 @@ from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import effects, records, settling
+from airflow_provider_pawnqueue.engine.claims.finishing import Finishing
 from airflow_provider_pawnqueue.engine.claims.settled import Settled
 from airflow_provider_pawnqueue.engine.context import Context
+from airflow_provider_pawnqueue.engine.janitor.claims import Claims
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision
 from airflow_provider_pawnqueue.engine.store.port import Done
 from tests.sim.mutants.entering import Patches, mutant
@@ -98,3 +100,22 @@ def hints_are_not_told_anew() -> Patches:
         return record.model_copy(update={"ttl": 0.0 if record.state == "closed" else record.lasts})
 
     return [(records, "_timed", timed)]
+
+
+@mutant(
+    "§5.5 The queue carries out again what the store did not take",
+    test="tests/engine/claims/test_finishing.py::test_a_release_is_carried_out_when_the_store_is_back",
+)
+def carried_out_once() -> Patches:
+    return [(Finishing, "go_on_with", lambda *_: None)]
+
+
+@mutant(
+    "§5.5 A sweep carries out what a live claim has decided",
+    test="tests/engine/claims/test_finishing.py::test_a_sweep_carries_out_what_a_live_claim_has_decided",
+)
+def live_claims_are_not_finished() -> Patches:
+    async def finish_decided(*_: Any) -> None:
+        pass
+
+    return [(Claims, "_finish_decided", finish_decided)]
