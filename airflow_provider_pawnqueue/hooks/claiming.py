@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, InvalidArgumentError
+from airflow_provider_pawnqueue.engine import ClaimBusyError, InvalidArgumentError, PawnQueueError
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.sessions import session_ttl
@@ -28,6 +30,18 @@ CLEARED: Final = "its task was cleared"
 _OUTDATED_WAITS: Final = 30.0
 #: So often whoever gives back what another one works on looks whether that has ended.
 _PAUSE: Final = 1.0
+
+
+class UnforeseenError(PawnQueueError):
+    """A look at a topic has failed in a way that the queue does not know. Another try may go better."""
+
+    @classmethod
+    def of(cls, error: Exception, what: str, topic: str) -> Self:
+        """Name an error by its type and place: its own text may quote a payload, which no log and no event may have."""
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
+        told = f"an error that the queue does not know: {type(error).__name__} at {place}"
+        return cls(f"{what} in topic {topic!r} has met {told}.", topic=topic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.hooks import claiming, references
-from airflow_provider_pawnqueue.hooks.claiming import Wish
+from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError, Wish
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -33,7 +33,7 @@ from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_pawnqueue.engine import PawnQueue
+    from airflow_provider_pawnqueue.engine import PawnQueue, SyncPawnQueue
 
 
 #: For so long who ends a task waits for what is under way on its behalf; Airflow grants five seconds.
@@ -167,10 +167,12 @@ class PawnQueueSensor(BaseSensorOperator):
         """Claim what there is before this task defers; what fails here fails it as the trigger's error would."""
         try:
             return self._claims(self._wishes)
-        except (AirflowFailException, AirflowNotFoundException) as failed:
+        except AirflowException as failed:
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(f"Skipped, as this sensor may not fail: {failed}") from failed
-            raise AirflowFailException(str(failed)) from failed
+            if isinstance(failed, AirflowNotFoundException):
+                raise AirflowFailException(str(failed)) from failed
+            raise
 
     def _claims(self, wishes: Sequence[Wish]) -> list[dict[str, Any]]:
         """Look once at each topic, and claim what there is. What another look may not meet is logged, and no error."""
@@ -180,10 +182,18 @@ class PawnQueueSensor(BaseSensorOperator):
             queue = hook.queue  # opened first: a store that is away is waited for once, not once for each topic
             for wish in wishes:
                 with self._until_the_next_look():
-                    claim = queue.run(partial(_claimed, wish=wish))
-                    claim = None if claim is None else self._with_messages(hook, claim)
-                    claims += [] if claim is None else [claim]
+                    claims += self._claims_of(hook, queue, wish)
         return claims
+
+    def _claims_of(self, hook: PawnQueueHook, queue: SyncPawnQueue, wish: Wish) -> list[dict[str, Any]]:
+        try:
+            claim = queue.run(partial(_claimed, wish=wish))
+            claim = None if claim is None else self._with_messages(hook, claim)
+        except (PawnQueueError, AirflowException):
+            raise
+        except Exception as error:  # noqa: BLE001 - its text may quote a payload
+            raise AirflowException(str(UnforeseenError.of(error, "Claiming", wish.topic))) from None
+        return [] if claim is None else [claim]
 
     @contextmanager
     def _until_the_next_look(self) -> Iterator[None]:

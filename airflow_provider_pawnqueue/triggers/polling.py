@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary
 
@@ -26,6 +24,7 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotFoundError,
 )
 from airflow_provider_pawnqueue.hooks import claiming
+from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.patience import OF_A_TRIGGER
 from airflow_provider_pawnqueue.triggers.janitor_watch import JanitorWatch
@@ -44,18 +43,6 @@ LONGEST_PAUSE: Final = 30.0
 LONGEST_PAUSE_DENIED: Final = 5.0
 #: Why a claim is given back that nobody is there to take.
 NOBODY_WAITS: Final = "nobody waits for it any more"
-
-
-class UnforeseenError(PawnQueueError):
-    """A look at a topic has failed in a way that the queue does not know. Another try may go better."""
-
-
-def described(error: BaseException) -> str:
-    """Name an unforeseen error by its type and place: its own text may quote a payload, which no log may have."""
-    place = "an unknown place"
-    for frame in traceback.extract_tb(error.__traceback__):
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-    return f"an error that the queue does not know: {type(error).__name__} at {place}"
 
 
 @dataclass(eq=False, slots=True)
@@ -296,7 +283,7 @@ class Poll:
         return "not now"
 
     def _unforeseen(self, error: Exception, what: str) -> UnforeseenError:
-        found = UnforeseenError(f"{what} in topic {self._topic!r} has met {described(error)}.", topic=self._topic)
+        found = UnforeseenError.of(error, what, self._topic)
         logger.error("%s", found)
         return found
 

@@ -11,10 +11,10 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 
 from airflow_provider_pawnqueue.engine import PawnQueueError, QueueClosedError, StoreError
 from airflow_provider_pawnqueue.hooks import claiming
-from airflow_provider_pawnqueue.hooks.claiming import Wish
+from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError, Wish
 from airflow_provider_pawnqueue.hooks.patience import awaited_patiently, may_pass
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-from airflow_provider_pawnqueue.triggers.polling import UnforeseenError, poll_of
+from airflow_provider_pawnqueue.triggers.polling import poll_of
 from airflow_provider_pawnqueue.triggers.reminders import Reminders
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk import DAG
 
 from airflow_provider_pawnqueue.engine import MemoryStore, StoreError, SyncPawnQueue
-from airflow_provider_pawnqueue.hooks import references
+from airflow_provider_pawnqueue.hooks import claiming, references
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
@@ -265,6 +266,22 @@ def test_what_only_a_person_can_mend_fails_before_it_defers(queue: SyncPawnQueue
             one.execute(context)
     with pytest.raises(AirflowSkipException, match="nowhere"):
         sensor("nowhere", soft_fail=True).execute(context)
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_an_unforeseen_error_quotes_no_payload(
+    queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+) -> None:
+    """It costs a try, and its sentence and traceback have its type and place alone."""
+
+    async def failing(*_: Any, **__: Any) -> Any:
+        raise ValueError("payload with a password")
+
+    monkeypatch.setattr(claiming, "claimed", failing)
+    with pytest.raises(AirflowException, match=r"ValueError at test_pawnqueue\.py:\d+") as raised:
+        sensor(deferrable=deferrable).execute(context_of(FakeTask("claim")))
+    assert "password" not in "".join(traceback.format_exception(raised.value))
+    assert not isinstance(raised.value, AirflowFailException)
 
 
 # --- by itself ---

@@ -19,8 +19,9 @@ from airflow_provider_pawnqueue.engine import (
 )
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from airflow_provider_pawnqueue.hooks import claiming
+from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
 from airflow_provider_pawnqueue.triggers import polling
-from airflow_provider_pawnqueue.triggers.polling import Poll, UnforeseenError, poll_of
+from airflow_provider_pawnqueue.triggers.polling import Poll, poll_of
 from airflow_provider_pawnqueue.triggers.waiting import failure
 from tests.engine.virtual import TOPIC, numbered
 from tests.triggers.virtual import LoopWorld, virtual, waited, wish
