@@ -154,7 +154,10 @@ class BulkDesk(TopicDesk):
             ended=self._ended_commits,
             allow_empty=allow_empty,
         )
-        return await until_free(self._context, commit.done, wait=seconds, check_open=self._life.check_open)
+        try:
+            return await until_free(self._context, commit.done, wait=seconds, check_open=self._life.check_open)
+        finally:
+            self._claims.look_again(topic)
 
     async def abort_write(self, topic: str, write_id: str, staged: Iterable[Staged] | None = None) -> int:
         """Remove what was staged for a write that is not decided, and return how many objects are gone.

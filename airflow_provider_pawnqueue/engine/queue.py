@@ -151,9 +151,12 @@ class PawnQueue(Decisions):
         if not checked:
             return []
         producer_id = "" if producer is None else (await self._register("producers", producer)).entity_id
-        return await self._publisher.publish(
-            topic, checked, producer_id=producer_id, is_there=self._known_topics.is_there
-        )
+        try:
+            return await self._publisher.publish(
+                topic, checked, producer_id=producer_id, is_there=self._known_topics.is_there
+            )
+        finally:
+            self._claims.look_again(topic, len(checked))
 
     async def claim(  # noqa: PLR0913 - all but the first two have a default
         self,
@@ -204,6 +207,7 @@ class PawnQueue(Decisions):
             self._heartbeat.enlist("consumers", consumer)
         return await until_there(
             self._context,
+            self._claims.idleness(topic),
             lambda: self._claims.claim(request),
             wait=wanted.times.wait,
             is_settled=wanted.is_settled,

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from airflow_provider_pawnqueue.engine.claims.idleness import FIRST_PAUSE_SECONDS
 from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, WriteBusyError
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims import Claim
+    from airflow_provider_pawnqueue.engine.claims.idleness import Idleness
     from airflow_provider_pawnqueue.engine.context import Context
 
 T = TypeVar("T")
 
-#: The first pause of a claim that waits; the following ones double.
-FIRST_PAUSE = 0.25
 
-
-async def until_there(
+async def until_there(  # noqa: PLR0913 - what is tried, and until when
     context: Context,
+    idleness: Idleness,
     attempt: Callable[[], Awaitable[Claim]],
     *,
     wait: float,
@@ -27,29 +27,36 @@ async def until_there(
 ) -> Claim:
     """Claim again and again for so many seconds, until there is something.
 
+    :param idleness: of the topic in this queue.
     :param is_settled: whether a claim without messages is all that there will be.
     :raises ClaimBusyError: somebody else works for the claim, and goes on.
     """
     clock, polling = context.clock, context.settings.polling
     give_up = clock.elapsed() + wait
-    pause = FIRST_PAUSE
+    pause = FIRST_PAUSE_SECONDS
     while True:
+        news = idleness.news
         busy: ClaimBusyError | None = None
         claim: Claim | None = None
         try:
             claim = await attempt()
         except ClaimBusyError as error:
             busy = error
+        if claim:
+            idleness.end()
         left = give_up - clock.elapsed()
         if busy is not None and left <= 0:
             raise busy
         if claim is not None and (claim or left <= 0 or is_settled(claim)):
             return claim
         check_open()
-        # An idle consumer costs one LIST a look, and looks less often the longer there is nothing.
         jitter = clock.uniform(0, polling.jitter_max_ms / 1000)
-        await clock.sleep(min(pause + jitter, left))
-        pause = min(pause * 2, max(polling.interval_seconds, FIRST_PAUSE))
+        if busy is None:
+            # An idle consumer costs one LIST a look, and looks less often the longer there is nothing.
+            await idleness.pause(news, at_most=left, longest=polling.interval_seconds, jitter=jitter)
+        else:
+            await clock.sleep(min(pause + jitter, left))
+            pause = min(pause * 2, max(polling.interval_seconds, FIRST_PAUSE_SECONDS))
         check_open()
 
 
@@ -70,6 +77,6 @@ async def until_free(
             left = give_up - clock.elapsed()
             if left <= 0:
                 raise
-            pause = min(busy.retry_after + FIRST_PAUSE, context.settings.polling.interval_seconds)
+            pause = min(busy.retry_after + FIRST_PAUSE_SECONDS, context.settings.polling.interval_seconds)
             await clock.sleep(min(pause, left))
             check_open()

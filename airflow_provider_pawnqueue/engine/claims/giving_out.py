@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from airflow_provider_pawnqueue.engine.claims.candidates import Finder
 from airflow_provider_pawnqueue.engine.claims.claiming import SHARE, ClaimRequest, claim_fresh, not_had
 from airflow_provider_pawnqueue.engine.claims.contention import Contention
 from airflow_provider_pawnqueue.engine.claims.finishing import Finishing
+from airflow_provider_pawnqueue.engine.claims.idleness import Idleness
 from airflow_provider_pawnqueue.engine.claims.leaving import vacate
 from airflow_provider_pawnqueue.engine.claims.outcome import answered
 from airflow_provider_pawnqueue.engine.claims.settled import Settled
@@ -173,6 +175,8 @@ class Claims:
         :param keep: leave the claims as they are, and give back only that this process works for them: whoever comes by
             their ids next has them at once.
         """
+        for room in self._rooms.values():
+            room.idleness.look_again()  # claims that wait end now
         for task in list(self._under_way):
             task.cancel()
         if self._under_way:
@@ -230,6 +234,16 @@ class Claims:
         """Let the next look at the topic be a full one: something was given back here."""
         if topic in self._rooms:
             self._rooms[topic].finder.is_stale()
+        self.look_again(topic)
+
+    def look_again(self, topic: str, messages: float = math.inf) -> None:
+        """Let as many claims that wait for the topic look at once: messages of it have become claimable here."""
+        if topic in self._rooms:
+            self._rooms[topic].idleness.look_again(messages)
+
+    def idleness(self, topic: str) -> Idleness:
+        """Return how long nothing was to be claimed in the topic."""
+        return self._room(topic).idleness
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forget what was remembered of these topics."""
@@ -257,5 +271,6 @@ class _Room:
 
     def __init__(self, context: Context, topic: str) -> None:
         self.finder = Finder(context, topic)
+        self.idleness = Idleness(context.clock)
         self.contention = Contention(context.clock, by_the_piece=context.registers.is_certain)
         self.by_id = ById(context, self.finder, self.contention)
