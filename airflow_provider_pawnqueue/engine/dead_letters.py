@@ -179,7 +179,7 @@ async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool)
     message = None
     if payloads:
         message, problem_of_body = await _body(context, topic, letter, reason)
-        fault = fault or problem_of_body
+        fault = "; ".join(problem for problem in (fault, problem_of_body) if problem)
     return DeadLetter(
         id=letter.id,
         topic=topic,

@@ -13,12 +13,14 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import read_each
 from airflow_provider_pawnqueue.engine.claims.looking import looked_at
 from airflow_provider_pawnqueue.engine.dead_letters import Listed, listed, read_letters
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError
 from airflow_provider_pawnqueue.engine.inspect_topic import read_messages
 from airflow_provider_pawnqueue.engine.records import Decision, Member
+from airflow_provider_pawnqueue.engine.size_hint import hint_of_record
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.claims.claim import ClaimReference, Message
@@ -134,7 +136,7 @@ async def portions_of_topic(
 async def read_portion(context: Context, portion: Portion) -> list[Message] | list[DeadLetter]:
     """Read a portion. Of a claim, it is all or nothing; of what is only looked at, what is gone is left out.
 
-    :raises LeaseLostError: a message of the claim is not there any more.
+    :raises LeaseLostError: a message of the claim is not there any more, or the claim has ended.
     """
     if portion.is_dead:
         letters = [Listed(unit.name, unit.size, unit.written_at) for unit in portion.units if unit.written_at]
@@ -148,7 +150,36 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
         if isinstance(body, Decision):
             raise _not_read(portion, name, body)
         found.append(body)
+    await _check_held(context, portion)
     return found
+
+
+async def _check_held(context: Context, portion: Portion) -> None:
+    """Make sure that a claim stood when its messages had been read: a plan may be older than the claim's end.
+
+    ⚑ §4: nobody takes its messages over before its record is fenced, so a record that is open after the read says that
+    none of them were another claim's by then. (What its own holder gives back singly is the holder's to know.) The size
+    of the record tells whether it is open: one of 20,000 messages has three megabytes, and is read if it is not.
+
+    :raises LeaseLostError: it was taken over, or some of the messages are settled.
+    """
+    key = layout.claim(portion.topic, portion.claim)
+    info = await context.registers.head(key)
+    hint = None if info is None else hint_of_record(info.size, info.last_modified)
+    if hint is not None and hint.state == "open":
+        return
+    standing = await records.read(context, portion.topic, portion.claim)
+    unsettled = set() if standing is None or standing.record.state == "expired" else set(standing.record.unsettled)
+    for unit in portion.units:
+        parsed = layout.parse_message(unit.name)
+        if parsed is None or parsed.uuid not in unsettled:
+            raise LeaseLostError(
+                f"Claim {portion.claim} of topic {portion.topic!r} has ended since its messages were planned to be "
+                "read: others may have them. Claim anew.",
+                topic=portion.topic,
+                message=parsed.uuid if parsed else unit.name,
+                operation="read",
+            )
 
 
 def _not_read(portion: Portion, name: str, why: Decision) -> LeaseLostError:

@@ -61,10 +61,10 @@ _OF_A_MESSAGE: Final[Mapping[str, tuple[DataType, Callable[[Message], Any]]]] = 
 _OF_A_LETTER: Final[Mapping[str, tuple[DataType, Callable[[DeadLetter], Any]]]] = {
     "letter_id": (_STRING, lambda letter: letter.id),
     "buried_at": (types.TimestampType(), lambda letter: letter.buried_at),
-    "reason": (_STRING, lambda letter: _shown(letter.reason)),
-    "error": (_STRING, lambda letter: _shown(letter.error)),
+    "reason": (_STRING, lambda letter: _shown(letter.reason) or None),  # null: what a letter does not have
+    "error": (_STRING, lambda letter: _shown(letter.error) or None),
     "max_deliveries": (types.IntegerType(), lambda letter: letter.max_deliveries),
-    "fault": (_STRING, lambda letter: _shown(letter.fault)),
+    "fault": (_STRING, lambda letter: _shown(letter.fault) or None),
 }
 
 

@@ -105,7 +105,7 @@ class Payloads:
         :param first: how many rows were before them: a row that is none is told by its number.
         :raises InvalidPayloadError: its payload is no JSON.
         """
-        columns = [self._column(batch, position) for position in range(batch.num_columns)]
+        columns = [self._column(batch, position, topic, first) for position in range(batch.num_columns)]
         if PAYLOAD not in self.schema.names:
             names = self.schema.names
             for row in zip(*columns, strict=True):
@@ -116,13 +116,25 @@ class Payloads:
         is_text = isinstance(self.schema[PAYLOAD].dataType, types.StringType)
         for number, (payload, own) in enumerate(zip(payloads, headers, strict=True), first):
             if payload is None:
-                raise _no_payload(topic, number, "is null")
+                raise _no_payload(topic, number, "is null: a payload is a JSON object")
             yield NewMessage(_parsed(payload, topic, number) if is_text else payload, own or {})
 
-    def _column(self, batch: pa.RecordBatch, position: int) -> list[Any]:
-        values: list[Any] = batch.column(position).to_pylist()
-        written = self._written[position]
-        return values if written is None else [None if value is None else written(value) for value in values]
+    def _column(self, batch: pa.RecordBatch, position: int, topic: str, first: int) -> list[Any]:
+        column, written = batch.column(position), self._written[position]
+        try:
+            return [_one(written, value) for value in column.to_pylist()]
+        except (OverflowError, ValueError):
+            for number, value in enumerate(column, first):
+                try:
+                    _one(written, value.as_py())
+                except (OverflowError, ValueError):
+                    raise _no_payload(
+                        topic,
+                        number,
+                        f"has in column {self.schema.names[position]!r} a date or a time outside of the years 1 to "
+                        "9999, which is not written: cast it to a string, or leave the row out",
+                    ) from None
+            raise
 
     @cached_property
     def _written(self) -> list[_Written | None]:
@@ -152,7 +164,7 @@ def _parsed(text: str, topic: str, number: int) -> Any:  # noqa: ANN401 - whatev
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
         why = f" at character {problem.pos}" if isinstance(problem, json.JSONDecodeError) else ""
-        raise _no_payload(topic, number, f"is no JSON{why}") from None
+        raise _no_payload(topic, number, f"is no JSON{why}: a payload is a JSON object") from None
 
 
 def _check_writable(name: str, kind: Any) -> None:  # noqa: ANN401 - a DataType, whose parts are not typed
@@ -175,7 +187,7 @@ def _check_writable(name: str, kind: Any) -> None:  # noqa: ANN401 - a DataType,
 
 def _no_payload(topic: str, number: int, what: str) -> InvalidPayloadError:
     return InvalidPayloadError(
-        f"payloads[{number}] for topic {topic!r} {what}: a payload is a JSON object. Nothing was published.",
+        f"payloads[{number}] for topic {topic!r} {what}. Nothing was published.",
         topic=topic,
         operation="stage",
     )

@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, ClaimReference, LeaseLostError, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine import (
+    ClaimBusyError,
+    ClaimReference,
+    InvalidArgumentError,
+    LeaseLostError,
+    PawnQueueError,
+    StoreError,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Claim, Portion, SyncPawnQueue
@@ -27,12 +34,33 @@ PATIENCE: Final = 120.0
 #: Where there is nothing, Spark asks a hundred times a second: each question waits for so long.
 PAUSE: Final = 0.5
 
+#: How many characters of an offset an error shows.
+_SHOWN_CHARACTERS: Final = 60
+
 STREAM, BATCH, CLAIM = "stream", "batch", "claim"
 
 
 def first_offset(stream: str) -> Offset:
     """Return the offset before the first batch of a stream."""
     return {STREAM: stream, BATCH: 0, CLAIM: None}
+
+
+def checked_offset(given: object) -> Offset:
+    """Return an offset as Spark has kept it, if it is one of ours.
+
+    :raises InvalidArgumentError: it is another source's.
+    """
+    if isinstance(given, dict) and {STREAM, BATCH, CLAIM} <= given.keys():
+        stream, batch, claim = given[STREAM], given[BATCH], given[CLAIM]
+        if isinstance(stream, str) and type(batch) is int and batch >= 0 and isinstance(claim, dict | None):
+            return given
+    shown = repr(given)
+    raise InvalidArgumentError(
+        f"The checkpoint of this query is another source's: the format pawnqueue has not made its offset "
+        f"{shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + '…'}. Give the query a "
+        "checkpointLocation of its own.",
+        operation="spark",
+    )
 
 
 class StreamClaims:

@@ -43,7 +43,7 @@ from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from airflow_provider_pawnqueue.spark.columns import Rows
 from airflow_provider_pawnqueue.spark.options import told
 from airflow_provider_pawnqueue.spark.reading import PortionPartition, batches
-from airflow_provider_pawnqueue.spark.stream_claims import TTL, StreamClaims, first_offset
+from airflow_provider_pawnqueue.spark.stream_claims import TTL, StreamClaims, checked_offset, first_offset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,6 +110,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._most
         with told():
+            start = checked_offset(start)
             self._working.finish(start)
             return self._working.following(start, most)
 
@@ -117,11 +118,13 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan the batch that ends here: the messages of its claim, whether it was made now or before a restart."""
         del start
         with told():
+            end = checked_offset(end)
             return [PortionPartition(portion) for portion in self._working.portions(end, self._parts)]
 
     def commit(self, end: Offset) -> None:
         """Ack what the sink has."""
         with told():
+            end = checked_offset(end)
             self._working.finish(end)
 
     def stop(self) -> None:

@@ -107,6 +107,16 @@ async def test_a_letter_that_cannot_be_read_concerns_itself(world: World, ann: P
     assert letters[ids[3]].fault == ""
 
 
+async def test_a_letter_with_neither_a_reason_nor_a_message(world: World, ann: Process) -> None:
+    """Both are told: what is in its place is no message, and nobody has said why."""
+    world.bucket.plant(layout.dead_letter(TOPIC, "0b8a7f3c-7a51-4b4f-9d6e-0a4c9f5b2e11"), "garbage")
+    [letter] = await ann.queue.dead_letters(TOPIC)
+    assert letter.message is None
+    assert letter.fault.count("; ") == 1
+    assert "reason.json is not there; " in letter.fault
+    assert "is not JSON" in letter.fault
+
+
 async def test_they_are_redriven_by_their_own_ids_and_by_their_messages(world: World, ann: Process) -> None:
     """A message that came back under a new key and died again is found by the id that its publisher knows."""
     [one] = await bury(world, ann, 1)

@@ -79,7 +79,7 @@ async def test_a_claim_is_read_by_others(either: World) -> None:
 
 @pytest.mark.parametrize("count", [1, 200])
 async def test_planning_is_one_request_and_reading_one_a_message(ann: Process, bob: Process, count: int) -> None:
-    """Whatever the size of the claim; that its topic is there is asked once in a process."""
+    """And one a portion, which tells that the claim stands; that its topic is there is asked once in a process."""
     await ann.queue.publish(TOPIC, numbered(count))
     claim = await ann.queue.claim(TOPIC, "c", max_messages=count)
     await bob.queue.portions(reference_of(claim))
@@ -90,7 +90,7 @@ async def test_planning_is_one_request_and_reading_one_a_message(ann: Process, b
         found = await read(bob, portions)
 
     assert planned == {"GET": 1}
-    assert done == {"GET": count}
+    assert done == {"GET": count, "HEAD": len(portions)}
     assert len(found) == count
 
 
@@ -188,20 +188,32 @@ async def test_a_claim_is_read_whole_or_not_at_all(ann: Process, bob: Process) -
     assert (told.value.message, told.value.operation) == (claim[4].id, "read")
 
 
-async def test_a_claim_that_was_taken_over_is_not_read_once_it_is_settled(
-    world: World, ann: Process, bob: Process
-) -> None:
-    """A portion that was cut while the claim was alive is read while its messages are there, no longer."""
+async def test_a_plan_that_is_older_than_the_end_of_its_claim(either: World) -> None:
+    """What others hold by now is not read, though the messages are there; nor is what they have settled."""
+    ann, bob = await either.process(), await either.process()
     await ann.queue.publish(TOPIC, numbered(3))
-    claim = await ann.queue.claim(TOPIC, "c")
-    portions = await bob.queue.portions(reference_of(claim))
-    await world.later()
+    portions = await bob.queue.portions(reference_of(await ann.queue.claim(TOPIC, "c")))
+    await either.later()
     taken = await bob.queue.claim(TOPIC, "d")
-    assert [message.id for message in await read(ann, portions)] == claim.ids
-    await bob.queue.ack(taken)
+    assert len(taken) == 3
 
+    with pytest.raises(LeaseLostError, match="has ended since its messages were planned to be read: others may have"):
+        await read(ann, portions)
+    await bob.queue.ack(taken)
     with pytest.raises(LeaseLostError, match="not there any more"):
         await read(ann, portions)
+
+
+async def test_what_was_given_back_since_it_was_planned(either: World) -> None:
+    """All of it: the messages are there, and anybody's."""
+    ann, bob = await either.process(), await either.process()
+    await ann.queue.publish(TOPIC, numbered(3))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
+    portions = await bob.queue.portions(reference_of(claim))
+    await ann.queue.requeue(claim)
+
+    with pytest.raises(LeaseLostError, match="has ended since its messages were planned"):
+        await read(bob, portions)
 
 
 async def test_a_message_that_was_overwritten_is_told(world: World, ann: Process, bob: Process) -> None:

@@ -271,8 +271,8 @@ def test_dead_letters_have_columns_of_their_own() -> None:
     first, second = Rows(schema_of("a int", dead=True), dead=True).batch([read, unread]).to_pylist()
 
     told = ("letter_id", "reason", "error", "fault", "id", "a", CORRUPT)
-    assert [first[name] for name in told] == ["l1", "unfit", "e", "", "m1", 1, False]
-    assert [second[name] for name in told] == ["l2", "", "", "no body", None, None, True]
+    assert [first[name] for name in told] == ["l1", "unfit", "e", None, "m1", 1, False]
+    assert [second[name] for name in told] == ["l2", None, None, "no body", None, None, True]
     assert (first["buried_at"], second["payload"]) == (NOW, None)
 
 

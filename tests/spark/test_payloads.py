@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DateType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
-from airflow_provider_pawnqueue.engine import InvalidArgumentError
+from airflow_provider_pawnqueue.engine import InvalidArgumentError, InvalidPayloadError
 from airflow_provider_pawnqueue.spark.payloads import Payloads
 
 
@@ -31,3 +32,24 @@ def test_what_is_beside_a_payload_is_named() -> None:
     """Columns that would be lost are refused by name."""
     with pytest.raises(InvalidArgumentError, match=r"and not .n.: leave out"):
         Payloads(_schema("payload", "n")).check()
+
+
+#: Days and microseconds of the year 10000, and one of before the year 1, which Spark has as well.
+LATE_DAY, EARLY_DAY, LATE_TIME = 2932897, -719163, 253402300800000000
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (DateType(), pa.array([0, LATE_DAY, 1], pa.int32()).cast(pa.date32())),
+        (DateType(), pa.array([0, EARLY_DAY, 1], pa.int32()).cast(pa.date32())),
+        (TimestampType(), pa.array([0, LATE_TIME, 1], pa.timestamp("us", "UTC"))),
+        (ArrayType(TimestampType()), pa.array([[0], [1, LATE_TIME], None], pa.list_(pa.timestamp("us", "UTC")))),
+    ],
+)
+def test_a_time_that_no_calendar_has_is_told(kind: StructType, values: pa.Array) -> None:
+    """By its row and its column: Spark has dates of the year 294247, and JSON's readers do not."""
+    payloads = Payloads(StructType().add("n", LongType()).add("due", kind))
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), values], names=["n", "due"])
+    with pytest.raises(InvalidPayloadError, match=r"payloads\[8\] for topic 'orders' has in column 'due' .* 1 to 9999"):
+        list(payloads.messages(batch, "orders", 7))

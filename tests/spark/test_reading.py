@@ -210,7 +210,7 @@ def test_dead_letters_are_looked_at(shop: Shop) -> None:
     frame = shop.read(topic="orders", mode="dead", payloadSchema="order_id long, item string")
 
     assert {row.letter_id: (row.id, row.reason, row.error, row.fault, row.order_id) for row in frame.collect()} == {
-        each: (each, "unfit", "it is broken", "", number) for number, each in enumerate(ids)
+        each: (each, "unfit", "it is broken", None, number) for number, each in enumerate(ids)
     }
     assert frame.filter(f.col("buried_at") >= f.timestamp_seconds(f.lit(int(before) - 5))).count() == 3
 

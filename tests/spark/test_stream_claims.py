@@ -19,7 +19,10 @@ from airflow_provider_pawnqueue.engine import (
 )
 from airflow_provider_pawnqueue.engine.store.port import Expect, Unknown
 from airflow_provider_pawnqueue.spark import stream_claims
-from airflow_provider_pawnqueue.spark.stream_claims import BATCH, CLAIM, StreamClaims, first_offset
+from airflow_provider_pawnqueue.spark.columns import schema_of
+from airflow_provider_pawnqueue.spark.options import Options, PawnQueueSparkError
+from airflow_provider_pawnqueue.spark.stream_claims import BATCH, CLAIM, StreamClaims, checked_offset, first_offset
+from airflow_provider_pawnqueue.spark.streaming import ClaimStreamReader
 from tests.support.waiting import wait_until
 from tools.kit.stores import HookedStore
 
@@ -231,7 +234,7 @@ def test_an_ack_without_an_answer_is_no_ack(world: World) -> None:
 
     world.store.hook = silent
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"not known whether claim .* is acked, whose 2 messages the sink has"):
+        with pytest.raises(StoreError, match=r"could not be found out whether claim .* is acked, whose 2 messages"):
             claims.finish(end)
     world.store.hook = None
     assert world.counts == (0, 2)
@@ -321,3 +324,34 @@ def _is_over(claims: StreamClaims, end: Offset) -> bool:
     except LeaseLostError:
         return True
     return False
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        7,
+        None,
+        "7",
+        [],
+        {},
+        {"orders": {"0": 5}},
+        {**BEGINNING, BATCH: "1"},
+        {**BEGINNING, BATCH: -1},
+        {**BEGINNING, BATCH: True},
+        {**BEGINNING, CLAIM: "run.0"},
+        {"x" * 9000: 1},
+    ],
+)
+def test_an_offset_of_another_source_is_told(offset: Any) -> None:  # noqa: ANN401 - as JSON has it
+    """Whichever of Spark's questions comes with it: the query goes on from a checkpoint that others have made."""
+    options = Options.of({"bucket_name": "queues", "topic": "orders"})
+    reader = ClaimStreamReader(options, schema_of("", dead=False))
+    for ask in (
+        lambda: reader.latestOffset(offset, reader.getDefaultReadLimit()),
+        lambda: reader.partitions(BEGINNING, offset),
+        lambda: reader.commit(offset),
+    ):
+        with pytest.raises(PawnQueueSparkError, match=r"is another source's.*checkpointLocation of its own") as raised:
+            ask()
+        assert len(str(raised.value)) < 300
+    assert checked_offset(BEGINNING) == BEGINNING
