@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class ClaimOutput(ClaimsOutput):
-    """The claim, as tasks are given it; and its messages, for tasks that are mapped over them."""
+    """The claim, as tasks are given it; and its messages, for tasks that are mapped over them.
+
+    Behind the block, ``claim >> task`` lets a task come after the settlement, whatever became of the work.
+    """
 
     def __init__(self, sensor: PawnQueueSensor) -> None:
         super().__init__(sensor)
@@ -39,6 +42,31 @@ class ClaimOutput(ClaimsOutput):
     def batches(self, size: int) -> XComArg:
         """Its messages, in lists of at most ``size``: ``work.expand(messages=claim.batches(50))``."""
         return self._reading(f"batches_of_{size}", size)
+
+    @property
+    def settled(self) -> XComArg:
+        """What became of the messages, behind the block: ``alert(claim.settled)``.
+
+        A dict: how many were ``acked``, ``buried`` and ``released`` (given back), and ``why``, a list of ``outcome``,
+        ``reason``, ``count`` and the first ``ids``.
+        """
+        if self.settle is None:
+            raise ValueError(
+                "claim.settled is asked for behind the block of its `with claimed(...)`: in it nothing is settled yet."
+            )
+        return self.settle.settled
+
+    @property
+    def leaves(self) -> list[Any]:
+        """What comes before a task in ``claim >> task``: the claim in its block, and its settlement behind it."""
+        return super().leaves if self.settle is None else self.settled.leaves
+
+    def set_downstream(self, task_or_task_list: Any, edge_modifier: Any = None) -> None:  # noqa: ANN401 - as Airflow has it
+        """Let tasks come after the claim in its block, and after its settlement behind it."""
+        if self.settle is None:
+            super().set_downstream(task_or_task_list, edge_modifier)
+        else:
+            self.settled.set_downstream(task_or_task_list, edge_modifier)
 
     def _reading(self, task_id: str, batch: int | None) -> XComArg:
         """Return the output of the task that reads them, which is made where it is first asked for."""
@@ -68,6 +96,7 @@ def claimed(  # noqa: PLR0913 - all but the topic have a default
     *,
     group_id: str | None = None,
     on_failure: str = "requeue",
+    on_reported: str | None = None,
     delay: float = 0.0,
     pawnqueue_conn_id: str = DEFAULT_CONN_ID,
     deferrable: bool = True,
@@ -82,6 +111,8 @@ def claimed(  # noqa: PLR0913 - all but the topic have a default
     :param topic: the topic, or a list of them: then tasks are given a list of claims.
     :param group_id: the group's name; without it, that of the topic.
     :param on_failure: what becomes of messages whose task failed: ``requeue`` or ``bury``.
+    :param on_reported: what becomes of messages that a task reported as failed, ``requeue`` or ``bury``; without it,
+        what ``on_failure`` says.
     :param delay: requeue: not to be delivered for so many seconds.
     :param pawnqueue_conn_id: the connection that says where the queue is. Tasks of the block that use the hook name it
         too: ``PawnQueueHook(conn_id)``.
@@ -102,7 +133,12 @@ def claimed(  # noqa: PLR0913 - all but the topic have a default
         yield claim
         work = [task for task in group.iter_tasks() if task.task_id != sensor.task_id]
         settle = PawnQueueSettleOperator(
-            task_id="settle", claim=claim, on_failure=on_failure, delay=delay, pawnqueue_conn_id=pawnqueue_conn_id
+            task_id="settle",
+            claim=claim,
+            on_failure=on_failure,
+            on_reported=on_reported,
+            delay=delay,
+            pawnqueue_conn_id=pawnqueue_conn_id,
         )
         claim.settle = settle
         _bind(sensor, work, settle)

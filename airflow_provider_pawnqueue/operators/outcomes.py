@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from airflow.providers.common.compat.sdk import XComArg
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _DONE: Final = "success"
 _SKIPPED: Final = "skipped"
+_FAILED: Final = frozenset({"failed", "upstream_failed"})
 _ABSENT: Final = frozenset({"removed"})
 #: A task of such a rule is skipped where those before it went well.
 _FOR_FAILURES: Final = frozenset({"one_failed", "all_failed", "all_skipped"})
@@ -36,6 +37,18 @@ _BRANCH_KEY: Final = "skipmixin_key"
 #: For so long a task that has skipped itself may take to say so: it does that when its state is known already.
 PATIENCE: Final = 10.0
 _PAUSE: Final = 0.5
+
+
+#: Why a message is not done: its task failed, or reported it, or was never started as a task before it had failed.
+Cause: TypeAlias = Literal["failed", "reported", "not_started"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """Why a message is not done: a sentence, and which kind of thing happened."""
+
+    why: str
+    cause: Cause = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,7 @@ class Outcome:
     """What became of the messages of all claims that are settled together."""
 
     #: Why none is done of what some tasks claimed, by their ids, unless a task says of one that it is.
-    all_failed: list[tuple[frozenset[str], str]] = field(default_factory=list)
+    all_failed: list[tuple[frozenset[str], NotDone]] = field(default_factory=list)
     #: What failed tasks were given, and why they failed.
     parts: list[tuple[Part, str]] = field(default_factory=list)
     #: Why some are not done, by their ids, as tasks said.
@@ -60,6 +73,8 @@ class Outcome:
     done: set[str] = field(default_factory=set)
     #: The tasks that failed, as Airflow shows them.
     tasks: list[str] = field(default_factory=list)
+    #: Tasks that did not run, and speak for no message, as the failed ones before them speak for theirs.
+    silent: list[str] = field(default_factory=list)
     #: What tasks said of ids that are none of the claim's.
     strange: dict[str, str] = field(default_factory=dict)
 
@@ -68,16 +83,16 @@ class Outcome:
         """The ids of which anything is known by themselves; without any, all messages of a claim fare alike."""
         return {*self.failed, *self.done}.union(*(part.ids for part, _ in self.parts))
 
-    def fail(self, part: Part | None, claim_tasks: frozenset[str], why: str) -> None:
+    def fail(self, part: Part | None, claim_tasks: frozenset[str], not_done: NotDone) -> None:
         """Note that what a task was given is not done; None: all that the tasks before it claimed, for all we know."""
         if part is None:
-            self.all_failed.append((claim_tasks, why))
+            self.all_failed.append((claim_tasks, not_done))
         else:
-            self.parts.append((part, why))
+            self.parts.append((part, not_done.why))
 
     def failed_of(
         self, claim: tuple[str, str], claim_task: str | None, ids: Sequence[str], known: Collection[str]
-    ) -> dict[str, str]:
+    ) -> dict[str, NotDone]:
         """Return which messages of a claim are not done, and why.
 
         :param claim: its topic and id.
@@ -85,20 +100,22 @@ class Outcome:
         :param ids: its messages that are not settled.
         :param known: the messages of all claims that are settled together, those that are settled already included.
         """
-        meant = (why for tasks, why in self.all_failed if not tasks or claim_task is None or claim_task in tasks)
-        whole = next(meant, None)
-        failed: dict[str, str] = {}
+        meant = [each for tasks, each in self.all_failed if not tasks or claim_task is None or claim_task in tasks]
+        failed: dict[str, NotDone] = {}
         for part, why in self.parts:
             if claim in part.claims or not part.ids <= set(known):
-                whole = whole or why  # that was no message of ours: so much for what it was given
+                meant.append(NotDone(why))  # that was no message of ours: so much for what it was given
             for message in part.ids:
-                failed.setdefault(message, why)
+                failed.setdefault(message, NotDone(why))
         for message, why in self.failed.items():
             if message in known:
-                failed[message] = why
+                failed[message] = NotDone(why, "reported")
             else:
                 self.strange[message] = why
-                whole = whole or f"{why} (reported of {message!r}, which is no message of the claim)"
+                told = f"{why} (reported of {message!r}, which is no message of the claim)"
+                meant.append(NotDone(told, "reported"))
+        # What has failed is told before what was not started because of that.
+        whole = next(iter(sorted(meant, key=lambda each: each.cause == "not_started")), None)
         if whole is not None:
             failed = {message: whole for message in ids if message not in self.done} | failed
         return {message: failed[message] for message in ids if message in failed}
@@ -137,8 +154,9 @@ def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Out
         for parts in [_Parts(ti, task, claimers)]
         for instance in _instances(task.task_id, states, single)
     ]
+    stops = _Stops(ran, states)
     for instance, parts in sorted(ran, key=lambda each: each[0].state == "upstream_failed"):
-        _judge(outcome, ti, instance, parts, skips)
+        _judge(outcome, ti, instance, parts, skips, stops)
     return outcome
 
 
@@ -224,7 +242,14 @@ def _instances(task_id: str, states: Mapping[str, str | None], single: Collectio
     return found or [_Instance(task_id, None, states.get(task_id))]
 
 
-def _judge(outcome: Outcome, ti: Any, instance: _Instance, parts: _Parts, skips: _Skips) -> None:  # noqa: ANN401 - Airflow's task instance
+def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the others
+    outcome: Outcome,
+    ti: Any,  # noqa: ANN401 - Airflow's task instance
+    instance: _Instance,
+    parts: _Parts,
+    skips: _Skips,
+    stops: _Stops,
+) -> None:
     if instance.state in _ABSENT:
         return
     report = read_report(_pulled(ti, instance, REPORT_KEY))
@@ -236,13 +261,52 @@ def _judge(outcome: Outcome, ti: Any, instance: _Instance, parts: _Parts, skips:
         return
     outcome.done.update(report.get("done", ()))
     outcome.tasks.append(f"{instance} ({instance.state or 'not run'})")
+    cause: Cause = "failed"
     if instance.state == "upstream_failed":
         why = f"{instance} did not run, as a task before it had failed"
+        if instance.index is None and stops.are_told(parts):
+            if not parts.is_mapped:
+                outcome.silent.append(str(instance))
+                return
+            # ⚑ It would have worked on each message, and has on none: no message is done by it, and none is to blame.
+            cause = "not_started"
     elif instance.state == _SKIPPED:
         why = f"{instance} was skipped by no task of its DAG: somebody marked it, or its run"
     else:
         why = f"{instance} failed: {_pulled(ti, instance, ERROR_KEY) or 'it ended without an error, killed perhaps'}"
-    outcome.fail(parts.of(instance.index), parts.claim_tasks, why)
+    outcome.fail(parts.of(instance.index), parts.claim_tasks, NotDone(why, cause))
+
+
+class _Stops:
+    """Why tasks did not run: whether the tasks that failed before them speak for their messages by themselves."""
+
+    def __init__(self, ran: Iterable[tuple[_Instance, _Parts]], states: Mapping[str, str | None]) -> None:
+        self._states = states
+        self._stopping: dict[str, list[tuple[_Instance, _Parts]]] = {}
+        self._known: set[str] = set()
+        for instance, parts in ran:
+            self._known.add(parts.task_id)
+            if instance.state in _FAILED:
+                self._stopping.setdefault(parts.task_id, []).append((instance, parts))
+
+    def are_told(self, stopped: _Parts) -> bool:
+        """Say whether all that kept a task from running speak for what they were given.
+
+        ⚑ One of which nobody knows what it was given does not, as then the messages of any index may be meant. Nor does
+        one that is not between the claim and its settlement: it stopped the work on all messages.
+        """
+        outside = stopped.before - self._known
+        if any(each.state in _FAILED for task_id in outside for each in _instances(task_id, self._states, ())):
+            return False
+        stopping = [each for task_id in stopped.before for each in self._stopping.get(task_id, ())]
+        return bool(stopping) and all(self._speaks(*each) for each in stopping)
+
+    def _speaks(self, instance: _Instance, parts: _Parts) -> bool:
+        if parts.is_clearing_up:
+            return False
+        if parts.of(instance.index) is not None:
+            return True
+        return instance.state == "upstream_failed" and instance.index is None and self.are_told(parts)
 
 
 def _pulled(ti: Any, instance: _Instance, key: str) -> Any:  # noqa: ANN401 - Airflow's task instance, and whatever was pushed
@@ -334,6 +398,10 @@ class _Parts:
     def __init__(self, ti: Any, task: Any, claim_tasks: Collection[str]) -> None:  # noqa: ANN401 - Airflow's task instance, and any operator
         #: The tasks before it that have claimed.
         self.claim_tasks = _claims_before(task, claim_tasks)
+        self.task_id: str = task.task_id
+        self.is_mapped = _is_mapped(task)
+        #: The tasks on which it waits.
+        self.before = frozenset(task.upstream_task_ids)
         self._ti = ti
         self._task = task
         self._items: Sequence[Any] | None = None

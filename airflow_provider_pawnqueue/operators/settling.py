@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
@@ -23,7 +23,7 @@ from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.lineage import inputs
 from airflow_provider_pawnqueue.operators.arguments import checked_delay, checked_flag, checked_ids
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure_of
-from airflow_provider_pawnqueue.operators.outcomes import Outcome, forgotten, has_claimed, outcome_of
+from airflow_provider_pawnqueue.operators.outcomes import Cause, Outcome, forgotten, has_claimed, outcome_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.hooks.references import Given
 
 
-_ON_FAILURE = ("requeue", "bury")
+_OUTCOMES = ("requeue", "bury")
+#: How many reasons a settlement's XCom has at most, and how much of each.
+_REASONS = 20
+_LONGEST_REASON = 300
 #: So many messages that fared alike are named in the log.
 _NAMED = 5
 
@@ -51,12 +54,13 @@ class ClaimOperator(PawnQueueOperator):
             raise AirflowSkipException("There is no claim: the sensor was skipped, or has returned nothing.")
         return claims
 
-    def settled(
+    def settle_each(
         self,
         work: Callable[[Claim, Collection[str]], Settlement],
         *,
         told: Collection[str] = (),
         ids: Sequence[str] | None = None,
+        tally: Tally | None = None,
     ) -> Counts:
         """Settle each of the claims, whatever befalls the others; what went wrong with one is raised in the end.
 
@@ -64,6 +68,7 @@ class ClaimOperator(PawnQueueOperator):
         :param told: the ids by which it decides. Nearly always they are those under which the messages are kept, which
             a claim knows without reading one; where one is another, as of a redriven message, all are read.
         :param ids: those that are meant, if not all are: each has to be in one of the claims.
+        :param tally: counts what was decided of each claim, before too.
         """
         total = Counts()
         with ExitStack() as stack:
@@ -80,6 +85,8 @@ class ClaimOperator(PawnQueueOperator):
                     errors.append(error)
                     done = getattr(error, "settlement", None) or Settlement()
                 total.add(done)
+                if tally is not None:
+                    tally.add(opened)
                 strangers &= set(done.not_in_claim)
         names = ", ".join(f"claim {claim.stem} of topic {claim.topic}" for claim in held)
         self.log.info("Settled %s: %s.", names or "nothing", total)
@@ -143,7 +150,7 @@ class PawnQueueAckOperator(ClaimOperator):
         """Ack them."""
         del context
         ids, hook = checked_ids(self.ids), self.hook
-        return self.settled(lambda held, _: hook.ack(held, ids), ids=ids).as_dict()
+        return self.settle_each(lambda held, _: hook.ack(held, ids), ids=ids).as_dict()
 
 
 class PawnQueueRequeueOperator(ClaimOperator):
@@ -178,7 +185,9 @@ class PawnQueueRequeueOperator(ClaimOperator):
         """Give them back."""
         del context
         ids, hook, delay = checked_ids(self.ids), self.hook, checked_delay(self.delay)
-        return self.settled(lambda held, _: hook.requeue(held, ids, delay=delay, reason=self.reason), ids=ids).as_dict()
+        return self.settle_each(
+            lambda held, _: hook.requeue(held, ids, delay=delay, reason=self.reason), ids=ids
+        ).as_dict()
 
 
 class PawnQueueBuryOperator(ClaimOperator):
@@ -208,7 +217,7 @@ class PawnQueueBuryOperator(ClaimOperator):
         """Bury them."""
         del context
         ids, hook = checked_ids(self.ids), self.hook
-        return self.settled(lambda held, _: hook.bury(held, ids, reason=self.reason), ids=ids).as_dict()
+        return self.settle_each(lambda held, _: hook.bury(held, ids, reason=self.reason), ids=ids).as_dict()
 
 
 class PawnQueueNackOperator(PawnQueueRequeueOperator):
@@ -235,7 +244,7 @@ class PawnQueueNackOperator(PawnQueueRequeueOperator):
         del context
         ids, hook = checked_ids(self.ids), self.hook
         requeue, delay = checked_flag(self.requeue, "requeue"), checked_delay(self.delay)
-        return self.settled(
+        return self.settle_each(
             lambda held, _: hook.nack(held, ids, requeue=requeue, delay=delay, reason=self.reason),
             ids=ids,
         ).as_dict()
@@ -252,20 +261,35 @@ class PawnQueueSettleOperator(ClaimOperator):
     after it has settled where one of them did, as else a teardown would make a success of the run.
 
     :param claim: what the sensor returned.
+    What died and what was reported are two things. A task that ends by a ``ConnectionError`` says nothing about its
+    messages: ``on_failure`` decides about those. A message that a task reports was looked at, and rejected:
+    ``on_reported`` decides about that. What is requeued is delivered ``max_deliveries`` times in all, whoever failed,
+    and then it is a dead letter with the last reason.
+
+    A task that did not run, as an index of a mapped task before it has failed, speaks for no message: only what failed
+    fails. If it would have been mapped itself, the messages that did not come to it are given back.
+
+    Its XCom has what became of the messages: ``acked``, ``buried`` and ``released``, and ``why``, a list of
+    ``outcome``, ``reason``, ``count`` and the first ``ids``. It is there too where this task fails: :attr:`settled`
+    hands it on.
+
     :param on_failure: what to do with messages of tasks that failed: ``requeue`` gives them back, to be delivered again
         until they have been delivered too often; ``bury`` makes dead letters of them.
+    :param on_reported: what to do with messages that tasks reported, ``requeue`` or ``bury``; without it, what
+        ``on_failure`` says.
     :param delay: requeue: not to be delivered for so many seconds.
     :param reason: what to say in place of the tasks' errors.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: Sequence[str] = ("claim", "on_failure", "delay", "reason", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("claim", "on_failure", "on_reported", "delay", "reason", "pawnqueue_conn_id")
 
     def __init__(
         self,
         *,
         claim: Any,  # noqa: ANN401 - as above
         on_failure: Literal["requeue", "bury"] | str = "requeue",  # noqa: PYI051 - or a template
+        on_reported: Literal["requeue", "bury"] | str | None = None,  # noqa: PYI051 - or a template
         delay: float = 0.0,
         reason: str | None = None,
         **kwargs: Any,
@@ -275,15 +299,18 @@ class PawnQueueSettleOperator(ClaimOperator):
         kwargs.setdefault("retries", 3)
         kwargs.setdefault("retry_delay", timedelta(seconds=30))
         super().__init__(claim=claim, **kwargs)
-        if "{{" not in str(on_failure) and on_failure not in _ON_FAILURE:
-            raise ValueError(f"on_failure={on_failure!r}: pass 'requeue' or 'bury'.")
+        for name, how in (("on_failure", on_failure), ("on_reported", on_reported or "requeue")):
+            if "{{" not in str(how) and how not in _OUTCOMES:
+                raise ValueError(f"{name}={how!r}: pass 'requeue' or 'bury'.")
         # What is claimed is settled, whatever became of the run before.
         self.depends_on_past = False
         self.on_failure = on_failure
+        self.on_reported = on_reported
         self.delay = delay
         self.reason = reason
         self._clear_number = 0
         self._outdated: list[str] = []
+        self._settled: SettledOperator | None = None
         claimers: list[Any] = [operator for operator, _ in XComArg.iter_xcom_references(claim)]
         self.claim_tasks = [claimer.task_id for claimer in claimers]
         if claimers and any(one.has_dag() for one in (self, *claimers)):
@@ -297,14 +324,49 @@ class PawnQueueSettleOperator(ClaimOperator):
             "claims (claim=sensor.output, of a mapped sensor too), or let it stand in a mapped task group."
         )
 
-    def execute(self, context: Context) -> dict[str, int]:
+    @property
+    def settled(self) -> XComArg:
+        """What became of the messages, for tasks that come after the settlement: ``alert(settle.settled)``.
+
+        It is the output of a task that is made where it is first asked for. That one succeeds where the claim is
+        settled, whatever became of the work: so what comes after it needs no trigger rule. And it leaves the state of
+        the run to this task: behind a teardown itself, a task that goes well would make a success of a run that failed.
+        """
+        if self._settled is None:
+            name = self.task_id.rpartition(".")[2]
+            self._settled = SettledOperator(
+                task_id="settled" if name == "settle" else f"{name}_settled",
+                settle=self,
+                pawnqueue_conn_id=self.pawnqueue_conn_id,
+                task_group=self.task_group,
+                dag=self.dag,
+            )
+        return self._settled.output
+
+    def execute(self, context: Context) -> dict[str, Any]:
         """Settle."""
-        if self.on_failure not in _ON_FAILURE:
-            raise AirflowFailException(f"on_failure={self.on_failure!r}: pass 'requeue' or 'bury'.")
+        on_reported = self.on_reported or self.on_failure
+        for name, how in (("on_failure", self.on_failure), ("on_reported", on_reported)):
+            if how not in _OUTCOMES:
+                raise AirflowFailException(f"{name}={how!r}: pass 'requeue' or 'bury'.")
         delay = checked_delay(self.delay)
         self._check(context)
         outcome = outcome_of(context, self, self.claim_tasks)
-        total = self.settled(partial(self._settle, outcome, delay), told=outcome.told)
+        # ⚑ What never came to a task is not to blame, whatever on_failure says of what did.
+        outcomes: dict[Cause, str] = {"failed": self.on_failure, "reported": on_reported, "not_started": "requeue"}
+        tally = Tally()
+        total = self.settle_each(partial(self._settle, outcome, outcomes, delay), told=outcome.told, tally=tally)
+        ti: Any = context["ti"]
+        # Here and now: of a task that fails Airflow keeps no result, and what comes after it is to know.
+        ti.xcom_push(key="return_value", value=tally.as_dict())
+        for task in outcome.silent:
+            self.log.warning(
+                "%s did not run, as a task before it had failed for some of the messages. It speaks for no message: "
+                "those of the other indexes are done. If they are done by %s only, let it run with what there is: "
+                "trigger_rule='all_done'.",
+                task,
+                task,
+            )
         for message, why in outcome.strange.items():
             self.log.warning(
                 "%r is no message of the claim, and was reported as failed (%s): all messages that its task was given "
@@ -322,7 +384,7 @@ class PawnQueueSettleOperator(ClaimOperator):
                 "was tried again since has worked on nothing, or on messages that others have. Clear the task that "
                 "claims as well: it claims anew."
             )
-        return total.as_dict()
+        return tally.as_dict()
 
     def _check(self, context: Context) -> None:
         """Skip where nothing was claimed, and refuse what would ack messages that nobody has worked on."""
@@ -341,7 +403,9 @@ class PawnQueueSettleOperator(ClaimOperator):
         run: Any = context.get("dag_run")
         self._clear_number = getattr(run, "clear_number", None) or 0
 
-    def _settle(self, outcome: Outcome, delay: float, held: Claim, known: Collection[str]) -> Settlement:
+    def _settle(
+        self, outcome: Outcome, outcomes: Mapping[Cause, str], delay: float, held: Claim, known: Collection[str]
+    ) -> Settlement:
         """Decide of all messages at once: one request, whatever became of them."""
         owner = Owner.parse(held.owner)
         ended = not held and any(how != "acked" for how in held.decided.values())
@@ -350,13 +414,63 @@ class PawnQueueSettleOperator(ClaimOperator):
         claimer = owner.task_id if owner is not None and owner.task_id in self.claim_tasks else None
         failed = outcome.failed_of((held.topic, held.claim_id), claimer, held.ids, known)
         alike: dict[str, list[str]] = {}
-        for message, why in failed.items():
-            alike.setdefault(self.reason or why, []).append(message)
+        told: dict[str, dict[str, str]] = {"requeue": {}, "bury": {}}
+        for message, each in failed.items():
+            why = self.reason or each.why
+            alike.setdefault(why, []).append(message)
+            told[outcomes[each.cause]][message] = why
         for why, messages in alike.items():
             some = ", ".join(messages[:_NAMED]) + (" ..." if len(messages) > _NAMED else "")
             self.log.info("%d messages of claim %s were not done (%s): %s", len(messages), held.stem, some, why)
-        told = {message: self.reason or why for message, why in failed.items()}
-        return self.hook.queue.settle(held, delay=delay, **{self.on_failure: told})
+        return self.hook.queue.settle(held, delay=delay, requeue=told["requeue"], bury=told["bury"])
+
+
+class SettledOperator(PawnQueueOperator):
+    """Hands on what a settlement has told, to tasks that come after it; a teardown whose failure fails no run.
+
+    :param settle: the task that settles.
+    """
+
+    def __init__(self, *, settle: PawnQueueSettleOperator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.settle_id = settle.task_id
+        self.set_upstream(settle)
+        claimers: list[Any] = [self.dag.task_dict[each] for each in settle.claim_tasks]
+        self.as_teardown(setups=claimers)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Read what it has told."""
+        ti: Any = context["ti"]
+        told: dict[str, Any] | None = ti.xcom_pull(task_ids=self.settle_id, map_indexes=ti.map_index)
+        if told is None:
+            raise AirflowFailException(f"{self.settle_id} has not settled the claim: its log says why.")
+        return told
+
+
+class Tally:
+    """What became of all messages of claims, in this try and before it, and why: for XCom."""
+
+    def __init__(self) -> None:
+        self._counts = {"acked": 0, "buried": 0, "released": 0}
+        self._why: dict[tuple[str, str], list[str]] = {}
+
+    def add(self, held: Claim) -> None:
+        """Count what was decided of a claim's messages."""
+        reasons = held.reasons
+        for message, how in held.decided.items():
+            outcome = "buried" if how == "dead" else how
+            self._counts[outcome] += 1
+            if outcome != "acked":
+                self._why.setdefault((outcome, reasons.get(message, "")), []).append(message)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts, and the reasons of most messages first."""
+        most = sorted(self._why.items(), key=lambda each: -len(each[1]))[:_REASONS]
+        why = [
+            {"outcome": outcome, "reason": reason[:_LONGEST_REASON], "count": len(ids), "ids": ids[:_NAMED]}
+            for (outcome, reason), ids in most
+        ]
+        return {**self._counts, "why": why}
 
 
 class Counts:

@@ -25,6 +25,11 @@ def claim_of(queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_i
     return claim
 
 
+def counts_of(settlement: dict[str, Any]) -> tuple[int, int, int]:
+    """How many messages a settlement has acked, buried, and given back."""
+    return settlement["acked"], settlement["buried"], settlement["released"]
+
+
 def ids_of(claim: dict[str, Any]) -> list[str]:
     """The ids of its messages."""
     return [message["id"] for message in claim["messages"]]
@@ -67,7 +72,7 @@ class Play:
 
         work(claim) >> after()
 
-    def ended(self, claim: Any, **states: str | None) -> dict[str, int]:
+    def ended(self, claim: Any, **states: str | None) -> dict[str, Any]:
         """Let the tasks have ended so, and settle."""
         self.ti.states |= states
         self.settle.claim = claim

@@ -20,14 +20,14 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueSettleOperator,
 )
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
-from tests.operators.played import Chosen, Mapped, Play, claim_of, ids_of, left, mapped, reasons
+from tests.operators.played import Chosen, Mapped, Play, claim_of, counts_of, ids_of, left, mapped, reasons
 from tests.support.airflow import TOPIC, FakeTask, context_of
 
 
 def test_all_went_well(queue: SyncPawnQueue) -> None:
     """Everything is acked, by a reference alone."""
     claim = claim_of(queue)
-    assert Play().ended(claim, work="success", after="success") == {"acked": 3, "buried": 0, "released": 0}
+    assert counts_of(Play().ended(claim, work="success", after="success")) == (3, 0, 0)
     assert left(queue) == (0, 0, 0)
 
 
@@ -248,7 +248,7 @@ def test_reported_by_its_task(queue: SyncPawnQueue) -> None:
     first, second, _ = ids_of(claim)
     play = Play(on_failure="bury")
     play.ti.xcom_push(REPORT_KEY, {"failed": {second: "no stock"}, "done": []}, task_id="work")
-    assert play.ended(claim, work="success", after="success") == {"acked": 2, "buried": 1, "released": 0}
+    assert counts_of(play.ended(claim, work="success", after="success")) == (2, 1, 0)
     assert reasons(queue) == {1: "work: no stock"}
 
     claim = claim_of(queue, 3)
@@ -275,7 +275,7 @@ def test_reported_as_a_text(queue: SyncPawnQueue) -> None:
     play = Play(on_failure="bury")
     told = json.dumps({"failed": {ids_of(claim)[1]: "no stock"}, "done": []})
     play.ti.xcom_push(REPORT_KEY, told, task_id="work")
-    assert play.ended(claim, work="success", after="success") == {"acked": 1, "buried": 1, "released": 0}
+    assert counts_of(play.ended(claim, work="success", after="success")) == (1, 1, 0)
 
 
 def test_a_report_of_something_else(queue: SyncPawnQueue) -> None:

@@ -191,7 +191,10 @@ def _late(seconds: float) -> PawnQueueError:
 def _out_of_deliveries(topic: TopicRecord, member: Member) -> Decision:
     """Bury a message for what it was given back for the last time, and beside that for its deliveries."""
     most = topic.settings.max_deliveries
-    dead = _dead(member.reason or OUT_OF_DELIVERIES, member.error or f"delivered {most} times without a settlement")
+    if member.reason:
+        dead = _dead(member.reason, member.error)
+    else:
+        dead = _dead(OUT_OF_DELIVERIES, member.error or f"delivered {most} times without a settlement")
     return dead.model_copy(update={"max_deliveries": most})
 
 

@@ -207,6 +207,15 @@ class Claim(ABC):
         )
 
     @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why messages of it were buried or given back, by id."""
+        return {
+            decision.id or self._uuids.get(uuid, uuid): decision.reason
+            for uuid, decision in self._record.settled.items()
+            if decision.reason
+        }
+
+    @property
     def decided(self) -> Mapping[str, str]:
         """What was decided of its messages, by id: acked, dead, released."""
         return {
