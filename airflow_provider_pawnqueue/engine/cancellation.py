@@ -15,6 +15,8 @@ B = TypeVar("B")
 
 #: How often work is begun that a loop, as it ends, cancels over its caller's head.
 BEGINNINGS = 3
+#: How often work is cancelled that is to end now: each level of it may wait for another one.
+CUTS = 50
 
 
 async def uncut(work: Awaitable[B], clock: Clock, at_most: float) -> B:
@@ -32,6 +34,28 @@ async def uncut(work: Awaitable[B], clock: Clock, at_most: float) -> B:
         elif not task.cancelled():
             task.exception()  # it was heard of: the cancellation is what is raised
         raise
+
+
+async def cut_after(work: Coroutine[Any, Any, None], clock: Clock, seconds: float) -> bool:
+    """Await the work for at most this many seconds, and then cut it off, whatever it waits for.
+
+    Returns whether it came to its end. A cancellation of the caller cuts it off at once.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        if await first_of(asyncio.shield(task), clock, seconds):
+            task.result()
+            return True
+        return False
+    finally:
+        # Work that is cancelled once may wait for what it has sent (:func:`uncut`), and is cut by another one.
+        for _ in range(CUTS):
+            if task.done():
+                break
+            task.cancel()
+            await asyncio.sleep(0)
+        if task.done() and not task.cancelled():
+            task.exception()  # it is heard of
 
 
 async def in_full(work: Callable[[], Coroutine[Any, Any, B]]) -> B:

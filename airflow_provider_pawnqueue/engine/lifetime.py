@@ -12,6 +12,8 @@ from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, Queue
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
 
+#: How long closing a queue may take, where its caller says nothing.
+CLOSE_SECONDS = 15.0
 #: How long closing goes on for who is cancelled meanwhile.
 LONGEST_CLOSE = 30.0
 

@@ -16,7 +16,9 @@ from airflow_provider_pawnqueue.engine.arguments import (
     checked_flag,
     checked_flags,
     checked_ids,
+    checked_seconds,
 )
+from airflow_provider_pawnqueue.engine.cancellation import cut_after
 from airflow_provider_pawnqueue.engine.claims import Claim, ClaimReference, KeepAlive, Message
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.leaving import leave
@@ -30,6 +32,7 @@ from airflow_provider_pawnqueue.engine.decisions import Decisions
 from airflow_provider_pawnqueue.engine.health import Health, health
 from airflow_provider_pawnqueue.engine.inspect_topic import Location, find, peek
 from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, finish, sweep
+from airflow_provider_pawnqueue.engine.lifetime import CLOSE_SECONDS
 from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
 from airflow_provider_pawnqueue.engine.probe import ProbeResult, probe
 from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
@@ -46,6 +49,10 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.records import BucketRecord
     from airflow_provider_pawnqueue.engine.store.credentials import Session
     from airflow_provider_pawnqueue.engine.store.port import Store
+
+
+#: How long a queue that is closed late waits for its background work to end.
+LAST_SECONDS = 0.5
 
 
 class PawnQueue(Decisions):
@@ -448,29 +455,41 @@ class PawnQueue(Decisions):
 
     # --- its end ---
 
-    async def aclose(self, *, keep_claims: bool | None = None) -> None:
+    async def aclose(self, *, keep_claims: bool | None = None, timeout: float = CLOSE_SECONDS) -> None:  # noqa: ASYNC109 - a part of what it does is cut off, and told
         """Close the queue: give back its open claims, end its background work, give back its connections.
 
         May be called twice.
 
         :param keep_claims: leave the messages of open claims to whoever comes by their claim ids next, who need not
             wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
+        :param timeout: for how many seconds at most it tries to give claims back. A store that hangs takes no longer;
+            the log names what was not given back, which others have when its time is over.
         """
         self._life.check_loop()
         if keep_claims is not None:
             checked_flag(keep_claims, "keep_claims", "close")
-        await self._life.end(lambda: self._close(keep_claims))
+        seconds = checked_seconds(timeout, "timeout", "", "close")
+        await self._life.end(lambda: self._close(keep_claims, seconds))
 
-    async def _close(self, keep_claims: bool | None) -> None:  # noqa: FBT001 - as it was given
+    async def _close(self, keep_claims: bool | None, seconds: float) -> None:  # noqa: FBT001 - as it was given
         keep = self._context.settings.claims.keep_when_closed if keep_claims is None else keep_claims
+        clock = self._context.clock
+        began = clock.elapsed()
         try:
-            # Those first who work on what is given back then: they are told.
-            await all_of(*(keeper.end("its queue was closed") for keeper in self._kept))
-            await self._claims.close(keep=keep)
+            if not await cut_after(self._part(keep=keep), clock, seconds):
+                self._claims.abandon(seconds, keep=keep)
         finally:
-            await self._heartbeat.stop()
-            await self._context.time.aclose()
+            left = max(seconds - (clock.elapsed() - began), LAST_SECONDS)
+            await cut_after(self._end_background(), clock, left)
             await self._context.store.aclose()
+
+    async def _part(self, *, keep: bool) -> None:
+        # Those first who work on what is given back then: they are told.
+        await all_of(*(keeper.end("its queue was closed") for keeper in self._kept))
+        await self._claims.close(keep=keep)
+
+    async def _end_background(self) -> None:
+        await all_of(self._heartbeat.stop(), self._context.time.aclose())
 
     def __repr__(self) -> str:
         """Show which queue it is: no secret is in it."""

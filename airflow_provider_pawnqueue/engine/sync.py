@@ -22,6 +22,7 @@ from airflow_provider_pawnqueue.engine.claims import Claim, Message
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.decisions import NACK
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, QueueClosedError
+from airflow_provider_pawnqueue.engine.lifetime import CLOSE_SECONDS
 from airflow_provider_pawnqueue.engine.private_loop import OWN_THREAD, PrivateLoop
 from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
 from airflow_provider_pawnqueue.engine.queue import PawnQueue
@@ -509,11 +510,12 @@ class SyncPawnQueue:
         """Count the messages that could be claimed."""
         return self._run(lambda queue: queue.backlog(topic, at_least, claims=claims))
 
-    def close(self, *, keep_claims: bool | None = None) -> None:
+    def close(self, *, keep_claims: bool | None = None, timeout: float = CLOSE_SECONDS) -> None:
         """Close the queue, and end its thread; what other threads are doing with it ends too. May be called twice.
 
         :param keep_claims: leave the messages of open claims to whoever comes by their claim ids next, who need not
             wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
+        :param timeout: for how many seconds at most it tries to give claims back. The log names what was not.
         """
         if self._loop.pid == os.getpid() and self._loop.is_here():
             raise PawnQueueError(OWN_THREAD, operation="close")
@@ -522,7 +524,7 @@ class SyncPawnQueue:
             return
         try:
             with suppress(QueueClosedError):
-                self._loop.run(self._queue.aclose(keep_claims=keep_claims))
+                self._loop.run(self._queue.aclose(keep_claims=keep_claims, timeout=timeout))
         finally:
             self._loop.stop()
 

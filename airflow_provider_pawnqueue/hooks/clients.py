@@ -10,11 +10,13 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_pawnqueue.engine import ConfigError, PawnQueueError, Settings, SyncPawnQueue
+from airflow_provider_pawnqueue.engine.lifetime import CLOSE_SECONDS
 from airflow_provider_pawnqueue.engine.settings.names import nested_by_path
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.hooks import telemetry
@@ -81,14 +83,18 @@ class Clients:
             SESSIONS.rest(queue)
             queue.close(keep_claims=True)
 
-    def close(self) -> None:
-        """Close them all. What is not settled is left to whoever comes by its claim's id, who need not wait."""
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Close them all. What is not settled is left to whoever comes by its claim's id, who need not wait.
+
+        :param timeout: for how many seconds at most, all of them together.
+        """
         if self._pid != os.getpid():
             return
         SESSIONS.rest()  # lest they take their queue's end for the loss of their claims, and stop the task
+        give_up = time.monotonic() + timeout
         for queue in list(self._queues.values()):
             try:
-                queue.close(keep_claims=True)
+                queue.close(keep_claims=True, timeout=max(0.0, give_up - time.monotonic()))
             except PawnQueueError as error:
                 logger.warning("A queue was not closed in good order: %s", error)
         self._queues.clear()

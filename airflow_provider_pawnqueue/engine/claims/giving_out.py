@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Coroutine, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine.cancellation import uncut
@@ -20,6 +20,7 @@ from airflow_provider_pawnqueue.engine.claims.idleness import Idleness
 from airflow_provider_pawnqueue.engine.claims.leaving import vacate
 from airflow_provider_pawnqueue.engine.claims.outcome import answered
 from airflow_provider_pawnqueue.engine.claims.settled import Settled
+from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.context import HASTE, PARTING
 from airflow_provider_pawnqueue.engine.errors import QueueClosedError
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 logger = logger_of("claims")
 
+#: How many claims a log line names.
+SHOWN = 20
+
 
 class Claims:
     """Gives out claims of one bucket. Remembers of each topic what need not be read twice."""
@@ -43,6 +47,7 @@ class Claims:
         self._context = context
         self._rooms: dict[str, _Room] = {}
         self._given_out: list[HeldClaim] = []
+        self._parting = _Parting([])
         self._under_way: set[asyncio.Task[HeldClaim]] = set()
         self._finishing = Finishing(context, self.look_anew)
 
@@ -186,19 +191,45 @@ class Claims:
         ours = [claim for claim in self._given_out if claim.is_held(now)]
         unfinished = [claim for claim in self._given_out if claim not in ours and claim.is_unfinished()]
         self._given_out = []
+        self._parting = _Parting(list(ours), claims=len(ours))
 
-        async def part(claim: HeldClaim) -> int:
+        async def part(claim: HeldClaim) -> None:
             # A claim whose id was made up is kept for nobody.
             kept = keep and not claim.is_fleeting
-            return await (self._leave if kept else self._return)(claim)
+            left = len(claim.left)
+            back = await (self._leave if kept else self._return)(claim)
+            self._parting.messages += back
+            if back == left or not claim.is_held(self._context.clock.elapsed()):
+                self._parting.held.remove(claim)
 
-        left = sum(len(claim.left) for claim in ours)
-        back = await for_each(part, ours, at_once=self._context.at_once)
+        await for_each(part, ours, at_once=self._context.at_once)
         await for_each(self._finish, unfinished, at_once=self._context.at_once)
         for room in self._rooms.values():
             await room.finder.errands.close(PARTING)
+        if self._parting.held:
+            logger.warning("The queue was closed, and %s", _not_given_back(self._parting.held))
+        self._tell_closed(keep=keep)
+
+    def abandon(self, seconds: float, *, keep: bool) -> None:
+        """Tell what was not given back by closing the queue, which was cut off after so many seconds."""
+        now = self._context.clock.elapsed()
+        early = [claim for claim in self._given_out if claim.is_held(now)]  # it was cut off before it came to them
+        self._given_out = []
+        self._parting.held += early
+        self._parting.claims += len(early)
+        held = self._parting.held
+        logger.warning(
+            "Closing the queue was cut off after %g seconds, as the store had not answered: %s",
+            seconds,
+            _not_given_back(held) if held else "what it was still doing is finished by others.",
+        )
+        self._tell_closed(keep=keep, complete=not held)
+
+    def _tell_closed(self, *, keep: bool, complete: bool | None = None) -> None:
+        parting = self._parting
+        is_complete = (keep or not parting.held) if complete is None else complete
         self._context.events.tell(
-            QueueClosed(claims=len(ours), messages=sum(back), kept=keep, complete=sum(back) == left or keep)
+            QueueClosed(claims=parting.claims, messages=parting.messages, kept=keep, complete=is_complete)
         )
 
     async def _leave(self, claim: HeldClaim) -> int:
@@ -264,6 +295,24 @@ class Claims:
         if topic not in self._rooms:
             self._rooms[topic] = _Room(self._context, topic)
         return self._rooms[topic]
+
+
+@dataclass(slots=True)
+class _Parting:
+    """What closing the queue has still to give back, and how much it has given back."""
+
+    held: list[HeldClaim]
+    claims: int = 0
+    messages: int = 0
+
+
+def _not_given_back(held: Sequence[HeldClaim]) -> str:
+    shown = [f"{claim.stem} of {claim.topic!r} ({len(claim.left)}, {iso(claim.record.free_at)})" for claim in held]
+    more = ", …" if len(shown) > SHOWN else ""
+    return (
+        f"{len(held)} of its claims were not given back. Others have their messages when each claim's time is over "
+        f"(its messages, its time): {', '.join(shown[:SHOWN])}{more}"
+    )
 
 
 class _Room:
