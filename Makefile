@@ -46,7 +46,7 @@ NEXT_STAMP := $(NEXT)/.installed
 COMPOSE := .venv-compose
 COMPOSE_PINS := tools/compose/requirements.txt
 COMPOSE_STAMP := $(COMPOSE)/.installed
-COMPOSE_PACKAGES := docker-compose postgresql
+COMPOSE_PACKAGES := docker-compose postgresql socat
 
 # The programs that the Ceph tests start, each with the Debian package that brings it.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
@@ -142,7 +142,7 @@ $(NEXT_STAMP): pyproject.toml $(NEXT_PINS)
 	@touch $(NEXT_STAMP)
 
 test-compose: $(STAMP) $(COMPOSE_STAMP)  ## docker-compose.yaml, read by docker-compose, and its services run without containers (Debian's packages)
-	@if ! command -v docker-compose >/dev/null || ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \
+	@if ! command -v docker-compose >/dev/null || ! command -v socat >/dev/null || ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \
 		install="apt-get install --no-install-recommends $(COMPOSE_PACKAGES)"; \
 		if [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \
 			echo "== the tests of docker-compose.yaml need Debian packages; running: $$install"; \

@@ -33,7 +33,8 @@ VENV = reading.TOP / ".venv-compose"
 #: The ports that services listen on, in their containers.
 _PORTS = {
     "postgres": [5432],
-    "seaweedfs": [8333],
+    "seaweedfs": [8334],
+    "s3": [8333],
     "spark-master": [7077, 8080],
     "spark-worker": [7078, 8081],
     "api-server": [8080],
@@ -41,7 +42,7 @@ _PORTS = {
 #: Whose names stand without a port somewhere, and are no command's.
 _NAMED = ("seaweedfs", "spark-master", "spark-worker")
 #: Numbers that are one service's alone, and so are translated wherever they stand.
-_UNIQUE = (5432, 8333, 7077, 7078)
+_UNIQUE = (5432, 8333, 8334, 7077, 7078)
 _CHECK_SECONDS = 60.0
 _START_SECONDS = 180.0
 _INIT_SECONDS = 180.0
@@ -164,6 +165,8 @@ class Natively:
         )
         if name == "seaweedfs":
             command += self._seaweedfs()
+        if name == "s3":
+            command = [f"{part},bind={HOST}" if part.startswith("TCP-LISTEN:") else part for part in command]
         process = ServerProcess(
             command,
             env=self.variables(name),

@@ -33,11 +33,19 @@ ONCE = {"airflow-init"}
 #: What of the Compose specification the file uses; a key that is none of these is a slip, or a new thing to check.
 SCHEMA = {
     "type": "object",
-    "required": ["services", "volumes"],
+    "required": ["services", "networks", "volumes"],
     "additionalProperties": False,
     "patternProperties": {
         "^x-": {"type": "object"},
         "^volumes$": {"type": "object", "additionalProperties": {"type": "null"}},
+        "^networks$": {
+            "type": "object",
+            "additionalProperties": {
+                "type": ["object", "null"],
+                "additionalProperties": False,
+                "properties": {"internal": {"const": True}},
+            },
+        },
         "^services$": {
             "type": "object",
             "additionalProperties": {
@@ -57,6 +65,7 @@ SCHEMA = {
                     "restart": {"enum": ["unless-stopped", "no"]},
                     "command": {"type": "array", "items": {"type": "string"}, "minItems": 1},
                     "environment": {"type": "object", "additionalProperties": {"type": "string"}},
+                    "networks": {"type": "array", "items": {"type": "string"}, "minItems": 1},
                     "volumes": {"type": "array", "items": {"type": "string", "pattern": r"^[\w./-]+:/[\w./-]+(:ro)?$"}},
                     "ports": {"type": "array", "items": {"type": "string", "pattern": r"^127\.0\.0\.1:\d+:\d+$"}},
                     "depends_on": {
@@ -102,6 +111,7 @@ OTHER_WORDS = {
     "edge": "the worker, which the suite has not",
     "worker": "likewise",
     "--concurrency": "likewise",
+    "socat": "containers are on networks, where the suite has loopback",
     "-bucket": "the suite makes a bucket for each of its tests, by a request",
 }
 
@@ -136,7 +146,23 @@ def test_the_schema_refuses_what_it_is_for() -> None:
 def test_all_that_the_issue_is_about_is_there() -> None:
     """Airflow's five parts, their database, a store, and a Spark cluster of two."""
     airflow = {"api-server", "scheduler", "dag-processor", "triggerer", "worker"}
-    assert set(SERVICES) == airflow | ONCE | {"postgres", "seaweedfs", "spark-master", "spark-worker"}
+    assert set(SERVICES) == airflow | ONCE | {"postgres", "seaweedfs", "s3", "spark-master", "spark-worker"}
+
+
+def test_jobs_reach_no_more_than_they_need() -> None:
+    """What runs users' code is on no network with the database or the store's own ports, nor has their secrets."""
+    networks = {name: set(service.get("networks", ["default"])) for name, service in SERVICES.items()}
+    assert set().union(*networks.values()) == set(reading.read()["networks"])
+    for name in ("worker", "spark-master", "spark-worker"):
+        assert networks[name] == {"default"}
+        known = str(SERVICES[name]["environment"])
+        assert "postgres" not in known
+        assert "FERNET" not in known
+        assert "API__SECRET_KEY" not in known
+    assert networks["postgres"] == {"database"}
+    assert networks["seaweedfs"] == {"store"}
+    assert {name for name, on in networks.items() if "store" in on} == {"seaweedfs", "s3"}
+    assert SERVICES["s3"]["command"][0] == "socat"
 
 
 def test_services_wait_for_what_they_need() -> None:

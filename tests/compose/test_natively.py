@@ -51,12 +51,12 @@ def test_each_health_check_tells(running: Natively) -> None:
 
 def test_the_store_is_for_who_has_its_keys(running: Natively) -> None:
     """Its bucket is there, made by the store itself; without the right keys, or with none, it is closed."""
-    arguments = ["python", "-c", _LIST, "http://seaweedfs:8333", reading.variables()["S3_BUCKET"]]
+    arguments = ["python", "-c", _LIST, "http://s3:8333", reading.variables()["S3_BUCKET"]]
     assert running.run("seaweedfs", arguments).returncode == 0
     strange = ["env", "AWS_SECRET_ACCESS_KEY=another", *arguments]
     assert "SignatureDoesNotMatch" in running.run("seaweedfs", strange).stderr
     unsigned = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1])"
-    assert "403" in running.run("seaweedfs", ["python", "-c", unsigned, "http://seaweedfs:8333/queues"]).stderr
+    assert "403" in running.run("seaweedfs", ["python", "-c", unsigned, "http://s3:8333/queues"]).stderr
 
 
 def test_the_page_s_commands_do_as_it_says(running: Natively) -> None:
