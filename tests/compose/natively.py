@@ -145,7 +145,8 @@ class Natively:
     def _folders(self, name: str) -> dict[str, Path]:
         found = {"/opt/airflow": self.folder / "airflow", "/opt/spark": self.folder / "spark"}
         found["/opt/pawnqueue"] = reading.TOP
-        for volume in self.services[name].get("volumes", []):
+        # A command may name a folder of the worker's, for which it starts a run.
+        for volume in (*self.services["worker"].get("volumes", []), *self.services[name].get("volumes", [])):
             source, inside, *_ = volume.split(":")
             found[inside] = reading.TOP / source if source.startswith("./") else self.folder / "volumes" / source
         for path in found.values():

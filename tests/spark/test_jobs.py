@@ -158,7 +158,7 @@ def test_a_task_of_airflow_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow.providers.common.compat.sdk.get_current_context", lambda: context_of(ti))
 
     assert report_failures(CLAIM, {"a": "too early"}) == 1
-    assert ti.xcoms["work", REPORT_KEY, -1] == {"failed": {"a": "too early"}, "done": []}
+    assert json.loads(ti.xcoms["work", REPORT_KEY, -1]) == {"failed": {"a": "too early"}, "done": []}
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:

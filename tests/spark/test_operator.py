@@ -107,7 +107,7 @@ with open(os.environ["PAWNQUEUE_JOB_REPORT"], "a") as report:
 """)
 
     assert place.run(claim_of(queue)) == {"messages": 3, "reported": 2}
-    assert place.ti.xcoms[TASK, REPORT_KEY, -1] == {"failed": {"a": "no item", "b": "no price"}, "done": []}
+    assert json.loads(place.ti.xcoms[TASK, REPORT_KEY, -1]) == {"failed": {"a": "no item", "b": "no price"}, "done": []}
 
 
 @pytest.mark.parametrize("nothing", [None, [], [None], "None", "", "[]"])
