@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from tests.e2e.airflow.journal import Journal
+from tests.support.faults import Behaviour, FaultServer
 from tools.kit.airflow import Airflow
 
 if TYPE_CHECKING:
@@ -47,6 +48,41 @@ with DAG({dag_id!r}, schedule=None), claimed({dag_id!r}, group_id="batch") as cl
         raise ValueError("not yet")
 
     work(claim)
+"""
+
+#: One task works on the claim, and mapped ones are given its messages by XCom.
+MAPPED = """
+import json, os, time
+from datetime import timedelta
+from pathlib import Path
+from airflow.sdk import DAG, task
+from airflow_provider_pawnqueue.decorators import claimed
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+
+JOURNAL, GATE = Path({journal!r}), Path({gate!r})
+
+with DAG({dag_id!r}, schedule=None), claimed({dag_id!r}, group_id="batch", pawnqueue_conn_id={dag_id!r}) as claim:
+
+    @task
+    def hold(claim):
+        PawnQueueHook({dag_id!r}).messages(claim)
+        while not GATE.exists():
+            time.sleep(0.2)
+
+    @task(retries=1, retry_delay=timedelta(0))
+    def each(message, ti=None):
+        message = json.loads(message) if isinstance(message, str) else message
+        while True:
+            now = dict(at=time.monotonic(), wall=time.time())
+            line = json.dumps(dict(pid=os.getpid(), ids=[message["id"]], **now) | {{"try": ti.try_number}})
+            with JOURNAL.open("a") as file:
+                file.write(line + chr(10))
+            if GATE.exists():
+                return
+            time.sleep(0.2)
+
+    hold(claim)
+    each.expand(message=claim.messages)
 """
 
 JANITOR = """
@@ -180,6 +216,58 @@ def test_a_task_whose_supervisor_is_killed_stops(scene: Scene, seaweedfs: S3Serv
     scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages")
     scene.end(run_id)
     scene.swept(seaweedfs.client())
+
+
+def test_keys_are_replaced_and_a_mapped_task_loses_its_supervisor(
+    airflow: Airflow, tmp_path: Path, dag_id: str
+) -> None:
+    """Sensors and tasks go on with the connection's new keys; the orphan of a mapped task ends before its next try."""
+    journal = Journal(tmp_path)
+    keys: dict[str, datetime | None] = {"AKOLD": None}
+    with FaultServer(Behaviour(credentials=keys), buckets=("queues",)) as server:
+        fields = {"host": server.endpoint, "password": "secret-of-both", "extra": {"bucket_name": "queues"}}
+        airflow.api.create_connection(dag_id, "pawnqueue", login="AKOLD", **fields)
+        s3 = {"endpoint_url": server.endpoint, "bucket_name": "queues", "aws_secret_access_key": "secret-of-both"}
+        with SyncPawnQueue.open(s3={**s3, "aws_access_key_id": "AKOLD"}) as queue:
+            queue.create_topic(dag_id)
+            queue.publish(dag_id, [{"n": n} for n in range(2)])
+        source = MAPPED.format(journal=str(journal.path), gate=str(journal.gate), dag_id=dag_id)
+        airflow.write_dags(f"{dag_id}.py", source)
+        airflow.api.unpause(dag_id)
+        working = airflow.trigger(dag_id)
+        journal.wait_for(lambda notes: len({note.pid for note in notes}) == 2, "both mapped tasks have a message")
+        waiting = airflow.trigger(dag_id)
+        airflow.wait_for_task(dag_id, waiting, "batch.claim", "deferred")
+        airflow.wait_for_task(dag_id, working, "batch.hold", "running")
+
+        def answered(status: int, operation: str, folder: str, since: int = 0) -> bool:
+            known = [each for each in server.requests[since:] if (each.status, each.operation) == (status, operation)]
+            return any(f"/{folder}/" in key for each in known for key in each.touches)
+
+        before = len(server.requests)
+        _until(lambda: answered(200, "ListObjectsV2", "messages", before), "the sensor's trigger has looked", 120)
+        # First the store refuses the old key, then the connection has the new one.
+        keys["AKNEW"] = None
+        del keys["AKOLD"]
+        _until(lambda: answered(403, "ListObjectsV2", "messages"), "the sensor's trigger was denied")
+        _until(lambda: answered(403, "PutObject", "claims"), "a renewal of the working task was denied")
+        airflow.api.update_connection(dag_id, "pawnqueue", login="AKNEW", **fields)
+
+        processes = airflow.task_processes(dag_id, working, "batch.each", map_index=0)
+        processes.kill_supervisor()
+        _until(lambda: not Path(f"/proc/{processes.task}").exists(), "the orphan has ended", 30)
+        journal.wait_for(lambda notes: any(note.number == 2 for note in notes), "the second try has its message")
+        journal.let_end()
+        with SyncPawnQueue.open(s3={**s3, "aws_access_key_id": "AKNEW"}) as queue:
+            queue.publish(dag_id, [{"n": 2}])
+            for run_id in (working, waiting):
+                airflow.wait_for_run(dag_id, run_id, "success", timeout=180)
+            found = queue.stats(dag_id)
+    assert (found.pending, found.in_flight, found.dead) == (0, 0, 0), found
+    assert journal.held_twice() == []
+    assert {note.pid for note in journal.notes() if note.number == 2}.isdisjoint({processes.task})
+    for run_id, task_id in ((working, "batch.hold"), (waiting, "batch.claim")):
+        assert len(airflow.api.tries(dag_id, run_id, task_id)) == 1, f"{task_id} has failed in between"
 
 
 @pytest.mark.full

@@ -187,6 +187,10 @@ class Api:
         """Create a connection in the database. An ``extra`` may be given as a mapping."""
         self.request("POST", "/connections", _connection(connection_id, conn_type, fields))
 
+    def update_connection(self, connection_id: str, conn_type: str, **fields: Any) -> None:
+        """Give a connection of the database other fields."""
+        self.request("PATCH", f"/connections/{connection_id}", _connection(connection_id, conn_type, fields))
+
     def test_connection(self, connection_id: str, conn_type: str, **fields: Any) -> tuple[bool, str]:
         """Press the button *Test* of the connection form; return whether it went well, and what was said."""
         answer = self.request("POST", "/connections/test", _connection(connection_id, conn_type, fields))
