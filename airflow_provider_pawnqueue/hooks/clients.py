@@ -62,7 +62,7 @@ class Clients:
         if address in self._stores:
             return None
         for former, queue in list(self._queues.items()):
-            if former.name == address.name and not queue.closed and former.is_same_place(address):
+            if former.name == address.name and not queue.closed and former.is_same_but_for_keys(address):
                 return queue
         return None
 

@@ -42,6 +42,8 @@ _IDENTITY: Final = (
     "s3.role_session_name",
     "s3.role_external_id",
 )
+#: What says where a queue is.
+_PLACE: Final = ("endpoint_url", "bucket_name", "key_prefix")
 #: Not wrong where there is no host; the form of some releases of Airflow tests no connection without a port.
 _PORT_OF_AWS: Final = 443
 _SECRETS: Final = ("s3.aws_secret_access_key", "s3.aws_session_token")
@@ -62,7 +64,12 @@ class Address:
     #: The connection's host says neither http:// nor https://.
     is_https_assumed: bool = False
 
-    def is_same_place(self, other: Address) -> bool:
+    def is_same_bucket(self, other: Address) -> bool:
+        """Return whether both are one queue, whatever the keys and the settings are."""
+        mine, others = self.settings.s3, other.settings.s3
+        return all(getattr(mine, each) == getattr(others, each) for each in _PLACE)
+
+    def is_same_but_for_keys(self, other: Address) -> bool:
         """Return whether both are one queue with one set of settings, whatever the keys are."""
         return self._without_identity() == other._without_identity()
 

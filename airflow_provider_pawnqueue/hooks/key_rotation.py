@@ -138,7 +138,7 @@ class KeyFollowingStore:
             self._not_before = time.monotonic() + REREAD_SECONDS
             if said is None or said == self._address:
                 return False
-            if not said.is_same_place(self._address):
+            if not said.is_same_bucket(self._address):
                 logger.warning(
                     "Connection %r names another queue than before: what is under way goes on with the one before, "
                     "whose keys were denied.",

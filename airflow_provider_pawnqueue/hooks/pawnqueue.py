@@ -323,7 +323,8 @@ class PawnQueueHook(BaseHook):
         _is_watched_task()
         await self.client()
         given = references.from_xcom(claim, self.settings, "messages")
-        return await self.awaited(lambda queue: queue.messages(given))
+        with final_if_lost():
+            return await self.awaited(lambda queue: queue.messages(given))
 
     @asynccontextmanager
     async def akeep_alive(self, claim: Claim, **how: Any) -> AsyncIterator[SyncKeepAlive]:
@@ -349,7 +350,10 @@ class PawnQueueHook(BaseHook):
             own = await queue.held(given)
             if own is not None:  # which this process has by `attach` or `claim`, and goes on with
                 return await work(queue, own)
-            held = await queue.attach(given, session_ttl=sessions.session_ttl(client.settings, None), payloads=False)
+            with final_if_lost():
+                held = await queue.attach(
+                    given, session_ttl=sessions.session_ttl(client.settings, None), payloads=False
+                )
             try:
                 return await work(queue, held)
             finally:

@@ -132,6 +132,15 @@ def test_a_connection_that_names_another_queue_is_not_followed(
     assert rotation.connect(NEW, key_prefix="other").list_topics() == []
 
 
+def test_other_settings_may_change_with_the_keys(rotation: Rotation) -> None:
+    """What is open keeps its settings, and takes the keys."""
+    hook = rotation.connect(OLD)
+    hook.create_topic("orders")
+    rotation.connect(NEW, visibility_timeout_seconds=900)
+    rotation.revoke()
+    assert hook.list_topics() == ["orders"]
+
+
 def test_a_connection_that_is_gone_leaves_the_stores_own_error(
     rotation: Rotation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

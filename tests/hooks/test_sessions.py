@@ -282,6 +282,8 @@ class TestWorkingOn:
         assert isinstance(failed.value, LeaseLostError)
         with pytest.raises(AirflowFailException, match="it was taken over"):
             hook.messages(claim, shared=True)
+        with pytest.raises(AirflowFailException, match="it was taken over"):
+            asyncio.run(hook.amessages(claim))
         with pytest.raises(AirflowFailException, match="has ended unsettled"):
             hook.ack(claim)
 
