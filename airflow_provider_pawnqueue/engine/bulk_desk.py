@@ -9,7 +9,13 @@ from airflow_provider_pawnqueue.engine import layout, staging, writes
 from airflow_provider_pawnqueue.engine.arguments import checked_count, checked_flag, checked_seconds
 from airflow_provider_pawnqueue.engine.claims import ClaimReference, Message
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
-from airflow_provider_pawnqueue.engine.portions import Portion, portions_of_claim, portions_of_topic, read_portion
+from airflow_provider_pawnqueue.engine.portions import (
+    Portion,
+    look_again,
+    portions_of_claim,
+    portions_of_topic,
+    read_portion,
+)
 from airflow_provider_pawnqueue.engine.publish import NewMessage, Publisher, checked_messages
 from airflow_provider_pawnqueue.engine.staging import Staged
 from airflow_provider_pawnqueue.engine.topic_desk import TopicDesk
@@ -75,12 +81,16 @@ class BulkDesk(TopicDesk):
         :raises StoreError: one of the claim's messages cannot be read now.
         """
         self._life.check_open()
-        if not isinstance(portion, Portion):
-            raise InvalidArgumentError(
-                f"A {type(portion).__name__} is no portion: pass one of those that portions() returns.",
-                operation="read",
-            )
-        return await read_portion(self._context, portion)
+        return await read_portion(self._context, _checked(portion, "read"))
+
+    async def look_again(self, portion: Portion) -> Portion:
+        """Return a portion of a look at a topic with what is there now: a LIST of its part of the topic.
+
+        The portions of one look together have all of the topic, then too, except that of a look at the first so many
+        messages the end stays where it was. A portion of a claim is returned as it is: what it has is fixed.
+        """
+        self._life.check_open()
+        return await look_again(self._context, _checked(portion, "look_again"))
 
     # --- writes: what many processes stage becomes visible as one ---
 
@@ -173,3 +183,11 @@ class BulkDesk(TopicDesk):
         parts = None if staged is None else staging.in_order(topic, write_id, staged)
         await self._topic(topic, "abort_write")
         return await writes.abort(self._context, topic, write_id, parts)
+
+
+def _checked(portion: object, operation: str) -> Portion:
+    if not isinstance(portion, Portion):
+        raise InvalidArgumentError(
+            f"A {type(portion).__name__} is no portion: pass one of those that portions() returns.", operation=operation
+        )
+    return portion

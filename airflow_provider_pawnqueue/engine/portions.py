@@ -6,7 +6,7 @@ claimed by that, and nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
@@ -16,7 +16,7 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import read_each
 from airflow_provider_pawnqueue.engine.claims.looking import looked_at
-from airflow_provider_pawnqueue.engine.dead_letters import Listed, listed, read_letters
+from airflow_provider_pawnqueue.engine.dead_letters import Listed, read_letters
 from airflow_provider_pawnqueue.engine.errors import LeaseLostError
 from airflow_provider_pawnqueue.engine.inspect_topic import read_messages
 from airflow_provider_pawnqueue.engine.records import Decision, Member
@@ -71,6 +71,12 @@ class Portion:
     """The claim that has them; without one they are looked at, whoever has them."""
     is_dead: bool = False
     """Whether they are dead letters."""
+    after: str = ""
+    """Of what is looked at: the part of the listing that is this portion's begins behind this key, or at its head."""
+    last: str = ""
+    """And ends with this key, or at the end of the listing."""
+    most: int | None = None
+    """And has at most so many objects, from its beginning."""
 
     def split(self, most: int, most_cost: int = A_PORTION) -> Iterator[Portion]:
         """Cut it into smaller ones, of at most so many units, that cost no more than this; one unit may."""
@@ -121,16 +127,44 @@ async def portions_of_topic(
     context: Context, topic: str, parts: int | None, most: int | None, *, dead: bool
 ) -> list[Portion]:
     """Cut what is in a topic, claimed or not, or its dead letters, into portions, by a LIST."""
-    if dead:
-        letters = (await listed(context, topic))[:most]
-        units = [Unit(letter.id, letter.size, written_at=letter.written_at) for letter in letters]
-        return _cut(Portion(topic, tuple(units), is_dead=True), parts)
+    whole = await look_again(context, Portion(topic, (), is_dead=dead, most=most))
+    return _bounded(_cut(whole, parts))
+
+
+async def look_again(context: Context, portion: Portion) -> Portion:
+    """Return a portion with what is in its part of the listing now; one of a claim is fixed, and stays as it is."""
+    if portion.claim:
+        return portion
+    folder = layout.dead_letters(portion.topic) if portion.is_dead else layout.messages(portion.topic)
     found: list[Unit] = []
-    async for page in context.store.pages(layout.messages(topic)):
-        found += _units(page)
-        if most is not None and len(found) >= most:
+    async for page in context.store.pages(folder, start_after=portion.after):
+        listed = [info for info in page if not portion.last or info.key <= portion.last]
+        found += _letters(listed) if portion.is_dead else _units(listed)
+        if len(listed) < len(page) or (portion.most is not None and len(found) >= portion.most):
             break
-    return _cut(Portion(topic, tuple(found[:most])), parts)
+    return replace(portion, units=tuple(found[: portion.most]))
+
+
+def _bounded(portions: Sequence[Portion]) -> list[Portion]:
+    """Say of each portion of a look where in the listing it begins and ends: together they are all of it.
+
+    Of a look at the first so many, the last portion ends where it ended at first; one portion alone is counted anew.
+    """
+    if len(portions) <= 1:
+        return list(portions)
+    ends = [_key(portion, portion.units[-1]) for portion in portions]
+    if portions[0].most is None:
+        ends[-1] = ""
+    begins = ["", *ends[:-1]]
+    return [
+        replace(portion, after=begin, last=end, most=None)
+        for portion, begin, end in zip(portions, begins, ends, strict=True)
+    ]
+
+
+def _key(portion: Portion, unit: Unit) -> str:
+    name = layout.dead_letter if portion.is_dead else layout.message
+    return name(portion.topic, unit.name)
 
 
 async def read_portion(context: Context, portion: Portion) -> list[Message] | list[DeadLetter]:
@@ -204,6 +238,13 @@ def _units(page: Iterable[ObjectInfo]) -> Iterator[Unit]:
         parsed = layout.parse_message(info.key)
         if parsed is not None:
             yield Unit(parsed.name, info.size)
+
+
+def _letters(page: Iterable[ObjectInfo]) -> Iterator[Unit]:
+    for info in page:
+        parsed = layout.parse_dead_letter(info.key)
+        if parsed is not None and not parsed[1]:
+            yield Unit(parsed[0], info.size, written_at=info.last_modified)
 
 
 def _cut(whole: Portion, parts: int | None) -> list[Portion]:

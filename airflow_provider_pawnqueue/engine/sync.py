@@ -349,6 +349,10 @@ class SyncPawnQueue:
         """Read a portion."""
         return self._run(lambda queue: queue.read(portion))
 
+    def look_again(self, portion: Portion) -> Portion:
+        """Return a portion of a look at a topic with what is there now."""
+        return self._run(lambda queue: queue.look_again(portion))
+
     def stage(  # noqa: PLR0913 - what is written, and as what; the rest has a default
         self,
         topic: str,

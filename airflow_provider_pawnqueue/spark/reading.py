@@ -14,6 +14,7 @@ from airflow_provider_pawnqueue.engine import (
     ConfigError,
     InvalidArgumentError,
     PawnQueueError,
+    Portion,
     StoreError,
     SyncPawnQueue,
 )
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from airflow_provider_pawnqueue.engine import Portion, Settings
+    from airflow_provider_pawnqueue.engine import Settings
     from airflow_provider_pawnqueue.spark.options import Options
 
 #: So many messages are a batch of Arrow; while Spark works on one, the next is read.
@@ -58,10 +59,10 @@ class PortionReader(DataSourceReader):
                 claims = options.claims()
                 found = [queue.portions(claim, parts=options.partitions) for claim in claims]
                 return [PortionPartition(portion) for portions in found for portion in portions]
-            portions = queue.portions(
-                options.topic, parts=options.partitions, dead=options.is_dead(), max_messages=options.max_messages
-            )
-            return [PortionPartition(portion) for portion in portions]
+            topic, is_dead, most = options.topic, options.is_dead(), options.max_messages
+            portions = queue.portions(topic, parts=options.partitions, dead=is_dead, max_messages=most)
+            # Spark keeps this plan for all actions, also that of an empty topic: it may have messages by the next one.
+            return [PortionPartition(each) for each in portions or [Portion(topic, (), is_dead=is_dead, most=most)]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of them."""
@@ -106,7 +107,7 @@ def batches(settings: Settings, rows: Rows, partition: InputPartition) -> Iterat
     reading = ThreadPoolExecutor(1, thread_name_prefix="pawnqueue-ahead")
     with told(), _where_it_was(settings), reading as ahead, SyncPawnQueue.open(settings) as queue:
         coming = None
-        for portion in partition.portion.split(A_BATCH):
+        for portion in queue.look_again(partition.portion).split(A_BATCH):
             following = ahead.submit(queue.read, portion)
             if coming is not None:
                 yield rows.batch(coming.result())

@@ -334,6 +334,51 @@ async def test_a_topic_is_looked_at_whoever_has_its_messages(world: World, ann: 
     assert sorted(len(portion) for portion in portions) == [2, 2, 2, 3, 3]
 
 
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("dead", [False, True])
+async def test_a_topic_is_looked_at_again(ann: Process, bob: Process, parts: int, dead: bool) -> None:  # noqa: FBT001
+    """With the portions of before: together they have all that is there by then, each once, and nothing else."""
+
+    async def add(first: int) -> None:
+        await ann.queue.publish(TOPIC, numbered(8))
+        if dead:
+            await ann.queue.bury(await ann.queue.claim(TOPIC, f"c{first}", max_messages=8), reason="unfit")
+
+    await add(0)
+    portions = await bob.queue.portions(TOPIC, parts=parts, dead=dead)
+    assert [await bob.queue.look_again(portion) for portion in portions] == portions
+    await add(8)
+    if dead:
+        await ann.queue.redrive(TOPIC, [portions[0].units[0].name])
+    else:
+        await ann.queue.ack(await ann.queue.claim(TOPIC, "c", max_messages=1))
+
+    again = [await bob.queue.look_again(portion) for portion in portions]
+    [now] = await bob.queue.portions(TOPIC, parts=1, dead=dead)
+    assert [unit for portion in again for unit in portion.units] == list(now.units)
+    assert len(now) == 15
+    assert len(await read(bob, again)) == 15
+
+
+async def test_the_first_of_a_topic_are_looked_at_again(ann: Process, bob: Process) -> None:
+    """One portion has so many of what is there by then; several end where they ended. A claim's are fixed."""
+    published = await ann.queue.publish(TOPIC, numbered(3))
+    [one] = await bob.queue.portions(TOPIC, max_messages=5)
+    several = await bob.queue.portions(TOPIC, max_messages=3, parts=3)
+    published += await ann.queue.publish(TOPIC, numbered(4))
+    assert ids(await read(bob, [await bob.queue.look_again(one)])) == published[:5]
+    assert ids(await read(bob, [await bob.queue.look_again(each) for each in several])) == published[:3]
+    assert len(await bob.queue.look_again(Portion(TOPIC, (), most=2))) == 2
+
+    claimed = await bob.queue.portions(reference_of(await ann.queue.claim(TOPIC, "c", max_messages=2)), parts=2)
+    with bob.client.counting() as done:
+        assert [await bob.queue.look_again(each) for each in claimed] == claimed
+    assert done == {}
+    for wrong in (None, "x", one.units):
+        with pytest.raises(InvalidArgumentError, match="is no portion"):
+            await bob.queue.look_again(wrong)  # type: ignore[arg-type]
+
+
 async def test_of_a_topic_so_many_from_its_head(ann: Process, bob: Process) -> None:
     """Listing ends when there are enough."""
     published = await ann.queue.publish(TOPIC, numbered(1100))

@@ -201,6 +201,28 @@ def test_a_topic_is_looked_at(shop: Shop) -> None:
     assert shop.queue.stats("orders").pending == 3
 
 
+def test_each_action_looks_anew(shop: Shop) -> None:
+    """Spark keeps a frame's plan, also that of an empty topic; what is in the topic is what is there at the action."""
+    frame = shop.read(topic="orders", mode="peek")
+    dead = shop.read(topic="orders", mode="dead")
+    assert (frame.count(), dead.count()) == (0, 0)
+    shop.publish(3)
+    assert (frame.count(), dead.count()) == (3, 0)
+    shop.queue.bury(shop.claim(2), reason="unfit")
+    assert (frame.count(), dead.count()) == (1, 2)
+
+
+def test_a_frame_of_a_claim_that_was_lost(shop: Shop) -> None:
+    """Its second action fails, rather than to return what others have by then."""
+    shop.publish(2)
+    claim = shop.claim(2, claim_id="run")
+    frame = shop.read(claim)
+    assert frame.count() == 2
+    shop.queue.requeue(claim)
+    with pytest.raises(PySparkException, match=f"{MARKER}Claim run.0 of topic 'orders' has ended since its messages"):
+        frame.count()
+
+
 def test_dead_letters_are_looked_at(shop: Shop) -> None:
     """With why each was given up on."""
     assert shop.read(topic="orders", mode="dead").collect() == []
