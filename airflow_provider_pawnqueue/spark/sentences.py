@@ -102,8 +102,8 @@ def no_program(name: str) -> str:
     """Say that there is no spark-submit."""
     return (
         f"There is no program {name!r} on this worker's PATH: install Spark (pip install 'pyspark==4.2.0' "
-        "'pyspark-client==4.2.0' has spark-submit), or name the program by its path: spark_binary='/opt/spark/bin/"
-        "spark-submit'."
+        "'pyspark-client==4.2.0' has spark-submit), or name that of a Spark of its own, from 4.2.0 to 4.3.0, by its "
+        "path: spark_binary='/opt/spark/bin/spark-submit'."
     )
 
 

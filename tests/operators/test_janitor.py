@@ -239,3 +239,14 @@ def test_the_ready_made_dag_runs() -> None:
     )
     assert found is not None
     assert found.run_after <= datetime.now(UTC) + timedelta(minutes=1)
+
+
+def test_each_topic_is_logged_once(
+    queue: SyncPawnQueue, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the sweep itself: a task's log that tells everything twice is read by nobody."""
+    queue.create_topic("bills")
+    with caplog.at_level("INFO"):
+        PawnQueueJanitorOperator(task_id="sweep").execute(context_of(Api()))
+    said = caplog.text + capsys.readouterr().out
+    assert said.lower().count("swept topic") == 2

@@ -15,7 +15,7 @@ from tools.kit.processes import ServerProcess
 from tools.kit.spark.environment import SHORT_LIVED, spark_environment, spark_home
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -41,14 +41,24 @@ class SparkCluster:
 
     :param workers: how many workers there are.
     :param env: variables for the workers: their executors have them too, and nothing of the submitter's environment.
+    :param hosts: the addresses of the workers, one after the other and then again from the first: where all executors
+        are on one host, Spark starts no task a second time, for speculation.
     :param memory: what each worker has for its executors, as Spark writes it. An executor asks for 1g unless the job's
         ``spark.executor.memory`` says otherwise.
     """
 
-    def __init__(self, workers: int = 2, *, env: Mapping[str, str] | None = None, memory: str = "1g") -> None:
+    def __init__(
+        self,
+        workers: int = 2,
+        *,
+        env: Mapping[str, str] | None = None,
+        memory: str = "1g",
+        hosts: Sequence[str] = (HOST,),
+    ) -> None:
         """Prepare; nothing is started before the ``with`` block is entered."""
         self._count = workers
         self._memory = memory
+        self._hosts = hosts
         self._mark = uuid.uuid4().hex
         self._port, self._page_port = free_ports(2)
         self._env = {
@@ -120,10 +130,11 @@ class SparkCluster:
 
     def _worker(self, number: int) -> ServerProcess:
         port, page_port = free_ports(2)
-        options = ["--host", HOST, "--port", port, "--webui-port", page_port, "--cores", 1, "--memory", self._memory]
+        host = self._hosts[(number - 1) % len(self._hosts)]
+        options = ["--host", host, "--port", port, "--webui-port", page_port, "--cores", 1, "--memory", self._memory]
         return ServerProcess(
             self._command(_WORKER, *options, "--work-dir", "work", self.master_url),
-            env=self._worker_env,
+            env={**self._worker_env, "SPARK_LOCAL_IP": host},
             ready=lambda: (self._alive() or 0) >= number,
             start_timeout=_START_SECONDS,
             grace=0.1,
