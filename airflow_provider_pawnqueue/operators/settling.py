@@ -133,7 +133,7 @@ def _is_final(error: PawnQueueError) -> bool:
 
 
 class PawnQueueAckOperator(ClaimOperator):
-    """Settles messages as done; returns how many were acked.
+    """Settles messages as done; returns the counts: ``{"acked": 3, "buried": 0, "released": 0}``.
 
     :param claim: what the sensor returned.
     :param ids: which, by their ids; without it, all that are not settled.
@@ -154,7 +154,7 @@ class PawnQueueAckOperator(ClaimOperator):
 
 
 class PawnQueueRequeueOperator(ClaimOperator):
-    """Gives messages back to the queue, to be delivered again; returns how many.
+    """Gives messages back to the queue, to be delivered again; returns the counts, as the ack operator does.
 
     They are delivered ``max_deliveries`` times in all; then they become dead letters, with the reason given here.
 
@@ -191,7 +191,7 @@ class PawnQueueRequeueOperator(ClaimOperator):
 
 
 class PawnQueueBuryOperator(ClaimOperator):
-    """Makes dead letters of messages; returns how many. They are not delivered again, unless somebody redrives them.
+    """Makes dead letters of messages; returns the counts, as the ack operator does.
 
     :param claim: what the sensor returned.
     :param ids: which, by their ids; without it, all that are not settled.
@@ -221,7 +221,7 @@ class PawnQueueBuryOperator(ClaimOperator):
 
 
 class PawnQueueNackOperator(PawnQueueRequeueOperator):
-    """Buries messages, as pawn-queue's nack does, or with ``requeue`` gives them back; returns how many.
+    """Buries messages, as pawn-queue's nack does, or with ``requeue`` gives them back; returns the counts.
 
     :class:`PawnQueueBuryOperator` and :class:`PawnQueueRequeueOperator` say in their name what they do.
 
@@ -260,7 +260,6 @@ class PawnQueueSettleOperator(ClaimOperator):
     It runs whatever became of them. The run fails if one of them failed, and if settling failed: so this task fails
     after it has settled where one of them did, as else a teardown would make a success of the run.
 
-    :param claim: what the sensor returned.
     What died and what was reported are two things. A task that ends by a ``ConnectionError`` says nothing about its
     messages: ``on_failure`` decides about those. A message that a task reports was looked at, and rejected:
     ``on_reported`` decides about that. What is requeued is delivered ``max_deliveries`` times in all, whoever failed,
@@ -273,6 +272,7 @@ class PawnQueueSettleOperator(ClaimOperator):
     ``outcome``, ``reason``, ``count`` and the first ``ids``. It is there too where this task fails: :attr:`settled`
     hands it on.
 
+    :param claim: what the sensor returned.
     :param on_failure: what to do with messages of tasks that failed: ``requeue`` gives them back, to be delivered again
         until they have been delivered too often; ``bury`` makes dead letters of them.
     :param on_reported: what to do with messages that tasks reported, ``requeue`` or ``bury``; without it, what
