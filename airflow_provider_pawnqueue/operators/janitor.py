@@ -101,10 +101,7 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
             defects += [key for key in second.defects if key not in defects]
             # Of what is wrong, the second look tells as it is now; of what was done, both count.
             told = {name: again[name] + (0 if name in _WRONG else value) for name, value in told.items()}
-        telemetry.gauge(topic, hook.stats(topic))
-        self.log.info("Swept topic %s: %s.", topic, _in_words(told))
-        for failure in report.failures:
-            self.log.warning("In topic %s: %s", topic, failure)
+        telemetry.gauge(topic, hook.stats(topic))  # the sweep itself has logged what it did, and what it could not do
         return told, defects
 
 
@@ -163,8 +160,3 @@ def _is_not_found(error: Exception) -> bool:
 
 def _told(report: SweepReport) -> dict[str, int]:
     return dict(report.counts()) | {name: len(getattr(report, name)) for name in _WRONG}
-
-
-def _in_words(told: dict[str, int]) -> str:
-    said = [f"{name.replace('_', ' ')} {value}" for name, value in told.items() if value]
-    return ", ".join(said) or "nothing to do"
