@@ -85,6 +85,32 @@ def test_mapped(airflow: Airflow, example: Callable[[str], None], queue: SyncPaw
     assert left_of(queue, "parcels") == {"delayed": 1}
 
 
+def test_alert(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:
+    """Of 21 messages the poison one is buried and 20 are done; the alert runs, and the run has failed.
+
+    A second run, in which nothing fails, is a success, with nothing to alert on.
+    """
+    queue.create_topic("registrations")
+    ids = queue.publish("registrations", [{"name": f"n{n}"} if n != 7 else {} for n in range(21)])
+    example("orders_alert")
+    run_id = airflow.trigger("orders_alert")
+    airflow.wait_for_run("orders_alert", run_id, "failed", timeout=300)
+    ended = states(airflow, "orders_alert", run_id)
+    assert ended["registrations.register"] == {"success": 20, "failed": 1}
+    assert ended["registrations.summarise"] == {"upstream_failed": 1}
+    assert ended["registrations.settle"] == {"failed": 1}
+    assert ended["registrations.settled"] == ended["alert"] == {"success": 1}
+    assert left_of(queue, "registrations") == {"dead": 1}
+    [told] = airflow.api.xcom("orders_alert", run_id, "alert")
+    assert "register[7] failed: KeyError: 'name'" in told
+    assert ids[7] in told
+
+    queue.publish("registrations", [{"name": "last"}])
+    run_id = airflow.run("orders_alert")
+    assert set(states(airflow, "orders_alert", run_id)) > {"registrations.settled", "alert"}
+    assert airflow.api.xcom("orders_alert", run_id, "alert") == []
+
+
 def test_retries_and_dead_letters(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:
     """After three deliveries a bad message is a dead letter, with its task's reason, and it can be given back."""
     example("orders_retries")
