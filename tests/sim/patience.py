@@ -104,7 +104,9 @@ async def _poller(stage: Stage, process: Process, queue: PawnQueue, chance: rand
                 await _dispatch(stage, queue, claim, chance)
         except TROUBLE as error:
             stage.truth.interruptions.append((process.name, loop.now))
-            if stage.world.weather is stage.world.still:
+            # A janitor may end a claim for its run between the record's PUT and its last verification.
+            is_ended = isinstance(error, LeaseLostError) and not stage.world.bucket.conditional and loop.now > LASTS / 2
+            if stage.world.weather is stage.world.still and not is_ended:
                 stage.history.broken.append(f"a claim failed in calm weather: {error!r}")
         await process.clock.sleep(chance.uniform(1.0, POLL))
     stage.truth.judge_no_more()
@@ -204,6 +206,7 @@ async def _owner(stage: Stage, process: Process, queue: PawnQueue, chance: rando
 
 async def _part_by_part(stage: Stage, process: Process, queue: PawnQueue, claim: Claim, chance: random.Random) -> None:
     keeps_the_last = chance.random() < 0.5
+    to_refuse = stage.world.stream(f"refused {holder_of(process, claim).claim}").random() < 0.7
     for one in claim.ids:
         await process.clock.sleep(chance.uniform(0, 16 if keeps_the_last else 8))
         if keeps_the_last and one == claim.ids[-1]:
@@ -211,9 +214,18 @@ async def _part_by_part(stage: Stage, process: Process, queue: PawnQueue, claim:
                 await process.clock.sleep(chance.uniform(4, 8))
                 await queue.renew(claim)
                 stage.renewed(process, claim)
-        stage.history.drop(holder_of(process, claim), stage.world.loop.now, {_unit_of(claim, one)})
-        result = await settlement_of(queue.nack(claim, one, requeue=True, delay=chance.choice((0, 0, 8))))
+        unit = _unit_of(claim, one)
+        stage.history.drop(holder_of(process, claim), stage.world.loop.now, {unit})
+        delay = chance.choice((0, 0, 8))
+        # Once, the store does not take the lease from this process for as long as it is patient. Its claim has hours
+        # left, and it does nothing for what it has decided: its queue carries it out when the store is back.
+        if to_refuse and not delay:
+            to_refuse, process.store.refused = False, layout.lease(TOPIC, unit)
+        result = await settlement_of(queue.nack(claim, one, requeue=True, delay=delay))
         note(stage, claim, result)
+        was_refused, process.store.refused = process.store.refused, ""
+        if was_refused and one in result.released:
+            stage.truth.freed(process.name, stems=[holder_of(process, claim).claim], only=[unit])
 
 
 def _unit_of(claim: Claim, one: str) -> str:

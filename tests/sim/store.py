@@ -129,6 +129,8 @@ class SimStore:
         self._random = network.random
         #: So many of the next PUTs fail with an error that the library below was never heard to raise.
         self.bugs = 0
+        #: PUTs of keys with this in them are answered with 503, and not carried out.
+        self.refused = ""
         self._looks: dict[str, float] = {}  # when a key was last seen by GET or HEAD, at the bucket
         self._listed: dict[str, deque[tuple[str, str, float]]] = {}  # of a folder: behind which key, up to which, when
 
@@ -171,6 +173,8 @@ class SimStore:
         if self.bugs:
             self.bugs -= 1
             raise RuntimeError("The simulated client library has a bug.")
+        if self.refused and self.refused in key:
+            return UnknownOutcome(StoreError(f"503 SlowDown to PUT {key}.", transient=True, operation="PUT"))
         write = partial(self._bucket.put, self._process.name, key, body, expect)
         return _written(await self._send("PUT", key, write, conditional=expect is not Expect.ANYTHING))
 

@@ -155,12 +155,24 @@ class Truth:
         """From now on not all of them poll."""
         self._to = min(self._to, self.world.loop.now)
 
-    def freed(self, consumer: str, *, since: float = 0.0, stems: Collection[str] | None = None) -> None:
-        """A consumer's claims were given back: those of these stems, or whose leases have landed since, unasked for."""
+    def freed(
+        self,
+        consumer: str,
+        *,
+        since: float = 0.0,
+        stems: Collection[str] | None = None,
+        only: Collection[str] | None = None,
+    ) -> None:
+        """A consumer's claims were given back: those of these stems, or whose leases have landed since, unasked for.
+
+        :param only: of these units alone.
+        """
         handed = {(hold.unit, hold.holder.claim) for hold in self.history.holds}
         for uuid, lease in self._leases.items():
             stem = lease["claim"]
             if lease["state"] != "held" or lease["consumer_id"] != consumer or self._landed[uuid] < since:
+                continue
+            if only is not None and uuid not in only:
                 continue
             if stem in stems if stems is not None else (uuid, stem) not in handed:
                 self._freed[uuid] = (self._turn(uuid), self.world.loop.now)

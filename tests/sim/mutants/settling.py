@@ -102,10 +102,7 @@ def hints_are_not_told_anew() -> Patches:
     return [(records, "_timed", timed)]
 
 
-@mutant(
-    "§5.5 The queue carries out again what the store did not take",
-    test="tests/engine/claims/test_finishing.py::test_a_release_is_carried_out_when_the_store_is_back",
-)
+@mutant("§5.5 The queue carries out again what the store did not take", 8, 35, arena="patience")
 def carried_out_once() -> Patches:
     return [(Finishing, "go_on_with", lambda *_: None)]
 
