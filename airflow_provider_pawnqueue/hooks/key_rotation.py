@@ -155,6 +155,8 @@ class KeyFollowingStore:
 
     async def _read_again(self) -> Address | None:
         """Read the connection; None where that fails: then the store's own answer says what is wrong."""
+        if not self._address.name:
+            return None
         try:
             return await asyncio.wait_for(_read(self._address.name), LOOKUP_SECONDS)
         except Exception as error:  # noqa: BLE001 - of Airflow's, of a secrets backend, or a connection that is wrong now

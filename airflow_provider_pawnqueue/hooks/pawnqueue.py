@@ -172,7 +172,8 @@ class PawnQueueHook(BaseHook):
     def _impatient(address: Address) -> Address:
         retry = address.settings.retry
         less = {"budget_seconds": min(retry.budget_seconds, _PATIENCE_OF_A_FORM)}
-        return replace(address, settings=address.settings.model_copy(update={"retry": less}))
+        # Without a name, as no connection of that id is stored: a form is tested by an id that Airflow has drawn.
+        return replace(address, settings=address.settings.model_copy(update={"retry": less}), name="")
 
     # --- claims, by what the sensor returned ---
 

@@ -141,6 +141,19 @@ def test_other_settings_may_change_with_the_keys(rotation: Rotation) -> None:
     assert hook.list_topics() == ["orders"]
 
 
+def test_a_form_with_wrong_keys_is_not_looked_up(rotation: Rotation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not stored yet."""
+    asked: list[str] = []
+
+    async def read(conn_id: str) -> None:
+        asked.append(conn_id)
+
+    monkeypatch.setattr(key_rotation, "_read", read)
+    went_well, said = rotation.connect("AKWRONG").test_connection()
+    assert (went_well, "AKWR" in said) == (False, True)
+    assert asked == []
+
+
 def test_a_connection_that_is_gone_leaves_the_stores_own_error(
     rotation: Rotation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

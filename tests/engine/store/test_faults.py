@@ -63,6 +63,7 @@ AT_AWS = Place("my-bucket", "eu-test-1")
         (400, "ExpiredToken", Kind.EXPIRED),
         (403, "ExpiredToken", Kind.EXPIRED),
         (400, "TokenRefreshRequired", Kind.EXPIRED),
+        (400, "InvalidToken", Kind.EXPIRED),
         (400, "AuthorizationHeaderMalformed", Kind.WRONG_REGION),
         (301, "PermanentRedirect", Kind.WRONG_REGION),
         (301, None, Kind.WRONG_REGION),
