@@ -145,12 +145,12 @@ def test_a_job_that_ends_by_itself_leaves_no_keeper(tasks: list[Task], tmp_path:
     assert task.folder.exists()
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
-def test_a_kernel_that_tells_of_no_processs_end(tasks: list[Task], tmp_path: Path, number: int) -> None:
-    """A job runs, and ends with its task all the same."""
+@pytest.mark.parametrize("number", [None, errno.ENOSYS, errno.EPERM])
+def test_a_task_that_is_killed_alone(tasks: list[Task], tmp_path: Path, number: int | None) -> None:
+    """Its job ends with it, also where the kernel has nothing that tells of a process's end, or refuses it."""
     program = tmp_path / "refused.py"
     program.write_text(REFUSED.format(number=number, guard=guard.__file__))
-    task = Task(tmp_path, [sys.executable, "-c", JOB], str(program))
+    task = Task(tmp_path, [sys.executable, "-c", JOB], None if number is None else str(program))
     tasks.append(task)
     driver = int(task.said())
 

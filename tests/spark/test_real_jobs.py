@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -188,8 +189,14 @@ def test_a_task_that_is_killed_ends_the_driver_too(queue: SyncPawnQueue, place: 
     assert len(queue.attach(ClaimReference.from_dict(claim))) == 3
 
 
-def test_nothing_outlives_a_task_that_dies(queue: SyncPawnQueue, place: Place) -> None:
-    """Killed by SIGKILL it ends nothing itself: its job is gone, with the folder, before others may have the claim."""
+def guards(task: int) -> list[int]:
+    """The children of a task that have a session of their own, as its guard has."""
+    lists = [path.read_text().split() for path in Path(f"/proc/{task}/task").glob("*/children")]
+    return [int(child) for children in lists for child in children if os.getsid(int(child)) == int(child)]
+
+
+def test_nothing_outlives_a_task_that_dies_with_its_guard(queue: SyncPawnQueue, place: Place) -> None:
+    """Killed by SIGKILL both end nothing: the job is gone, with the folder, before others may have the claim."""
     job(place, ENDLESS)
     claim = claim_of(queue)
     CLIENTS.close()  # the sensor's session ends with its process
@@ -208,6 +215,8 @@ def test_nothing_outlives_a_task_that_dies(queue: SyncPawnQueue, place: Place) -
             assert task.poll() is None, log.read_text()
             assert len(place.left_behind) == 1
         finally:
+            for pid in guards(task.pid):
+                os.kill(pid, signal.SIGKILL)
             task.kill()
             task.wait()
 
