@@ -471,6 +471,8 @@ class HeldWrite:
 
         A message is looked for before its lease, and that before its claim's record, as they go in this order.
         """
+        if not chunk:
+            return []
         context, topic = self._context, self._topic
         here: set[str] = set()
         last = layout.message(topic, chunk[-1].name)

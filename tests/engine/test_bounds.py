@@ -219,6 +219,18 @@ async def test_a_forged_write_ends_no_sweep(world: World, ann: Process, forged: 
     assert requests.total() < 50
 
 
+async def test_a_write_of_which_nothing_is_begun_goes_on(world: World, ann: Process) -> None:
+    """A record of a write that was decided, and of which no chunk was begun, is carried out like any other."""
+    row = json.dumps({"id": OTHER, "payload": {"n": 0}}).encode() + b"\n"
+    staged = {"name": STAGED, "size": len(row), "count": 1}
+    place = int(world.clock.server() * 1e6)
+    world.bucket.plant(WRITE, {**BEGUN, "count": 1, "begun": 0, "place": place, "objects": [staged]})
+    world.bucket.plant(layout.staged_object(TOPIC, "w", STAGED), row)
+    report = await ann.queue.sweep(TOPIC)
+    assert (report.finished_writes, report.failures) == (1, [])
+    assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]
+
+
 @pytest.mark.parametrize(
     "rows",
     [b"", b"{}\n" * 5, json.dumps({"id": "../../x", "payload": {}}).encode() + b"\n", b"\n" * 5, b"x" * 10],
