@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, TypeAlias
 
 from airflow_provider_pawnqueue.engine import Claim, ClaimReference, InvalidArgumentError, Message
 
@@ -94,6 +94,11 @@ class _Field(str):
     def __getattr__(self, name: str) -> NoReturn:
         help_ = "" if name.startswith("_") else _NO_MESSAGE
         raise AttributeError(f"{str(self)!r} has no attribute {name!r}.{help_}", name=name, obj=self)
+
+    def __getitem__(self, index: SupportsIndex | slice) -> str:
+        if isinstance(index, str):
+            raise TypeError(f"{str(self)!r} has no item {index!r}.{_NO_MESSAGE}")
+        return super().__getitem__(index)
 
 
 _NO_MESSAGE: Final = (

@@ -157,6 +157,9 @@ def test_a_loop_over_a_claim_says_what_to_call() -> None:
     for field in claim:
         with pytest.raises(AttributeError, match=r"for message in PawnQueueHook\(\)\.messages\(claim\)"):
             _ = field.payload
+        with pytest.raises(TypeError, match=r"for message in PawnQueueHook\(\)\.messages\(claim\)"):
+            _ = field["payload"]
+        assert field[0] + field[1:] == field
     assert json.loads(json.dumps(claim)) == deserialize(serialize(claim)) == claim
     assert copy.deepcopy(claim) == pickle.loads(pickle.dumps(claim)) == claim  # noqa: S301 - our own
 
