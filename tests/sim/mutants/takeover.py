@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from airflow_provider_pawnqueue.engine import portions
 from airflow_provider_pawnqueue.engine.claims import effects, records, takeover
 from airflow_provider_pawnqueue.engine.claims.known import Known
 from tests.sim.mutants.entering import Patches, mutant
@@ -84,3 +85,14 @@ def nobody_finishes_effects() -> Patches:
         return await original(*arguments, **more) if "at_last" in more else {}
 
     return [(effects, "carry_out", carry_out)]
+
+
+@mutant(
+    "§4 What a plan of a claim names is read only while the claim stands",
+    test="tests/engine/test_portions.py::test_a_plan_that_is_older_than_the_end_of_its_claim",
+)
+def plans_outlive_their_claims() -> Patches:
+    async def check_held(*_: Any) -> None:
+        pass
+
+    return [(portions, "_check_held", check_held)]

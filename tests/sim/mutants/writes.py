@@ -200,3 +200,14 @@ def nobody_finishes_writes() -> Patches:
         pass
 
     return [(sweeping_writes.Writes, "_finish", finish)]
+
+
+@mutant(
+    "§7 Rows of a write that was done without any are not left out unsaid",
+    test=f"{_TESTS}::test_rows_of_a_write_that_was_done_without_any",
+)
+def empty_writes_swallow_rows() -> Patches:
+    def check_same_rows(*_: Any, **__: Any) -> None:
+        pass
+
+    return [(writes, "check_same_rows", check_same_rows)]
