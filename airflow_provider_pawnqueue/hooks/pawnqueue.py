@@ -383,6 +383,7 @@ class PawnQueueHook(BaseHook):
     held, aheld = _sync(SyncPawnQueue.held), _async(PawnQueue.held)
     portions, aportions = _sync(SyncPawnQueue.portions), _async(PawnQueue.portions)
     read, aread = _sync(SyncPawnQueue.read), _async(PawnQueue.read)
+    look_again, alook_again = _sync(SyncPawnQueue.look_again), _async(PawnQueue.look_again)
     stage, astage = _sync(SyncPawnQueue.stage), _async(PawnQueue.stage)
     commit_write, acommit_write = _sync(SyncPawnQueue.commit_write), _async(PawnQueue.commit_write)
     abort_write, aabort_write = _sync(SyncPawnQueue.abort_write), _async(PawnQueue.abort_write)
