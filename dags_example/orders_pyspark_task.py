@@ -18,7 +18,7 @@ TOPIC = "small_orders"
 
 with (
     DAG("orders_pyspark_task", schedule=None, catchup=False, tags=["pawnqueue", "spark"]),
-    claimed(TOPIC, max_messages=5000, on_failure="bury") as claim,
+    claimed(TOPIC, max_messages=5000, on_reported="bury") as claim,
 ):
 
     @task.pyspark(conn_id="spark_default", retries=2, retry_delay=timedelta(seconds=5))

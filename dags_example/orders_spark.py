@@ -31,8 +31,9 @@ with DAG(
     topic = PawnQueueCreateTopicOperator(task_id="topic", topic=TOPIC)
 
     # Thousands are worth the start of a job; or what there is, once the oldest has waited for a minute. What the job
-    # rejects is buried with its reason, and so is a batch that has failed three times: redriving gives it back.
-    with claimed(TOPIC, max_messages=10_000, min_messages=1000, max_wait=60, on_failure="bury") as claim:
+    # rejects is buried with its reason. If the job itself fails three times, that says nothing about the orders: they
+    # are given back, and delivered again, as often as the topic allows.
+    with claimed(TOPIC, max_messages=10_000, min_messages=1000, max_wait=60, on_reported="bury") as claim:
         etl = PawnQueueSparkSubmitOperator(
             task_id="etl",
             claim=claim,

@@ -23,7 +23,7 @@ JOBS = Path(__file__).parent / "spark_jobs"
 with DAG("orders_price", schedule=None, catchup=False, tags=["pawnqueue", "spark"]):
     priced = PawnQueueCreateTopicOperator(task_id="priced", topic=PRICED)
 
-    with claimed(TOPIC, max_messages=10_000, on_failure="bury") as claim:
+    with claimed(TOPIC, max_messages=10_000, on_reported="bury") as claim:
         enrich = PawnQueueSparkSubmitOperator(
             task_id="enrich",
             claim=claim,

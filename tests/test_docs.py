@@ -139,6 +139,46 @@ def test_the_tests_of_a_page_pass(block: Block, tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+QUICKSTART_TEST = """
+from dags.orders import dag
+
+
+def test_one_bad_order_keeps_no_other_from_its_price(queue):
+    tea, milk = {"order_id": 1, "item": "tea", "quantity": 2}, {"order_id": 3, "item": "milk", "quantity": 4}
+    _, no_item, _ = queue.publish("orders", [tea, {"order_id": 2, "quantity": 1}, milk])
+    assert dag.test().state == "success"
+    [letter] = queue.dead_letters("orders")
+    assert (letter.id, letter.reason) == (no_item, "orders.price: KeyError: 'item'")
+    assert queue.stats("orders").pending == 0
+    with open(os.environ["AIRFLOW_HOME"] + "/priced.txt") as priced:
+        assert priced.read().split("\\n") == ["1 7.0", "3 5.0", ""]
+"""
+
+
+def test_a_bad_order_of_the_quickstart_buries_no_other(tmp_path: Path) -> None:
+    """Its DAG catches what one message raises: of an order without an item only that one becomes a dead letter."""
+    quickstart, recipe = TOP / "docs" / "quickstart.md", TOP / "docs" / "how-to" / "alert-on-dead-letters.md"
+    dag = next(block.body for block in blocks(quickstart) if block.kind == "python dag")
+    assert 'DAG("orders"' in dag
+    (tmp_path / "dags").mkdir()
+    # Named, so that the test can run it, and started by the test alone.
+    named = dag.replace("max_active_runs=1),", "max_active_runs=1) as dag,")
+    (tmp_path / "dags" / "orders.py").write_text(named)
+    conftest = next(block.body for block in blocks(recipe) if block.kind == f"{FILE}conftest.py")
+    (tmp_path / "conftest.py").write_text(conftest.replace("parcels", "orders"))
+    (tmp_path / "pytest.ini").write_text(PYTEST)
+    (tmp_path / "test_page.py").write_text("import os\n" + QUICKSTART_TEST)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pytest.ini", "test_page.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 DAGS = [block for page in PAGES for block in blocks(page) if block.kind == "python dag"]
 
 
