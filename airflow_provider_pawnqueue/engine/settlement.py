@@ -26,7 +26,7 @@ class Settlement:
     """Why it could not be found out what became of those in ``unknown``."""
     unfinished: dict[str, str] = field(default_factory=dict)
     """Decided, as the other lists say, but not carried out yet, and why: the store refuses to delete a message, say.
-    They are not delivered again; whoever meets them, or the janitor, tries again."""
+    They are not delivered twice. The queue tries again while it is open, and so does the janitor."""
 
     @property
     def complete(self) -> bool:
