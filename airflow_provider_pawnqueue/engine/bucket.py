@@ -93,6 +93,7 @@ async def _establish(store: ResilientStore, clock: Clock, settings: Settings, wa
     record = BucketRecord(
         strategy=chosen.name,
         unquoted_if_match=finding.unquoted_if_match,
+        conditional_deletes=finding.conditional_deletes,
         created_at=iso(clock.wall()),
     )
     registers = founder.build(record, store, clock, settings)

@@ -118,7 +118,32 @@ class _Probe:
         judged = await _all(self._until_judged(race, unquoted=unquoted) for race in races for _ in range(ROUNDS))
         creates = next(filter(None, judged[:ROUNDS]), "")
         updates = updates or next(filter(None, judged[ROUNDS:]), "")
-        return Abilities(creates=creates, updates=updates, unquoted_if_match=unquoted and not (creates or updates))
+        return Abilities(
+            creates=creates,
+            updates=updates,
+            unquoted_if_match=unquoted and not (creates or updates),
+            conditional_deletes=not (creates or updates) and await self._deletes_versions(),
+        )
+
+    async def _deletes_versions(self) -> bool:
+        """Say whether a bulk DELETE goes by ETags: each key by its own. What is not seen to hold, does not.
+
+        Nothing relies on it, so a store that refuses the request, or does not answer it, is one that cannot do it.
+        """
+        changed, stays = self._new_key(), self._new_key()
+        try:
+            first, other = await self._known(changed, Expect.NOTHING), await self._known(stays, Expect.NOTHING)
+            if not isinstance(first, Done) or not isinstance(other, Done):
+                return False
+            refused = {changed: Refused(Refusal.CONDITION)}
+            if await self._store.delete_versions({changed: other.version, stays: other.version}) != refused:
+                return False
+            if await self._store.head(changed) is None or await self._store.head(stays) is not None:
+                return False
+            right = await self._store.delete_versions({changed: first.version, stays: other.version})
+            return not right and await self._store.head(changed) is None
+        except StoreError:
+            return False
 
     async def _updates_in_sequence(self, key: str, version: str) -> tuple[str, bool]:
         """Return how the store breaks ``If-Match``, or "", and whether it wants the ETag without its quotes."""

@@ -129,6 +129,8 @@ class BucketRecord(Record):
     strategy: PlainText
     #: The store wants the ETag of ``If-Match`` without its quotes.
     unquoted_if_match: bool = False
+    #: The store keeps what a bulk DELETE with ETags does not expect. A record without the field says no.
+    conditional_deletes: bool = False
     created_at: str = ""
 
 

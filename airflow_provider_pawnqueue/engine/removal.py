@@ -16,6 +16,7 @@ from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError,
 from airflow_provider_pawnqueue.engine.events import TopicChanged, logger_of
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.leases.lease import is_over
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.store.port import Unknown
 from airflow_provider_pawnqueue.engine.topics import SEEN, missing
 
@@ -85,7 +86,7 @@ async def delete(context: Context, topics: Topics, topic: str, *, force: bool, d
     found = await topics.find(topic)
     try:
         # The marker goes first, so that publishers stop; what came in before that is seen by the second look.
-        await in_full(removal.remove_marker)
+        await in_full(lambda: removal.remove_marker(Version(found[1] if found else "")))
         await context.clock.sleep(SEEN)  # which is how long they rely on what they saw
         await (removal.remove_all() if force else removal.remove_the_rest())
     except BaseException:
@@ -138,9 +139,16 @@ class _Removal:
             raise self._not_empty(await _told(self._context, *found))
         return [*await self._ended_claims(), *await self._ended_writes()]
 
-    async def remove_marker(self) -> None:
-        """Let the topic be none."""
-        await self._gone([self._marker])
+    async def remove_marker(self, version: Version) -> None:
+        """Let the topic be none, as far as it is the one that was looked at."""
+        if await self._gone({self._marker: version}):
+            raise StoreError(
+                f"Topic {self._topic!r} was changed, or created anew, while it was to be deleted: it was left as it "
+                "is. Delete it again.",
+                topic=self._topic,
+                operation="delete_topic",
+                transient=True,
+            )
 
     async def restore(self, record: TopicRecord) -> None:
         """Let the topic be there again, unless somebody has created it anew."""
@@ -163,10 +171,10 @@ class _Removal:
             self._marker,
         )
         async for page in self._registers.pages(layout.topic_folder(self._topic)):
-            await self._gone([info.key for info in page if not info.key.startswith(kept)])
+            await self._gone({info.key: info.version for info in page if not info.key.startswith(kept)})
         # ⚑ §5.4: last, as nothing else tells what ended. Where the deletion fails before, the topic goes on with them.
         if not await self._is_created_anew():
-            await self._gone(list({*ended, *dropped}))
+            await self._gone(dict.fromkeys({*ended, *dropped}, Version("")))
 
     async def _drop_staged(self) -> list[str]:
         """Remove what is staged, and return the keys of the records that say so.
@@ -189,7 +197,7 @@ class _Removal:
                 raise self._not_empty(_counted({"write": 1}, layout.write(self._topic, write_id)))
 
         await for_each(drop, staged, at_once=self._context.at_once)
-        await self._gone(keys)
+        await self._gone(dict.fromkeys(keys, Version("")))
         return [layout.write(self._topic, write_id) for write_id in staged]
 
     async def remove_all(self) -> None:
@@ -211,15 +219,15 @@ class _Removal:
     async def _clear(self, folder: str) -> bool:
         """Remove what is there; return whether to look again."""
         some = False
-        records = []
+        records: dict[str, Version] = {}
         async for page in self._registers.pages(folder):
-            keys = [info.key for info in page]
-            if self._marker in keys:
+            versions = {info.key: info.version for info in page}
+            if self._marker in versions:
                 return False
             some = True
-            held_back = [key for key in keys if key.startswith(self._records)]
-            records += held_back
-            await self._remove([key for key in keys if key not in held_back])
+            held_back = {key: version for key, version in versions.items() if key.startswith(self._records)}
+            records |= held_back
+            await self._remove({key: version for key, version in versions.items() if key not in held_back})
         # ⚑ §5.4: last, as nothing else tells what was consumed, and which write was published.
         if records and await self._is_created_anew():
             return False
@@ -229,9 +237,9 @@ class _Removal:
     async def _is_created_anew(self) -> bool:
         return await self._registers.head(self._marker) is not None
 
-    async def _remove(self, keys: Sequence[str]) -> None:
-        await self._gone(keys)
-        for key in keys:
+    async def _remove(self, versions: Mapping[str, Version]) -> None:
+        kept = await self._gone(versions)
+        for key in versions.keys() - kept:
             self.count(key)
 
     async def _ended_claims(self) -> list[str]:
@@ -286,9 +294,15 @@ class _Removal:
                 found.pages += 1
         return found
 
-    async def _gone(self, keys: Sequence[str]) -> None:
-        if keys:
-            self._require_all(await self._registers.delete(keys), "delete", operation="delete_topic")
+    async def _gone(self, versions: Mapping[str, Version]) -> set[str]:
+        """Delete what was seen, and return what somebody else has written anew since: where the store can tell.
+
+        There, a DELETE that lands late spares what is in the topic by then, which somebody may have created anew.
+        """
+        answered = await self._registers.delete_versions(versions) if versions else {}
+        failed = {key: outcome.fault for key, outcome in answered.items() if isinstance(outcome, Unknown)}
+        self._require_all(failed, "delete", operation="delete_topic")
+        return set(answered)
 
     def _require_all(self, failed: Mapping[str, StoreError], verb: str, *, operation: str) -> None:
         """Raise of the first object that could not be deleted, if there is one."""

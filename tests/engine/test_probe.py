@@ -189,7 +189,8 @@ async def test_a_memory_store_carries_conditional_writes(caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO, logger="pawnqueue")
     store = MemoryStore()
     finding = await probe(patient(store), SystemClock())
-    assert finding == ProbeResult("conditional_write", "If-None-Match and If-Match held in sequence and in a race")
+    reason = "If-None-Match and If-Match held in sequence and in a race"
+    assert finding == ProbeResult("conditional_write", reason, conditional_deletes=True)
     [record] = caplog.records
     assert record.levelno == logging.INFO
     assert "conditional_write" in record.getMessage()
@@ -550,6 +551,7 @@ async def test_seaweedfs(client: str, seaweedfs: S3Server, settings_for: Callabl
     """SeaweedFS carries conditional writes, with ETags as they are given."""
     finding, left = await probed(settings_for(seaweedfs, s3={"client": client}))
     assert (finding.strategy, finding.unquoted_if_match) == ("conditional_write", False)
+    assert finding.conditional_deletes
     assert left == []
 
 
@@ -560,6 +562,7 @@ async def test_rclone(client: str, rclone: S3Server, settings_for: Callable[...,
     finding, left = await probed(settings_for(rclone, s3={"client": client}))
     assert (finding.strategy, finding.reason) == ("csprng_verify", "a PUT with If-None-Match: * overwrote an object")
     assert finding.look_to_answer is not None
+    assert not finding.conditional_deletes
     assert left == []
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
 from airflow_provider_pawnqueue.engine import MemoryStore, PawnQueue, Settings, layout
 from airflow_provider_pawnqueue.engine.errors import StoreError
@@ -95,13 +95,11 @@ class Bucket(MemoryStore):
                 yield page
                 start_after = page[-1].key
 
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+    def _remove(self, keys: Sequence[str]) -> None:
         there = self._objects.keys() & set(keys)
-        failed = await super().delete(keys)
+        super()._remove(keys)
         if there:
-            self._keys = [key for key in self._keys if key not in there or key in self._objects]
-        return failed
+            self._keys = [key for key in self._keys if key not in there]
 
     def _page(self, folder: str, start_after: str) -> tuple[list[ObjectInfo], bool]:
         """One page of a listing, and whether there is another."""
@@ -209,15 +207,21 @@ class Client(HookedStore):
             return Unknown(unanswered)
         raise unanswered
 
-    async def _delete_but(self, request: Request, fault: Fault | None) -> Mapping[str, StoreError]:
+    async def _delete_but(self, request: Request, fault: Fault | None) -> Mapping[str, Any]:
         """A fault befalls the keys that it names."""
         met = [key for key in request.keys if fault is not None and fnmatchcase(key, fault.key)]
         spared = fault is not None and fault.effect in ("lost", "denied")
         keys = [key for key in request.keys if not (spared and key in met)]
-        await super().answer(replace(request, keys=keys), lambda: self.bucket.delete(keys))
+        versions = {key: request.versions[key] for key in keys if key in request.versions}
+
+        async def carry_out() -> Answer:
+            return await (self.bucket.delete_versions(versions) if versions else self.bucket.delete(keys))
+
+        refused = await super().answer(replace(request, keys=keys, versions=versions), carry_out)
         self._live_on(fault)
         denied = fault is not None and fault.effect == "denied"
-        return {key: _error("DELETE", key, transient=not denied) for key in met}
+        errors = {key: _error("DELETE", key, transient=not denied) for key in met}
+        return {**cast("Mapping[str, Any]", refused), **errors}
 
     async def _send(self, request: Request) -> Fault | None:
         if self.dead:

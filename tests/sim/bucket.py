@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import md5
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
@@ -42,12 +43,16 @@ class SimBucket:
 
     :param page_size: so many keys has a page of a listing; small, so that paging is exercised.
     :param conditional: False lets every PUT succeed, whatever it expects: a store where the last write wins.
+    :param conditional_deletes: a DELETE that expects another version than is stored is refused.
     """
 
-    def __init__(self, loop: SimLoop, *, page_size: int = 1000, conditional: bool = True) -> None:
+    def __init__(
+        self, loop: SimLoop, *, page_size: int = 1000, conditional: bool = True, conditional_deletes: bool = False
+    ) -> None:
         self._loop = loop
         self.page_size = page_size
         self.conditional = conditional
+        self.conditional_deletes = conditional_deletes
         self.objects: dict[str, StoredObject] = {}
         #: How many requests of a kind a process has sent: ``requests["A", "PUT"]``.
         self.requests: Counter[tuple[str, str]] = Counter()
@@ -147,12 +152,22 @@ class SimBucket:
         self._write(who, target, found.body)
         return Done("")
 
-    def delete(self, who: str, keys: Iterable[str]) -> dict[str, StoreError]:
-        """Delete objects, whether they are there or not, and return those that cannot be."""
-        failed = {}
+    def delete(
+        self, who: str, keys: Iterable[str], versions: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, StoreError | Refused]:
+        """Delete objects, whether they are there or not, and return those that cannot be.
+
+        :param versions: which version of each is expected, where the store minds that of a DELETE.
+        """
+        failed: dict[str, StoreError | Refused] = {}
         for key in keys:
             if fault := self.sticky.of("DELETE", key):
                 failed[key] = fault
+                continue
+            stored = self.objects.get(key)
+            is_expected = versions.get(key) in {None, "", stored.info.version if stored else ""}
+            if self.conditional_deletes and stored is not None and not is_expected:
+                failed[key] = _CONDITION
                 continue
             before = self.objects.pop(key, None)
             if before is not None:

@@ -27,6 +27,7 @@ WITHIN = shortest_verification(SETTINGS.concurrency.csprng_verify) * (1 - 2 * DR
 def establish(bucket: SimBucket, *topics: str) -> None:
     """Leave the bucket as its first process does: with what all agree on, and with these topics."""
     strategy = "conditional_write" if bucket.conditional else "csprng_verify"
-    bucket.plant(layout.BUCKET_RECORD, BucketRecord(strategy=strategy, created_at=iso(EPOCH)).encode())
+    record = BucketRecord(strategy=strategy, conditional_deletes=bucket.conditional_deletes, created_at=iso(EPOCH))
+    bucket.plant(layout.BUCKET_RECORD, record.encode())
     for topic in topics:
         bucket.plant(layout.topic_marker(topic), TopicRecord(topic=topic, created_at=iso(EPOCH)).encode())

@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import layout
@@ -28,6 +29,7 @@ from tests.sim.weather import Fate
 if TYPE_CHECKING:
     import random
 
+    from airflow_provider_pawnqueue.engine.names import Version
     from tests.sim.processes import Process
 
 #: After so many seconds without an answer the client gives up.
@@ -195,6 +197,20 @@ class SimStore:
             failed.update(dict.fromkeys(some, answer) if isinstance(answer, StoreError) else answer)
         return failed
 
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | UnknownOutcome]:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        answered: dict[str, Refused | UnknownOutcome] = {}
+        keys = list(versions)
+        for start in range(0, len(keys), BULK):
+            some = keys[start : start + BULK]
+            carry_out = partial(self._delete, some, versions=versions)
+            answer = await self._send("DELETE", f"{some[0]} and {len(some) - 1} more", carry_out)
+            told = dict.fromkeys(some, answer) if isinstance(answer, StoreError) else answer
+            answered |= {
+                key: UnknownOutcome(what) if isinstance(what, StoreError) else what for key, what in told.items()
+            }
+        return answered
+
     async def aclose(self) -> None:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
 
@@ -220,12 +236,14 @@ class SimStore:
             return False
         return landing > self._last_look(request.key) + within
 
-    def _delete(self, keys: list[str], *, partial: bool = False) -> Mapping[str, StoreError]:
+    def _delete(
+        self, keys: list[str], *, partial: bool = False, versions: Mapping[str, Version] = MappingProxyType({})
+    ) -> Mapping[str, StoreError | Refused]:
         if not partial:
-            return self._bucket.delete(self._process.name, keys)
+            return self._bucket.delete(self._process.name, keys, versions)
         chances = [self._random() for _ in keys]
         stuck = self._bucket.delete(
-            self._process.name, [key for key, chance in zip(keys, chances, strict=True) if chance > 0.3]
+            self._process.name, [key for key, chance in zip(keys, chances, strict=True) if chance > 0.3], versions
         )
         error = StoreError("The simulated store could not delete this key.", transient=True, operation="DELETE")
         # Some of them are gone all the same; and now and then a client calls all of them unconfirmed.

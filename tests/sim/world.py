@@ -57,7 +57,13 @@ class World:
         drawn, pages = any_weather(nature), nature.choice((3, 7, 1000))
         self.weather = drawn if weather is None else weather
         self.first_weather = self.weather
-        self.bucket = SimBucket(self.loop, page_size=pages if page_size is None else page_size, conditional=conditional)
+        self.bucket = SimBucket(
+            self.loop,
+            page_size=pages if page_size is None else page_size,
+            conditional=conditional,
+            # Half of the stores that mind conditions mind those of a DELETE, too.
+            conditional_deletes=conditional and self.stream("deletes").random() < 0.5,
+        )
         self.within = within
         #: The weather in which nothing goes wrong.
         self.still = CALM if conditional else QUICK

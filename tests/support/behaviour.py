@@ -27,6 +27,8 @@ class Behaviour:
     if_match_missing: Literal[404, 412] = 404
     #: ``unquoted_if_match``: a quoted ``If-Match`` always gets 412, the unquoted right one passes (Ceph 16).
     etag_form: Literal["quoted", "unquoted_if_match"] = "quoted"
+    #: A bulk DELETE minds the ETags in it (AWS, SeaweedFS).
+    conditional_deletes: bool = False
     #: Losers of a concurrent race get 500 about half the time, instead of 412 or 409 (Ceph).
     losers_get_500: bool = False
     #: Losers of a concurrent race get 409 ``ConditionalRequestConflict`` instead of 412 (AWS under contention).

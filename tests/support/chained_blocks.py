@@ -167,6 +167,10 @@ class ChainedBlocks:
             failed[left[name]] = error
         return failed
 
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """See Registers: a chain is ended whatever it holds."""
+        return {key: Unknown(error) for key, error in (await self.delete(list(versions))).items()}
+
     def through(self, store: ResilientStore) -> ChainedBlocks:
         """See Registers."""
         return ChainedBlocks(store, self._clock, at_once=self._at_once)

@@ -131,6 +131,16 @@ def parse_delete(body: bytes) -> tuple[list[str], bool]:
     return keys, (root.findtext("{*}Quiet") or "").strip().lower() == "true"
 
 
+def expected_by_delete(body: bytes) -> dict[str, str]:
+    """Return the ETags, without quotes, that a ``DeleteObjects`` expects, by key."""
+    found = {}
+    for element in ET.fromstring(body).iterfind("{*}Object"):  # noqa: S314
+        etag = element.findtext("{*}ETag")
+        if etag is not None:
+            found[element.findtext("{*}Key") or ""] = etag.strip('"')
+    return found
+
+
 def tag(name: str, text: object) -> str:
     """Return an XML element. What XML 1.0 cannot hold is written as a character reference, as AWS does."""
     escaped = _NOT_IN_XML.sub(lambda match: f"&#x{ord(match[0]):X};", escape(str(text), {'"': "&quot;"}))

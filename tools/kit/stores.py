@@ -6,19 +6,23 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeAlias, TypeVar, cast
 
 from airflow_provider_pawnqueue.engine import MemoryStore
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.store.port import (
     Done,
     Expect,
     Expectation,
     ObjectInfo,
     Outcome,
+    Refused,
     Store,
     StoredObject,
+    Unknown,
 )
 
 T = TypeVar("T")
@@ -58,6 +62,8 @@ class Request:
     source: str = ""
     #: Of a listing: which page it is, from 0.
     page: int = 0
+    #: Of a DELETE: which versions it expects, if it expects any.
+    versions: Mapping[str, Version] = field(default_factory=dict)
     #: It looks behind a page that was not full: there is nothing, and most stores know that without being asked.
     surplus: bool = False
 
@@ -138,6 +144,17 @@ class HookedStore:
         for start in range(0, len(keys), BULK):
             failed.update(await self._delete(keys[start : start + BULK]))
         return failed
+
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """See the port. Each thousand keys are a request; a hook may answer as to any other DELETE."""
+        answered: dict[str, Refused | Unknown] = {}
+        keys = list(versions)
+        for start in range(0, len(keys), BULK):
+            some = {key: versions[key] for key in keys[start : start + BULK]}
+            request = Request("delete", list(some), versions=some)
+            told = await self._ask(request, partial(self.below.delete_versions, some))
+            answered |= {key: Unknown(what) if isinstance(what, StoreError) else what for key, what in told.items()}
+        return answered
 
     async def aclose(self) -> None:
         """See the port."""

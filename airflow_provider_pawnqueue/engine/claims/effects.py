@@ -16,6 +16,7 @@ from airflow_provider_pawnqueue.engine.errors import CompatibilityError, PawnQue
 from airflow_provider_pawnqueue.engine.events import MessageBuried
 from airflow_provider_pawnqueue.engine.leases import lease as leases
 from airflow_provider_pawnqueue.engine.leases.cas import Step
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import DeadReason
 from airflow_provider_pawnqueue.engine.store.port import Done, Refused, Unknown
 
@@ -54,7 +55,8 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
             # ⚑ §4: a COPY that is not known to have succeeded never leads to a DELETE.
             failed[uuid] = fault
     failed.update(await _release(context, topic, record, given_back, versions))
-    failed.update(await _remove(context, topic, record, finished, at_last=(lambda: None) if failed else at_last))
+    last = (lambda: None) if failed else at_last
+    failed.update(await _remove(context, topic, record, finished, versions, at_last=last))
     return failed
 
 
@@ -112,8 +114,14 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
     return outcome.fault if isinstance(outcome, Unknown) else None
 
 
-async def _remove(
-    context: Context, topic: str, record: ClaimRecord, uuids: list[str], *, at_last: Callable[[], str | None]
+async def _remove(  # noqa: PLR0913 - what is to be removed, and what is known
+    context: Context,
+    topic: str,
+    record: ClaimRecord,
+    uuids: list[str],
+    versions: Mapping[str, str],
+    *,
+    at_last: Callable[[], str | None],
 ) -> dict[str, StoreError]:
     """⚑ §4: message before lease, always. A lease without a message is garbage; the reverse is delivered again."""
     failed: dict[str, StoreError] = {}
@@ -121,11 +129,16 @@ async def _remove(
     for key, error in (await context.store.delete(list(keys)) if keys else {}).items():
         failed[keys[key]] = error
     left = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in failed}
+    expected = {key: Version(versions.get(uuid, "")) for key, uuid in left.items()}
     last = None if failed else at_last()  # a register as the leases are: all of them go in one request
     if last is not None:
         left[last] = last
-    for key, error in (await context.registers.delete(list(left)) if left else {}).items():
-        failed[left[key]] = error
+        expected[last] = Version("")  # it may be renewed at this moment
+    # A lease that has another version is another claim's, for another message under the same uuid; or it is garbage,
+    # which the janitor removes.
+    for key, outcome in (await context.registers.delete_versions(expected) if expected else {}).items():
+        if isinstance(outcome, Unknown):
+            failed[left[key]] = outcome.fault
     return failed
 
 

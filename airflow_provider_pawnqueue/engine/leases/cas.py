@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import Record
-from airflow_provider_pawnqueue.engine.store.port import Expect, ObjectInfo, Outcome, StoredObject
+from airflow_provider_pawnqueue.engine.store.port import Expect, ObjectInfo, Outcome, Refused, StoredObject, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.clock import Clock
@@ -93,6 +93,14 @@ class Registers(Protocol):
         object's own, and is deleted as well: a folder is cleared as it was listed.
         """
 
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """Delete registers as they were seen, where the store can do that; elsewhere as :meth:`delete` does.
+
+        ⚑ §2: nothing relies on it. Where the store can, a DELETE that lands late spares what was written since.
+
+        :param versions: which version of each was seen; "" is any.
+        """
+
     def through(self, store: ResilientStore) -> Registers:
         """Return the same way over another view of the same store: one with less patience."""
 
@@ -106,6 +114,9 @@ class Abilities:
 
     updates: str = ""
     """How it breaks ``If-Match``; without creates it is of no use, and is not asked."""
+
+    conditional_deletes: bool = False
+    """A bulk DELETE with ETags keeps what has another one, and says so."""
 
     unquoted_if_match: bool = False
     """It wants the ETag of ``If-Match`` without its quotes, and keeps it then."""

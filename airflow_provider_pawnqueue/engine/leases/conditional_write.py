@@ -32,11 +32,15 @@ class ConditionalWrite(OneObjectEach):
     """See :class:`~.cas.Registers`.
 
     :param unquoted: the store wants the ETag of ``If-Match`` without its quotes.
+    :param conditional_deletes: the store keeps what a bulk DELETE with ETags does not expect.
     :param at_once: how many requests one call may have under way.
     """
 
-    def __init__(self, store: ResilientStore, clock: Clock, *, unquoted: bool, at_once: int) -> None:
+    def __init__(
+        self, store: ResilientStore, clock: Clock, *, unquoted: bool, at_once: int, conditional_deletes: bool = False
+    ) -> None:
         super().__init__(store)
+        self._conditional_deletes = conditional_deletes
         self._clock = clock
         self._unquoted = unquoted
         self._at_once = at_once
@@ -63,7 +67,13 @@ class ConditionalWrite(OneObjectEach):
 
     def through(self, store: ResilientStore) -> ConditionalWrite:
         """See :class:`~.cas.Registers`."""
-        return ConditionalWrite(store, self._clock, unquoted=self._unquoted, at_once=self._at_once)
+        return ConditionalWrite(
+            store,
+            self._clock,
+            unquoted=self._unquoted,
+            at_once=self._at_once,
+            conditional_deletes=self._conditional_deletes,
+        )
 
     async def _take(self, step: Step) -> Outcome:
         nonce = self._clock.nonce()
@@ -126,7 +136,13 @@ def _undecided(step: Step) -> StoreError:
 
 def _build(record: BucketRecord, store: ResilientStore, clock: Clock, settings: Settings) -> ConditionalWrite:
     at_once = settings.concurrency.max_in_flight
-    return ConditionalWrite(store, clock, unquoted=record.unquoted_if_match, at_once=at_once)
+    return ConditionalWrite(
+        store,
+        clock,
+        unquoted=record.unquoted_if_match,
+        at_once=at_once,
+        conditional_deletes=record.conditional_deletes,
+    )
 
 
 def _refusal(store: Abilities) -> str:

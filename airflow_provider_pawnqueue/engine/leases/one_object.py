@@ -9,7 +9,7 @@ from airflow_provider_pawnqueue.engine.errors import ObjectTooLargeError, StoreE
 from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.object_sizes import max_register_bytes
 from airflow_provider_pawnqueue.engine.records import Record
-from airflow_provider_pawnqueue.engine.store.port import ObjectInfo, StoredObject
+from airflow_provider_pawnqueue.engine.store.port import ObjectInfo, Refused, StoredObject, Unknown
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
@@ -44,6 +44,9 @@ async def stored(store: ResilientStore, key: str) -> StoredObject | None:
 class OneObjectEach:
     """Looking, listing and deleting are the store's own calls: see :class:`~.cas.Registers`."""
 
+    #: Whether the bucket's record says that the store does it.
+    _conditional_deletes = False
+
     def __init__(self, store: ResilientStore) -> None:
         self._store = store
 
@@ -66,3 +69,9 @@ class OneObjectEach:
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """See :class:`~.cas.Registers`."""
         return await self._store.delete(keys)
+
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """See :class:`~.cas.Registers`."""
+        if self._conditional_deletes and any(versions.values()):
+            return await self._store.delete_versions(versions)
+        return {key: Unknown(error) for key, error in (await self._store.delete(list(versions))).items()}

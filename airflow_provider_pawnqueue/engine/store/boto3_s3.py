@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +23,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Refusal,
     Refused,
     StoredObject,
+    Unknown,
     refuse_if_larger,
     version_of,
 )
@@ -29,6 +31,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
 if TYPE_CHECKING:
     import boto3
     from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
 
     from airflow_provider_pawnqueue.engine.settings import S3Settings
 
@@ -37,6 +40,7 @@ T = TypeVar("T")
 #: The most keys that S3 deletes in one request.
 BATCH = 1000
 
+_STRANGE_ANSWER = Fault(Kind.SERVER, "it answered of other keys")
 #: What a bulk DELETE says of a key that it will never delete, as one under a legal hold.
 _REFUSED_KEYS = {"AccessDenied": 403, "InvalidRequest": 400, "MethodNotAllowed": 405}
 
@@ -150,13 +154,22 @@ class Boto3S3:
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """See :class:`~.port.Store`."""
-        plain = [key for key in keys if not _NOT_IN_XML.search(key)]
+        answered = await self.delete_versions(dict.fromkeys(keys, Version("")))
+        # Without an expectation nothing is refused.
+        return {key: outcome.fault for key, outcome in answered.items() if isinstance(outcome, Unknown)}
+
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """See :class:`~.port.Store`."""
+        plain = [key for key in versions if not _NOT_IN_XML.search(key)]
         batches = [plain[start : start + BATCH] for start in range(0, len(plain), BATCH)]
-        strange = [key for key in keys if _NOT_IN_XML.search(key)]
-        failed: dict[str, StoreError] = {}
-        for part in await asyncio.gather(*map(self._delete_batch, batches), *map(self._delete_one, strange)):
-            failed.update(part)
-        return failed
+        strange = [key for key in versions if _NOT_IN_XML.search(key)]
+        answered: dict[str, Refused | Unknown] = {}
+        for part in await asyncio.gather(
+            *(self._delete_batch({key: versions[key] for key in batch}) for batch in batches),
+            *(self._delete_one(key, versions[key]) for key in strange),
+        ):
+            answered.update(part)
+        return answered
 
     async def aclose(self) -> None:
         """See :class:`~.port.Store`. Requests still under way end by themselves, at their time-out."""
@@ -168,36 +181,51 @@ class Boto3S3:
         if client is not None:
             client.close()
 
-    async def _delete_batch(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        def call(client: S3Client) -> Mapping[str, StoreError]:
+    async def _delete_batch(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        def named(key: str, version: Version) -> ObjectIdentifierTypeDef:
+            return {"Key": self._prefix + key, "ETag": version} if version else {"Key": self._prefix + key}
+
+        def call(client: S3Client) -> Mapping[str, Refused | Unknown]:
             answer = client.delete_objects(
                 Bucket=self._place.bucket,
-                Delete={"Objects": [{"Key": self._prefix + key} for key in keys], "Quiet": True},
+                Delete={"Objects": [named(key, version) for key, version in versions.items()], "Quiet": True},
             )
-            failed = {}
+            failed: dict[str, Refused | Unknown] = {}
             for problem in answer.get("Errors", []):
                 key = problem.get("Key", "")[len(self._prefix) :]
                 code = problem.get("Code", "")
-                if code not in {"NoSuchKey", "NoSuchVersion"}:
-                    # The batch was answered, this key was not done: a kind that cannot be told is worth another try.
-                    kind = kind_of(_REFUSED_KEYS.get(code, 500), code)
-                    failed[key] = Fault(kind, code or "no code").error(self._place, "DeleteObjects", key)
-            if not failed.keys() <= set(keys):  # whichever key is meant, it is one of these
-                return dict.fromkeys(keys, next(iter(failed.values())))
+                if code in {"NoSuchKey", "NoSuchVersion"}:
+                    continue
+                # The batch was answered, this key was not done: a kind that cannot be told is worth another try.
+                fault = Fault(kind_of(_REFUSED_KEYS.get(code, 500), code), code or "no code")
+                failed[key] = self._not_deleted(fault, key, versions.get(key, ""))
+            if not failed.keys() <= versions.keys():  # whichever key is meant, it is one of these
+                outcome = next(iter(failed.values()))
+                fault_of_all = outcome if isinstance(outcome, Unknown) else self._not_deleted(_STRANGE_ANSWER, "", "")
+                return dict.fromkeys(versions, fault_of_all)
             return failed
 
         try:
             return await self._run(call)
         except Fault as fault:
-            error = fault.error(self._place, "DeleteObjects")
-            return dict.fromkeys(keys, error)
+            return dict.fromkeys(versions, Unknown(fault.error(self._place, "DeleteObjects")))
 
-    async def _delete_one(self, key: str) -> Mapping[str, StoreError]:
+    async def _delete_one(self, key: str, version: Version) -> Mapping[str, Refused | Unknown]:
+        extra: dict[str, Any] = {"IfMatch": version} if version else {}
         try:
-            await self._run(lambda client: client.delete_object(Bucket=self._place.bucket, Key=self._prefix + key))
+            await self._run(
+                lambda client: client.delete_object(Bucket=self._place.bucket, Key=self._prefix + key, **extra)
+            )
         except Fault as fault:
-            return {} if fault.kind is Kind.MISSING_KEY else {key: fault.error(self._place, "DeleteObject", key)}
+            return {} if fault.kind is Kind.MISSING_KEY else {key: self._not_deleted(fault, key, version)}
         return {}
+
+    def _not_deleted(self, fault: Fault, key: str, version: str) -> Refused | Unknown:
+        """Tell why one object was not deleted. A conflict says nothing of what is stored: the request is repeated."""
+        if version and fault.kind is Kind.CONDITION:
+            return Refused(Refusal.CONDITION)
+        told = replace(fault, kind=Kind.BUSY) if fault.kind is Kind.CONFLICT else fault
+        return Unknown(told.error(self._place, "DeleteObjects", key or None))
 
     async def _list(self, folder: str, *, start_after: str = "", delimiter: str = "", token: str = "") -> Any:  # noqa: ANN401 - botocore's answer
         arguments: dict[str, Any] = {"Bucket": self._place.bucket, "Prefix": self._prefix + folder}

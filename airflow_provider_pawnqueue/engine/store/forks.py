@@ -11,13 +11,16 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.store.port import (
     Expect,
     Expectation,
     ObjectInfo,
     Outcome,
+    Refused,
     Store,
     StoredObject,
+    Unknown,
 )
 
 _first_request_pid: int | None = None
@@ -72,6 +75,10 @@ class ForkAwareStore:
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """See :class:`~.port.Store`."""
         return await self._here().delete(keys)
+
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """See :class:`~.port.Store`."""
+        return await self._here().delete_versions(versions)
 
     async def aclose(self) -> None:
         """See :class:`~.port.Store`. What an ancestor opened is left to the ancestor."""

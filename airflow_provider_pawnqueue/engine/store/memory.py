@@ -20,6 +20,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Refusal,
     Refused,
     StoredObject,
+    Unknown,
     refuse_if_larger,
     version_of,
 )
@@ -99,12 +100,27 @@ class MemoryStore:
         """See :class:`~.port.Store`."""
         await _yield()
         with self._lock:
-            for key in keys:
-                self._objects.pop(key, None)
+            self._remove(keys)
         return {}
+
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """See :class:`~.port.Store`."""
+        await _yield()
+        with self._lock:
+            refused = {key for key, version in versions.items() if not self._is_version(key, version)}
+            self._remove([key for key in versions if key not in refused])
+        return dict.fromkeys(refused, Refused(Refusal.CONDITION))
 
     async def aclose(self) -> None:
         """See :class:`~.port.Store`. What is in the bucket stays: a test may open it again."""
+
+    def _is_version(self, key: str, version: Version) -> bool:
+        found = self._objects.get(key)
+        return not version or found is None or found.info.version == version
+
+    def _remove(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._objects.pop(key, None)
 
     def _write(self, key: str, body: bytes) -> Version:
         version = version_of(f"{next(self._versions):x}")

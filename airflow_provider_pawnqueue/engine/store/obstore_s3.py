@@ -5,7 +5,8 @@ Nothing else in the engine knows that obstore exists. Five of its habits are men
 * its errors are told apart by their text only: status and error code are read out of it;
 * LIST fails for good at a key that it cannot express (``a//b``, control characters), and behind one: such a listing,
   and calls that name such a key, go through the boto3 adapter;
-* one key that a bulk DELETE leaves fails the whole batch: what became of each key, the boto3 adapter finds out;
+* one key that a bulk DELETE leaves fails the whole batch: what became of each key, the boto3 adapter finds out, and it
+  sends the bulk DELETEs with versions, which obstore does not have;
 * ETags are quoted or not as the server pleases: they leave here quoted;
 * it reads ``AWS_*`` variables where its configuration is silent: it is told everything they could say.
 """
@@ -39,6 +40,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Refused,
     Store,
     StoredObject,
+    Unknown,
     refuse_if_larger,
     version_of,
 )
@@ -65,8 +67,8 @@ _BAD_TLS = ("InvalidData", "InvalidCertificate", "UnknownIssuer")
 class ObstoreS3:
     """One bucket, through obstore.
 
-    :param plain: makes the boto3 adapter for the same bucket; called at most once, and only where a strange key is met
-        or a bulk DELETE fails for some of its keys.
+    :param plain: makes the boto3 adapter for the same bucket; called at most once, and only where a strange key is met,
+        a bulk DELETE fails for some of its keys, or is to have versions.
     """
 
     def __init__(
@@ -204,6 +206,10 @@ class ObstoreS3:
         for part in await all_of(*map(self._delete_batch, batches)):
             failed.update(part)
         return failed
+
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """See :class:`~.port.Store`. obstore has no such request."""
+        return await self._plain().delete_versions(versions)
 
     async def _delete_batch(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         try:

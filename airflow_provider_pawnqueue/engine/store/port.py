@@ -1,4 +1,4 @@
-"""The port: the nine calls by which the engine knows an object store.
+"""The port: the ten calls by which the engine knows an object store.
 
 Whoever brings a store of their own (``PawnQueue.open(..., store=mine)``) implements :class:`Store`; the conformance
 suite in ``tests/engine/store/conformance.py`` says in code what each call must do.
@@ -160,6 +160,13 @@ class Store(Protocol):
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """Delete the objects, in bulk. What is returned could not be confirmed as gone; no object counts as gone."""
+
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """Delete the objects, in bulk, as far as each of them is the version that is expected; "" expects any.
+
+        What is returned was not done: *refused*, as another version is stored, or *unknown*. No object counts as gone.
+        It is called only where a probe has seen that the store keeps to it (``ProbeResult.conditional_deletes``).
+        """
 
     async def aclose(self) -> None:
         """Give back connections and threads. May be called twice."""

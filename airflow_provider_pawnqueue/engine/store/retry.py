@@ -23,6 +23,7 @@ from airflow_provider_pawnqueue.engine.store.port import (
     Expectation,
     ObjectInfo,
     Outcome,
+    Refused,
     Store,
     StoredObject,
     Unknown,
@@ -225,6 +226,23 @@ class ResilientStore:
             if left and not await backoff.pause(failed[left[0]]):
                 return {**hopeless, **{key: backoff.exceeded(failed[key]) for key in left}}
         return hopeless
+
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """See :class:`~.port.Store`. What is unknown is repeated: a version that is gone never comes again."""
+        backoff = self.backoff()
+        left = dict(versions)
+        answered: dict[str, Refused | Unknown] = {}
+        while left:
+            unknown: dict[str, StoreError] = {}
+            for key, outcome in (await self._store.delete_versions(left)).items():
+                if isinstance(outcome, Unknown) and outcome.fault.transient:
+                    unknown[key] = outcome.fault
+                else:
+                    answered[key] = outcome
+            left = {key: left[key] for key in unknown}
+            if left and not await backoff.pause(next(iter(unknown.values()))):
+                return {**answered, **{key: Unknown(backoff.exceeded(fault)) for key, fault in unknown.items()}}
+        return answered
 
     async def aclose(self) -> None:
         """See :class:`~.port.Store`."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_pawnqueue.engine.errors import ObjectTooLargeError
+from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refusal, Refused, StoredObject, Unknown
 from tools.kit.stores import ALL
 
@@ -212,6 +213,31 @@ class ConditionalConformance:
         await store.delete(["k/x"])
         assert await store.put("k/x", b"2", expect=version) == Refused(Refusal.CONDITION)
         assert await store.get("k/x", ALL) is None
+
+
+class ConditionalDeleteConformance:
+    """What a store with ETags in bulk DELETEs gives."""
+
+    async def test_a_bulk_delete_goes_by_versions(self, store: Store) -> None:
+        """Each key is deleted if it has the version that is expected; another one is refused, and nothing is done."""
+        old = await done(store, "v/changed", b"1")
+        new = await done(store, "v/changed", b"2")
+        versions = {"v/changed": old, "v/same": await done(store, "v/same", b"3"), "v/none": new, "v/any": Version("")}
+        await done(store, "v/any", b"4")
+        assert await store.delete_versions(versions) == {"v/changed": Refused(Refusal.CONDITION)}
+        assert await everything(store, "v/") == ["v/changed"]
+        assert await store.delete_versions({"v/changed": new}) == {}
+        assert await everything(store, "v/") == []
+        assert await store.delete_versions({}) == {}
+
+    async def test_more_versions_than_a_request_holds(self, store: Store) -> None:
+        """Any number of keys can be given; those that are refused are told among them."""
+        keys = [f"v/{number:04d}" for number in range(1100)]
+        versions = dict(zip(keys, await asyncio.gather(*(done(store, key, key.encode()) for key in keys)), strict=True))
+        wrong = {"v/0007": versions["v/0008"], "v/1050": versions["v/0008"]}
+        refused = await store.delete_versions({**versions, **wrong})
+        assert refused == dict.fromkeys(wrong, Refused(Refusal.CONDITION))
+        assert await everything(store, "v/") == list(wrong)
 
 
 class ConcurrentConformance:

@@ -10,7 +10,14 @@ import pytest
 from airflow_provider_pawnqueue.engine import Settings
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.memory import MemoryStore
-from tests.engine.store.conformance import ConcurrentConformance, ConditionalConformance, PlainConformance
+from tests.engine.opened import BUCKET, settings_at
+from tests.engine.store.conformance import (
+    ConcurrentConformance,
+    ConditionalConformance,
+    ConditionalDeleteConformance,
+    PlainConformance,
+)
+from tests.support.faults import Behaviour, FaultServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -26,13 +33,30 @@ def bare_etags() -> bool:
     return False
 
 
-class TestMemory(PlainConformance, ConditionalConformance, ConcurrentConformance):
+class TestMemory(PlainConformance, ConditionalConformance, ConditionalDeleteConformance, ConcurrentConformance):
     """The memory store."""
 
     @pytest.fixture
     def store(self) -> Store:
         """A new bucket."""
         return MemoryStore()
+
+
+class TestOverHttp(ConditionalDeleteConformance):
+    """A server in memory that minds the ETags of a bulk DELETE."""
+
+    @both_clients
+    def client(self, request: pytest.FixtureRequest) -> str:
+        """The adapter, by its setting."""
+        return str(request.param)
+
+    @pytest.fixture
+    async def store(self, client: str) -> AsyncIterator[Store]:
+        """An empty bucket, below a prefix."""
+        with FaultServer(Behaviour(conditional_deletes=True), buckets=(BUCKET,)) as server:
+            store = connect(Settings(**settings_at(server.endpoint, client, key_prefix="team/")).s3)
+            yield store
+            await store.aclose()
 
 
 class _OnServer:
@@ -55,7 +79,9 @@ class _OnServer:
 
 
 @pytest.mark.servers
-class TestSeaweedFS(_OnServer, PlainConformance, ConditionalConformance, ConcurrentConformance):
+class TestSeaweedFS(
+    _OnServer, PlainConformance, ConditionalConformance, ConditionalDeleteConformance, ConcurrentConformance
+):
     """SeaweedFS does all of it."""
 
     server = "seaweedfs"
