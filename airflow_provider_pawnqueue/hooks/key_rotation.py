@@ -23,7 +23,15 @@ from airflow_provider_pawnqueue.hooks import connection
 from airflow_provider_pawnqueue.hooks.supervision import is_its_own_supervisor
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.store.port import Expectation, ObjectInfo, Outcome, Store, StoredObject
+    from airflow_provider_pawnqueue.engine.names import Version
+    from airflow_provider_pawnqueue.engine.store.port import (
+        Expectation,
+        ObjectInfo,
+        Outcome,
+        Refused,
+        Store,
+        StoredObject,
+    )
     from airflow_provider_pawnqueue.hooks.connection import Address
 
 logger = logging.getLogger(__name__)
@@ -102,6 +110,20 @@ class KeyFollowingStore:
             again = await self._store.delete(list(denied))
             failed = {key: error for key, error in failed.items() if key not in denied} | dict(again)
         return failed
+
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        store = self._store
+        answered = dict(await store.delete_versions(versions))
+        denied = {
+            key: outcome.fault
+            for key, outcome in answered.items()
+            if isinstance(outcome, Unknown) and outcome.fault.denied
+        }
+        if denied and await self._has_other_keys(store, next(iter(denied.values()))):
+            again = await self._store.delete_versions({key: versions[key] for key in denied})
+            answered = {key: outcome for key, outcome in answered.items() if key not in denied} | dict(again)
+        return answered
 
     async def aclose(self) -> None:
         """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""

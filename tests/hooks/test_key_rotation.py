@@ -49,7 +49,7 @@ class Rotation:
 def rotation(here: Clients, connection: Callable[..., str]) -> Iterator[Rotation]:
     """It, with the old key."""
     keys: dict[str, datetime | None] = {OLD: None}
-    with FaultServer(Behaviour(credentials=keys), buckets=("queues",)) as server:
+    with FaultServer(Behaviour(credentials=keys, conditional_deletes=True), buckets=("queues",)) as server:
         yield Rotation(server, keys, connection)
         here.close()
 
