@@ -53,7 +53,13 @@ def copy_failure_is_ignored() -> Patches:
 @mutant("§4 Message before lease, always", 25, 82, 100)
 def lease_before_message() -> Patches:
     async def remove(
-        context: Context, topic: str, record: ClaimRecord, uuids: list[str], *, at_last: Callable[[], str | None]
+        context: Context,
+        topic: str,
+        record: ClaimRecord,
+        uuids: list[str],
+        _versions: Any,
+        *,
+        at_last: Callable[[], str | None],
     ) -> Any:
         failed: dict[str, Any] = {}
         leases = {layout.lease(topic, uuid): uuid for uuid in uuids}
