@@ -232,6 +232,7 @@ class PawnQueueHook(BaseHook):
         succeeded has done all of them. May be called several times; what is said last of a message counts.
 
         :param failed: the ids of messages that are not done, and why: a text, or an exception.
+            They are given back or buried, as ``on_reported`` of the settlement says.
         :param done: the ids of messages that are done, although this task fails.
         :raises InvalidArgumentError: that is not what was passed, or no task runs here.
         """
