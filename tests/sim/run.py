@@ -24,6 +24,7 @@ from tests.sim.scenario import schedule
 from tests.sim.stuck import stuck
 from tests.sim.timing import timing
 from tests.sim.world import KEPT, World
+from tests.sim.writing import writing
 
 CHUNK = 100
 
@@ -52,9 +53,10 @@ class Arena:
 #: Where schedules are played. A seed means another schedule in each arena, so what has once failed is kept with its
 #: arena's name: the shares may be changed.
 ARENAS = {
-    "schedule": Arena(schedule, 34),
+    "schedule": Arena(schedule, 32),
     "duel": Arena(duel, 19),
-    "crowd": Arena(crowd, 21),
+    "crowd": Arena(crowd, 19),
+    "writing": Arena(writing, 4),
     "patience": Arena(patience, 7),
     "patience-csprng": Arena(patience, 3, conditional=False),
     "stuck": Arena(stuck, 6),

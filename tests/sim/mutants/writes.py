@@ -191,10 +191,7 @@ def records_go_with_their_topic() -> Patches:
     return [(removal._Removal, "__init__", init)]
 
 
-@mutant(
-    "§5.5 What was decided is finished by the janitor",
-    test="tests/engine/janitor/test_staged_writes.py::test_what_was_decided_is_finished",
-)
+@mutant("§5.5 What was decided is finished by the janitor", 1, 3, 5, arena="writing")
 def nobody_finishes_writes() -> Patches:
     async def finish(self: Any, write_id: str) -> None:
         pass

@@ -1,0 +1,169 @@
+"""A schedule of staged writes: committers that die, sweeps, an abort, a topic made anew; then calm, and judgement.
+
+What the bucket showed is judged: all of a write was published, or nothing of it; none stays undone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+from unittest import mock  # patches a number, stands in for nothing
+
+from airflow_provider_pawnqueue.engine import (
+    PawnQueue,
+    PawnQueueError,
+    QueueClosedError,
+    TopicNotEmptyError,
+    TopicNotFoundError,
+    layout,
+    writes,
+)
+from airflow_provider_pawnqueue.engine.records import UnreadableRecordError, WriteRecord
+from tests.sim.prepared import TOPIC, establish
+from tests.sim.stage import ALL_SETTINGS, RETENTION, SETTINGS
+
+if TYPE_CHECKING:
+    import random
+
+    from airflow_provider_pawnqueue.engine.store.port import StoredObject
+    from tests.sim.processes import Process
+    from tests.sim.world import World
+
+LASTS = 150.0
+#: Three to a note of progress: eight rows have three chunks.
+CHUNK, ROWS, PARTS = 3, 8, 2
+#: Each is written for a while: what nobody decides then is never decided.
+EACH = 25.0
+IDS = tuple(f"w{number}" for number in range(int(LASTS // EACH) + 1))
+
+
+def writing(world: World) -> list[str]:
+    """Run one such schedule to its end, and return every promise that it broke."""
+    with mock.patch.object(writes, "CHUNK", CHUNK):
+        return world.run(_writing)
+
+
+class _Seen:
+    """What the bucket showed of each write."""
+
+    def __init__(self) -> None:
+        self.published: dict[str, set[str]] = defaultdict(set)
+        self.committed: set[str] = set()
+        self.made_anew = False
+        self._expected = {write_id: set(_ids(write_id)) for write_id in IDS}
+
+    def see(self, who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
+        """See :attr:`tests.sim.bucket.SimBucket.observers`."""
+        del who, before
+        parsed = layout.parse_message(key) if key.startswith(layout.messages(TOPIC)) else None
+        for write_id, ids in self._expected.items():
+            if parsed is not None and after is not None and parsed.uuid in ids:
+                self.published[write_id].add(parsed.uuid)
+
+    def violations(self, world: World) -> list[str]:
+        """Return every promise that was broken."""
+        broken = []
+        for write_id, ids in self._expected.items():
+            found = self.published[write_id]
+            if write_id in self.committed and found != ids:
+                broken.append(f"lost: write {write_id} was committed, and {len(ids - found)} rows were never published")
+            if found not in (set(), ids) and not self.made_anew:
+                broken.append(f"half: of write {write_id} {len(found)} of {len(ids)} rows were published")
+        for key in world.bucket.below(layout.writes(TOPIC)):
+            try:
+                state = WriteRecord.decode(world.bucket.body(key) or b"", key).state
+            except UnreadableRecordError:
+                state = "begun"
+            if state == "begun":
+                broken.append(f"waits for ever: {key} is not done")
+        if left := world.bucket.below(layout.messages(TOPIC)):
+            broken.append(f"waits for ever: {len(left)} messages are left")
+        return broken
+
+
+def _ids(write_id: str) -> list[str]:
+    return [layout.written_id(TOPIC, write_id, part, place) for part in range(PARTS) for place in range(ROWS // PARTS)]
+
+
+async def _writing(world: World) -> list[str]:
+    chance = world.stream("writing")
+    establish(world.bucket, TOPIC)
+    seen = _Seen()
+    world.bucket.observers.append(seen.see)
+    actors = {"W1": _commit, "W2": _commit, "W3": _commit, "C1": _consume, "C2": _consume, "J1": _sweep}
+    if chance.random() < 0.3:
+        actors["D1"] = _make_anew
+    for name, actor in actors.items():
+        process = world.process(name)
+        process.spawn(_again(process, world.stream(f"actor {name}"), actor, seen))
+        process.trouble(LASTS, 80)
+    await world.until_idle(at_most=600.0)
+    for process in world.processes.values():
+        process.kill()
+    await world.calm()
+    last = world.process("X")
+    last.spawn(_finish(last))
+    if not await world.until_idle(at_most=50_000.0):
+        return ["waits for ever: somebody has not come to an end in calm weather"]
+    return seen.violations(world)
+
+
+async def _again(process: Process, chance: random.Random, actor: object, seen: _Seen) -> None:
+    world, settings = process.world, chance.choice(ALL_SETTINGS[RETENTION])
+    while world.loop.now < LASTS:
+        try:
+            async with PawnQueue.open(settings, store=process.store, clock=process.clock) as queue:
+                while world.loop.now < LASTS:
+                    await actor(process, queue, chance, seen)  # type: ignore[operator]
+                    await process.clock.sleep(chance.uniform(0, 6))
+        except (PawnQueueError, QueueClosedError):
+            await process.clock.sleep(chance.uniform(0, 4))
+
+
+async def _commit(process: Process, queue: PawnQueue, chance: random.Random, seen: _Seen) -> None:
+    write_id = IDS[int(process.world.loop.now // EACH)]
+    size = ROWS // PARTS
+    parts = [
+        await queue.stage(TOPIC, write_id, part, [{"n": part * size + place} for place in range(size)])
+        for part in range(PARTS)
+    ]
+    if chance.random() < 0.2:
+        await queue.abort_write(TOPIC, write_id, parts)
+        return
+    written = await queue.commit_write(TOPIC, write_id, parts, wait=chance.choice((0, 40)))
+    assert written.count == ROWS
+    if not seen.made_anew:
+        seen.committed.add(write_id)
+
+
+async def _consume(_: Process, queue: PawnQueue, chance: random.Random, __: _Seen) -> None:
+    claim = await queue.claim(TOPIC, "c", max_messages=chance.choice((1, 3, 10)), ttl=8.0)
+    if claim:
+        await queue.ack(claim)
+
+
+async def _sweep(_: Process, queue: PawnQueue, __: random.Random, ___: _Seen) -> None:
+    await queue.sweep(TOPIC)
+
+
+async def _make_anew(process: Process, queue: PawnQueue, chance: random.Random, seen: _Seen) -> None:
+    await process.clock.sleep(chance.uniform(0, LASTS / 2))
+    seen.made_anew = True  # what was committed before goes with the topic
+    seen.committed.clear()
+    try:
+        await queue.delete_topic(TOPIC, force=chance.random() < 0.5)
+    except (TopicNotEmptyError, TopicNotFoundError):
+        pass
+    finally:
+        await queue.create_topic(TOPIC)
+
+
+async def _finish(process: Process) -> None:
+    """Create the topic if it is gone, and sweep and consume until every claim and every write has come to its end."""
+    async with PawnQueue.open(SETTINGS, store=process.store, clock=process.clock) as queue:
+        await queue.create_topic(TOPIC)
+        for _ in range(12):
+            await process.clock.sleep(60)
+            await queue.sweep(TOPIC)
+            while claim := await queue.claim(TOPIC, "c", max_messages=100):
+                await queue.ack(claim)
