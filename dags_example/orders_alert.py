@@ -32,7 +32,7 @@ with DAG("orders_alert", schedule=None, catchup=False, tags=["pawnqueue"]):
     @task
     def alert(settlement: dict[str, Any]) -> list[str]:
         """Tell of dead letters: of each reason how many, and which."""
-        # Send it to whoever is on call instead.
+        # Send it to the person on call instead.
         return [
             f"{why['count']} dead letters: {why['reason']} ({', '.join(why['ids'])})"
             for why in settlement["why"]

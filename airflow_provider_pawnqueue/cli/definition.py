@@ -75,7 +75,7 @@ _PURGE_MESSAGES = Arg(("--messages",), help="Remove the messages: the default wi
 _MAX_DELIVERIES = Arg(
     ("--max-deliveries",),
     metavar="N",
-    help="After so many deliveries without a settlement a message is buried; `never` for none",
+    help="Bury a message after this many deliveries without a settlement; `never` for no limit",
     required=True,
 )
 _FORCE = Arg(("--force",), help="Delete its messages and dead letters too", action="store_true")

@@ -36,7 +36,7 @@ ByteCount: TypeAlias = Annotated[int, Field(ge=0, le=MOST_OBJECT_BYTES)]
 Time: TypeAlias = Annotated[float, Field(ge=0, le=LATEST_TIME)]
 Duration: TypeAlias = Annotated[float, Field(ge=0, le=LONGEST_DURATION)]
 #: A text that becomes the last part of a message's key. A slash in it would lead to another folder, or out of the
-#: topic, with the rights of whoever reads the record.
+#: topic, with the reader's rights.
 MessageName: TypeAlias = Annotated[str, StringConstraints(pattern=rf"^{MESSAGE_NAME.pattern}$")]
 UuidText: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{_UUID}$")]
 #: What a producer or a consumer says of itself: without control characters.

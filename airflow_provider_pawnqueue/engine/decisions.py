@@ -167,7 +167,7 @@ class Decisions(BulkDesk):
         :param owner: on whose behalf it was made; or several, of which one has to be its owner.
         :param reason: why. The dead letter begins with it, if a message is given back once too often.
         :returns: the ids of the messages, by which they are kept: none, if its newest generation has ended, is another
-            owner's, or is not there. If another process is releasing it at this moment, one of the two is told of them.
+            owner's, or is not there. If another process is releasing it at this moment, one of the two returns them.
         :raises ClaimBusyError: somebody works for it: who, until when, and when to try again.
         """
         self._life.check_open()

@@ -35,7 +35,7 @@ def max_staged_bytes(limits: LimitsSettings) -> int:
 
 
 def max_register_bytes(key: str) -> int:
-    """Return how large the register with this key can be, whoever has written it."""
+    """Return how large the register with this key can be."""
     return _REGISTERS.get(layout.folder_name(key), MAX_SMALL_RECORD_BYTES)
 
 

@@ -76,7 +76,7 @@ class Portion:
     last: str = ""
     """And ends with this key, or at the end of the listing."""
     most: int | None = None
-    """And has at most so many objects, from its beginning."""
+    """The most objects that it has, counted from its beginning."""
 
     def split(self, most: int, most_cost: int = A_PORTION) -> Iterator[Portion]:
         """Cut it into smaller ones, of at most so many units, that cost no more than this; one unit may."""

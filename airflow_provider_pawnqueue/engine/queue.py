@@ -484,7 +484,7 @@ class PawnQueue(Decisions):
             await self._context.store.aclose()
 
     async def _part(self, *, keep: bool) -> None:
-        # Those first who work on what is given back then: they are told.
+        # Background renewals end first: they report that their claims are given back.
         await all_of(*(keeper.end("its queue was closed") for keeper in self._kept))
         await self._claims.close(keep=keep)
 

@@ -34,7 +34,7 @@ FORMAT = 1
 
 #: Every message of a write has a time of its own, a microsecond after the one before it.
 TICKS = 1_000_000
-#: How many messages a note of progress may leave in doubt: whoever takes over holds them all in memory.
+#: How many messages a note of progress may leave in doubt: a taker holds them all in memory.
 MOST_IN_DOUBT = 10_000
 
 
@@ -50,7 +50,7 @@ class Part(BaseModel):
 
 
 class Record(Part):
-    """A body of ours. Fields that this version does not know are kept by whoever rewrites the record."""
+    """A body of ours. A rewrite keeps the fields that this version does not know."""
 
     what: ClassVar[str] = "record"
     #: How deeply it may be nested.
@@ -366,7 +366,7 @@ class WriteRecord(Record):
     write_id: str
     state: Literal["begun", "done", "dropped"] = "begun"
     created_at: Time = 0.0
-    until: Time = 0.0  # until then, whoever wrote this is trusted to go on with it
+    until: Time = 0.0  # until then, its writer is trusted to go on with it
     holder: str = ""  # who wrote this: one attempt at carrying it out
     ttl: Time = 0.0  # the same from when it was written: the record's size tells it
     place: int = Field(default=0, ge=0, le=int(LATEST_TIME) * TICKS)  # of the first message, in ticks since 1970

@@ -84,7 +84,7 @@ class Clients:
             queue.close(keep_claims=True)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Close them all. What is not settled is left to whoever comes by its claim's id, who need not wait.
+        """Close them all. What is not settled is left to the next process, which has it at once by the claim's id.
 
         :param timeout: for how many seconds at most, all of them together.
         """

@@ -23,8 +23,8 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
     """Creates a topic; returns its name. A topic that exists already keeps its settings, unless ``if_exists`` says so.
 
     :param topic: its name.
-    :param max_deliveries: after so many deliveries without a settlement a message is buried, or ``"never"``; without
-        it, after ten.
+    :param max_deliveries: how many deliveries without a settlement before a message is buried, or ``"never"``; without
+        it, ten.
     :param if_exists: what to do with a topic that exists with other settings: ``keep`` them, or ``update`` them.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
@@ -66,7 +66,7 @@ class PawnQueueUpdateTopicOperator(PawnQueueOperator):
     """Changes the settings of a topic, for all that use it; returns them.
 
     :param topic: its name.
-    :param max_deliveries: after so many deliveries without a settlement a message is buried, or ``"never"``.
+    :param max_deliveries: how many deliveries without a settlement before a message is buried, or ``"never"``.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 

@@ -104,7 +104,7 @@ class Outcome:
         failed: dict[str, NotDone] = {}
         for part, why in self.parts:
             if claim in part.claims or not part.ids <= set(known):
-                meant.append(NotDone(why))  # that was no message of ours: so much for what it was given
+                meant.append(NotDone(why))  # that was no message of ours: nothing is known of what it was given
             for message in part.ids:
                 failed.setdefault(message, NotDone(why))
         for message, why in self.failed.items():
@@ -114,7 +114,7 @@ class Outcome:
                 self.strange[message] = why
                 told = f"{why} (reported of {message!r}, which is no message of the claim)"
                 meant.append(NotDone(told, "reported"))
-        # What has failed is told before what was not started because of that.
+        # What has failed comes before what was not started because of that.
         whole = next(iter(sorted(meant, key=lambda each: each.cause == "not_started")), None)
         if whole is not None:
             failed = {message: whole for message in ids if message not in self.done} | failed

@@ -120,7 +120,7 @@ class PawnQueueSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         # Before 3.4, Airflow often fails a task whose trigger fires within a second of the deferral, as one does for a
-        # topic with messages. The trigger would make the same claim: identity is the task's, whoever claims for it.
+        # topic with messages. The trigger would make the same claim: the claim's identity is the task's.
         claims = self._first_claims()
         return self._returned(claims) if claims else self._wait(self._wishes, self._time_left(context))
 

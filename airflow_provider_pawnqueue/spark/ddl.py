@@ -76,7 +76,7 @@ def payload_columns(text: str) -> StructType:
 
 
 def check_names(columns: StructType) -> None:
-    """Refuse two columns of one name. ``a`` and ``A`` are two names, which Spark tells apart if it is told to.
+    """Refuse two columns of one name. ``a`` and ``A`` are two names, which Spark tells apart with ``caseSensitive``.
 
     :raises InvalidArgumentError: there are two.
     """

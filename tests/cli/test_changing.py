@@ -155,7 +155,7 @@ def test_purge_asks_first(
 
 
 def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
-    """The row has what is set now; nonsense is told in a sentence."""
+    """The row has what is set now; nonsense gets a sentence."""
     queue.create_topic("orders")
     for given, most in (("3", 3), ("never", None)):
         [row] = run("update-topic", "orders", "--max-deliveries", given, "--output", "json").rows

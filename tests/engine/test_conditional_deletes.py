@@ -84,7 +84,7 @@ async def test_an_ack_costs_no_more_requests(world: World, able: bool) -> None: 
 
 @both
 async def test_a_late_delete_of_a_marker_spares_the_topic_created_anew(world: World, able: bool) -> None:  # noqa: FBT001
-    """Who deletes is told that the topic was created anew, which keeps its settings."""
+    """The deletion reports that the topic was created anew, and leaves its settings."""
     ann, bob = [await world.process() for _ in range(2)]
 
     async def bob_creates() -> None:

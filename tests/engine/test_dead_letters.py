@@ -108,7 +108,7 @@ async def test_a_letter_that_cannot_be_read_concerns_itself(world: World, ann: P
 
 
 async def test_a_letter_with_neither_a_reason_nor_a_message(world: World, ann: Process) -> None:
-    """Both are told: what is in its place is no message, and nobody has said why."""
+    """Both are shown: what is in its place is no message, and nobody has said why."""
     world.bucket.plant(layout.dead_letter(TOPIC, "0b8a7f3c-7a51-4b4f-9d6e-0a4c9f5b2e11"), "garbage")
     [letter] = await ann.queue.dead_letters(TOPIC)
     assert letter.message is None

@@ -79,7 +79,7 @@ async def test_a_claim_is_read_by_others(either: World) -> None:
 
 @pytest.mark.parametrize("count", [1, 200])
 async def test_planning_is_one_request_and_reading_one_a_message(ann: Process, bob: Process, count: int) -> None:
-    """And one a portion, which tells that the claim stands; that its topic is there is asked once in a process."""
+    """And one a portion, which tells that the claim is held; that its topic is there is asked once in a process."""
     await ann.queue.publish(TOPIC, numbered(count))
     claim = await ann.queue.claim(TOPIC, "c", max_messages=count)
     await bob.queue.portions(reference_of(claim))
@@ -361,7 +361,7 @@ async def test_a_topic_is_looked_at_again(ann: Process, bob: Process, parts: int
 
 
 async def test_the_first_of_a_topic_are_looked_at_again(ann: Process, bob: Process) -> None:
-    """One portion has so many of what is there by then; several end where they ended. A claim's are fixed."""
+    """One portion ends after its number of messages; several end where they ended. A claim's are fixed."""
     published = await ann.queue.publish(TOPIC, numbered(3))
     [one] = await bob.queue.portions(TOPIC, max_messages=5)
     several = await bob.queue.portions(TOPIC, max_messages=3, parts=3)

@@ -47,7 +47,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_what_was_consumed_is_not_sent_again() -> None:
-    """Consumers ack what they see while a write stands half published: each message is delivered once all the same."""
+    """Consumers ack what they see while a write is half published: each message is delivered once all the same."""
     for number in range(await requests_of_a_commit()):
         async with World() as world:
             ann, bob, eve = [await world.process() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Writes whose staged rows are gone come to an end, whoever has removed them."""
+"""Writes whose staged rows are gone come to an end."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def test_requeue(queue: SyncPawnQueue) -> None:
 
 
 def test_bury(queue: SyncPawnQueue) -> None:
-    """With its reason; an id that is not there is told."""
+    """With its reason; an id that is not there is named."""
     claim = claim_of(queue, 2)
     bury = PawnQueueBuryOperator(task_id="bury", claim=claim, ids=ids_of(claim)[:1], reason="no such order")
     assert bury.execute(NOBODY)["buried"] == 1

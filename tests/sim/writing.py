@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
-from unittest import mock  # patches a number, stands in for nothing
+from unittest import mock  # it patches a number, and fakes nothing
 
 from airflow_provider_pawnqueue.engine import (
     PawnQueue,

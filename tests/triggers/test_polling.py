@@ -297,7 +297,7 @@ async def test_an_unreachable_store_fails_nobody(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_refusal_fails_all(world: LoopWorld) -> None:
-    """Keys that have never been accepted: all who wait are told so at once, by its sentence."""
+    """Keys that have never been accepted: every waiting task fails at once, with its sentence."""
     ann = await world.process()
     ann.client.inject("denied", "LIST")
     ended = await asyncio.gather(*waiting(ann, 3), return_exceptions=True)

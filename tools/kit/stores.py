@@ -97,7 +97,7 @@ class HookedStore:
         return await (self.hook(request, carry_out) if self.hook else carry_out())
 
     async def get(self, key: str, most: int = ALL) -> StoredObject | None:
-        """See the port. Who looks by hand need not say how much is wanted."""
+        """See the port. Without a bound, as tests that look by hand call it, it reads all."""
         return await self._ask(Request("get", (key,)), lambda: self.below.get(key, most))
 
     async def body(self, key: str, size: int, most: int) -> bytes | None:

@@ -342,7 +342,7 @@ class Attempt:
         if isinstance(outcome, Done):
             self._standing = FoundRecord(record, outcome.version)
         elif isinstance(outcome, Refused):
-            # ⚑ §2: it may have been created by us, and renewed for its run since: our session stands in it then.
+            # ⚑ §2: we may have created it, and a janitor may have renewed it since: then it names our session.
             found = await records.read(self._context, self._request.topic.name, self._request.stem)
             if found is not None and found.record.session == self._request.session and found.record.state == "open":
                 self._standing = found

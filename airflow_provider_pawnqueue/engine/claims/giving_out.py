@@ -211,7 +211,7 @@ class Claims:
         self._tell_closed(keep=keep)
 
     def abandon(self, seconds: float, *, keep: bool) -> None:
-        """Tell what was not given back by closing the queue, which was cut off after so many seconds."""
+        """Log what closing the queue has not given back, as its time was over."""
         now = self._context.clock.elapsed()
         early = [claim for claim in self._given_out if claim.is_held(now)]  # it was cut off before it came to them
         self._given_out = []

@@ -262,7 +262,7 @@ class HeldClaim(Claim):
 
     async def refresh(self, context: Context) -> None:
         """Look at the record again: somebody has changed it, perhaps an earlier request of ours that landed late."""
-        self._by_id = None  # it may have been settled by others, who knew other ids
+        self._by_id = None  # others, which knew other ids, may have settled it
         found = await records.read(context, self.topic, self._record.stem)
         if found is None:
             # Only closed records are deleted, so what it had decided was carried out, and nothing is ours any more.

@@ -24,14 +24,14 @@ class Idleness:
         self._since: float | None = None  # elapsed
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.news = 0
-        """How often messages have become claimable here. Whoever waits has to know it from before its look."""
+        """How often messages have become claimable here. A waiting claim compares it with its value before its look."""
 
     def end(self) -> None:
         """Hear that a claim has found messages: the pauses are short again."""
         self._since = None
 
     def look_again(self, messages: float = math.inf) -> None:
-        """Hear that this process has made so many messages claimable: as many claims that wait look at once."""
+        """Note that this process has made this many messages claimable: as many waiting claims look at once."""
         self.end()
         self.news += 1
         while self._waiting and messages > 0:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Settled:
-    """By the uuid in the message's key: what stands in the record, what was lost, what nobody can tell."""
+    """By the uuid in the message's key: what the record says, what was lost, what nobody can tell."""
 
     decided: dict[str, Decision] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)

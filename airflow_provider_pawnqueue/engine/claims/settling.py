@@ -66,7 +66,7 @@ def told(
 
 
 async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settled:
-    """Decide these members' fate, or find that it was decided before: the first decision stands.
+    """Decide these members' fate, or find that it was decided before: the first decision counts.
 
     What is to be settled while the record is being written goes into its next write, all of it at once: the record is
     as large as its claim.

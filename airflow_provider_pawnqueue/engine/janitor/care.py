@@ -1,4 +1,4 @@
-"""⚑ §5.6: a fault of one object concerns that object. The others are swept; it is told, and tried again next time."""
+"""⚑ §5.6: a fault of one object concerns that object. The others are swept; it is reported and tried again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Care:
             await work
         except PawnQueueError:
             raise  # an outage
-        except Exception as defect:  # noqa: BLE001 - it is told, with its traceback, and the other parts are swept
+        except Exception as defect:  # noqa: BLE001 - it is logged with its traceback, and the other parts are swept
             self._tell_defect(key, defect)
             return False
         return True

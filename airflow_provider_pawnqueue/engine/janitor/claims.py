@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 LATELY = 3.0
 #: So often it is looked at again for that.
 LOOKS = 3
-#: A record that has changed within so many seconds is its holder's to carry out.
+#: A record that changed within this time is left to its holder to carry out, in seconds.
 HOLDER_IS_AT_IT_SECONDS = 30.0
-#: A lease that was written later than so many seconds after a claim began is not read for what that claim gave back.
+#: A lease written later than this after a claim began is not read for what that claim gave back, in seconds.
 #: (It won its leases at its beginning. What somebody else has by now would be read by every sweep.)
 WON_WITHIN_SECONDS = 300.0
 #: For so long an answer about one claim's owner is waited for.
@@ -98,7 +98,7 @@ class Claims:
     def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
         retention = self._care.context.settings.claims.record_retention_seconds
         changed = info.last_modified.timestamp()
-        # ⚑ §7: of a message that was acked meanwhile, who finishes the write finds nothing else.
+        # ⚑ §7: of a message that was acked meanwhile, the finisher of the write finds nothing else.
         return now - changed > retention and changed < self._keep_since
 
     async def _claim(self, stem: str, info: ObjectInfo) -> None:
@@ -230,9 +230,9 @@ class Claims:
     async def _finish_decided(self, standing: FoundRecord) -> None:
         """Carry out what a claim that lives on has decided, and not carried out.
 
-        ⚑ §5.5, and safe beside its holder, who may do the same at this moment: a decision is final, each effect may be
-        repeated and may land late, and a lease is released by compare-and-set on a version that names the claim. It is
-        seen after the leases were read that the record still stands, so they are not those of a later claim of its id.
+        ⚑ §5.5, and safe beside its holder, which may do the same now: a decision is final, each effect may be repeated
+        and may land late, and a lease is released by compare-and-set on a version that names the claim. It is
+        seen after the leases were read that the record is unchanged, so they are not those of a later claim of its id.
         """
         record = standing.record
         latest = record.created_at + WON_WITHIN_SECONDS

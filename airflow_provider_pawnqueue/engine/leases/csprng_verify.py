@@ -75,7 +75,7 @@ ROOM = 2.0
 LOOKS = 20
 #: How far the clocks of one store's servers may be apart, in seconds.
 CLOCKS = 1.0
-#: A PUT that was not answered has landed, or never will, so many shortest verifications after its look.
+#: An unanswered PUT has landed, or never will, after this many shortest verifications since its look.
 SETTLED_AFTER = 1.0
 #: How long the keys of one batch wait for those among them that the store does not show, in seconds.
 SHARED_PATIENCE_SECONDS = 3.0

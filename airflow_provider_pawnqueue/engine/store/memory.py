@@ -37,7 +37,7 @@ class MemoryStore:
         self._lock = threading.Lock()  # nothing is awaited with it in hand
 
     async def get(self, key: str, most: int = sys.maxsize) -> StoredObject | None:
-        """See :class:`~.port.Store`. Who looks into this store by hand need not say how much is wanted."""
+        """See :class:`~.port.Store`. Without a bound, as tests that look by hand call it, it reads all."""
         await _yield()
         found = self._objects.get(key)
         if found is not None:

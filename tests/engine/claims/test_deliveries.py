@@ -43,7 +43,7 @@ async def test_poison_is_buried_after_so_many_deliveries(world: World, ends: str
 
 @pytest.mark.parametrize("crashes", [False, True])
 async def test_the_dead_letter_begins_with_the_reason_of_the_last_requeue(world: World, *, crashes: bool) -> None:
-    """That deliveries ran out stands beside it, in a field of its own; a crash in between does not hide the reason."""
+    """That deliveries ran out has a field of its own beside it; a crash in between does not hide the reason."""
     world.topic(max_deliveries=3)
     ann = await world.process()
     await ann.queue.publish(TOPIC, numbered(1))

@@ -533,7 +533,7 @@ async def test_what_is_settled_at_once_is_written_at_once(world: World, ann: Pro
         last = group.create_task(ann.queue.bury(claim, claim.ids[-1:], reason="r"))
     assert [done.result().acked for done in acks] == [[one] for one in claim.ids[:-1]]
     assert stranger.result().not_in_claim == ["nobody"]
-    assert later.result().acked == claim.ids[:1], "the first decision stands"
+    assert later.result().acked == claim.ids[:1], "the first decision counts"
     assert last.result().buried == claim.ids[-1:]
     assert len(records) <= 16, "0.2 seconds, of which a write takes 0.02"
     assert claim.state == "closed"

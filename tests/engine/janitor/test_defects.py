@@ -1,4 +1,4 @@
-"""A defect of ours at one object, or in one part of a sweep, keeps nothing else from being swept, and is told."""
+"""A defect of ours at one object, or in one part of a sweep, keeps nothing else from being swept, and is reported."""
 
 from __future__ import annotations
 

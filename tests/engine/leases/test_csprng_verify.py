@@ -132,7 +132,7 @@ async def test_a_put_is_sent_again_when_the_first_can_land_no_more(store: LastWi
 
 
 async def test_a_put_is_not_sent_again_over_somebody_elses(store: LastWins) -> None:
-    """What somebody has written meanwhile is left alone, and nobody is told what became of ours."""
+    """What somebody has written meanwhile is left alone, and nothing says what became of ours."""
 
     async def lose(request: Request, carry_out: CarryOut) -> Answer:
         if request.call != "put":

@@ -231,7 +231,7 @@ class ConditionalDeleteConformance:
         assert await store.delete_versions({}) == {}
 
     async def test_more_versions_than_a_request_holds(self, store: Store) -> None:
-        """Any number of keys can be given; those that are refused are told among them."""
+        """Any number of keys can be given; those that are refused are named."""
         keys = [f"v/{number:04d}" for number in range(1100)]
         versions = dict(zip(keys, await asyncio.gather(*(done(store, key, key.encode()) for key in keys)), strict=True))
         wrong = {"v/0007": versions["v/0008"], "v/1050": versions["v/0008"]}
