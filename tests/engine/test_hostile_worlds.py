@@ -20,6 +20,7 @@ NEW = 200
 ONCE_BROKEN = (23, 52, 59)
 
 
+@pytest.mark.timeout(600)
 def test_new_worlds_are_whole() -> None:
     """In worlds never played before, no forged object stops anything else."""
     first = int.from_bytes(os.urandom(6))
