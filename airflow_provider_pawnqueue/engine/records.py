@@ -425,6 +425,7 @@ class Lease(Record):
             uuid is not None
             and (not self.key or layout.is_name_of(self.key, uuid))
             and (not self.claim or layout.parse_stem(self.claim) is not None)
+            and (not self.claim or bool(self.key) or self.v == 0)  # whoever adopts it makes a member of it
             and (self.state != "moving" or bool(self.key and self.source))
         )
 

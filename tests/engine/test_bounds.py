@@ -58,6 +58,7 @@ FORGED: list[tuple[type[Record], str, Mapping[str, Any], dict[str, Any]]] = [
     (Lease, LEASE, HELD, {"key": NAME.replace(UUID, OTHER)}),
     *((Lease, LEASE, HELD, {"key": value}) for value in ("..", f"\n{NAME}", f"x/{NAME}", f"{'x' * 255}{NAME}")),
     (Lease, LEASE, HELD, {"claim": "../c.0"}),
+    (Lease, LEASE, HELD, {"key": ""}),
     (Lease, LEASE, HELD, {"state": "moving"}),
     (Lease, LEASE, HELD, {"state": "moving", "source": ".."}),
     (Lease, layout.lease(TOPIC, OTHER), HELD, {}),

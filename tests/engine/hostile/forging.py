@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any, Final
@@ -328,13 +329,17 @@ class Forger:
             case 0:
                 return self._nested(self.chance.choice((2, 60, 99, 101, 260, 498, 502)))
             case 1:
-                return {self._of(("a", _HALF, "b\x00")): self._of(SCALARS)}
+                return {self._of(("a", _HALF, "b\x00")): self._scalar()}
             case 2:
-                return [self._of(SCALARS) for _ in range(3)]
+                return [self._scalar() for _ in range(3)]
             case 3:
                 return self._of((*self.uuids, *self.names, *CLAIM_IDS, *WRITE_IDS))
             case _:
-                return self._of(SCALARS)
+                return self._scalar()
+
+    def _scalar(self) -> Any:  # noqa: ANN401 - any JSON value
+        # A copy, as what is forged may be spoilt further.
+        return copy.deepcopy(self._of(SCALARS))
 
     def _nested(self, depth: int) -> Any:  # noqa: ANN401 - any JSON value
         value: Any = 1
