@@ -103,7 +103,7 @@ class _Play:
 
     async def run(self) -> None:
         world = self.world
-        world.clock._random.seed(self.story.seed)
+        world.clock._random.seed(f"clock {self.story.seed}")  # whose uuids the forger does not guess
         world.bucket.plant(layout.BUCKET_RECORD, BucketRecord(strategy=self.strategy).encode())
         world.topic(VICTIM)
         world.fill([{"id": world.clock.uuid(), "payload": {}}], topic=VICTIM)
