@@ -26,7 +26,7 @@ from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect
 from benchmarks.far_away import far_away
 from tools.kit import servers
-from tools.kit.stores import CountingStore
+from tools.kit.stores import ALL, CountingStore
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
@@ -159,7 +159,7 @@ async def _bare_requests(near: Settings, settings: Settings, begin: float, count
     messages = [f"{TOPIC}/messages/{number:06d}-{uuid.uuid4()}" for number in range(count)]
     nearby, store = connect(near.s3), CountingStore(connect(settings.s3))
     await for_each(lambda key: nearby.put(key, b"m" * ENVELOPE), messages, at_once=at_once)
-    await store.get(TOPIC)  # the first request opens a connection
+    await store.get(TOPIC, ALL)  # the first request opens a connection
     await asyncio.sleep(max(0.0, begin - time.time()))
     store.forget()
     bodies = _Bodies(batch)

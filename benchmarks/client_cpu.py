@@ -29,6 +29,7 @@ from airflow_provider_pawnqueue.engine.store.boto3_s3 import BATCH
 from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.engine.store.port import Done, Expect
 from tools.kit import servers
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -140,7 +141,7 @@ async def _through_the_port(bench: _Bench, store: Store) -> None:
             raise TypeError(outcome)
 
     async def read(key: str) -> None:
-        found = await store.get(key)
+        found = await store.get(key, ALL)
         if found is None or found.body != BODY:
             raise ValueError(key)
 

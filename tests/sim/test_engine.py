@@ -17,6 +17,7 @@ from tests.sim.prepared import SETTINGS, establish
 from tests.sim.timing import ECHOES
 from tests.sim.weather import CALM, NORMAL, SLOW, SLUGGISH, STORMY, Weather
 from tests.sim.world import World
+from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import Outcome
@@ -108,7 +109,7 @@ class _Chain:
         registers = ConditionalWrite(store, process.clock, unquoted=False, at_once=4)
         for number in range(12):
             try:
-                found = await store.get(self.KEY)
+                found = await store.get(self.KEY, ALL)
             except StoreError:
                 continue
             label = f"{process.name}{number}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from airflow_provider_pawnqueue.engine.claims.candidates import Finder
 from airflow_provider_pawnqueue.engine.claims.known import Known
 from airflow_provider_pawnqueue.engine.claims.takeover import judge
 from airflow_provider_pawnqueue.engine.context import HASTE, Context
-from airflow_provider_pawnqueue.engine.errors import CompatibilityError, StoreError
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ObjectTooLargeError, StoreError
 from airflow_provider_pawnqueue.engine.janitor.care import Care
 from airflow_provider_pawnqueue.engine.leases import csprng_verify
 from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify
@@ -76,9 +75,8 @@ def newer_is_buried() -> Patches:
 
 @mutant("§5.6 A message that is too large for this consumer is left to the others", 1, 43, 56, arena="crowd")
 def too_large_is_buried() -> Patches:
-    def judged(bodies: Bodies, context: Context) -> None:
-        most = context.settings.limits.max_payload_bytes
-        _bury(bodies, [uuid for uuid, one in bodies.messages.items() if len(json.dumps(one.payload)) > most])
+    def judged(bodies: Bodies, _: Context) -> None:
+        _bury(bodies, [uuid for uuid, why in bodies.aside.items() if isinstance(why, ObjectTooLargeError)])
 
     return [(Finder, "_is_for_us", lambda self, uuid, _: uuid not in self.aside), *_with_bodies(judged)]
 

@@ -139,7 +139,10 @@ def fenced_waits_for_the_claim() -> Patches:
 # --- leave ---
 
 
-@mutant("§4 Leaving is a compare-and-set: who was taken over in the meantime changes nothing", 2519, arena="crowd")
+@mutant(
+    "§4 Leaving is a compare-and-set: a session that was taken over in the meantime changes nothing",
+    test="tests/engine/claims/test_leaving.py::test_what_is_lost_is_not_left",
+)
 def leaves_whatever_happened() -> Patches:
     async def write(context: Context, claim: HeldClaim) -> Any:
         vacated = claim.record.model_copy(update={"session_until": 0.0})
