@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field, StringConstraints
@@ -43,6 +44,18 @@ UuidText: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{_UUID}$")]
 PlainText: TypeAlias = Annotated[
     str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", min_length=1, max_length=LONGEST_REGISTERED_NAME)
 ]
+
+
+_FIRST_DATE: Final = datetime.fromtimestamp(0, UTC)
+_LAST_DATE: Final = datetime.fromtimestamp(LATEST_TIME, UTC)
+
+
+def within_bounds(time: datetime) -> datetime | None:
+    """Return a time that was read, or None where it is out of the bounds of times.
+
+    ⚑ §1: a time that is rounded, or that a consumer adds to, does not leave Python's calendar then.
+    """
+    return time if _FIRST_DATE <= time <= _LAST_DATE else None
 
 
 _PLAIN: Final = re.compile(rf"[^\x00-\x1f\x7f\ud800-\udfff]{{1,{LONGEST_REGISTERED_NAME}}}")

@@ -9,6 +9,8 @@ import uuid
 from datetime import UTC, datetime
 from typing import Protocol
 
+from airflow_provider_pawnqueue.engine.bounds import within_bounds
+
 # It runs on while a machine sleeps: a claim must not look young to a laptop that was shut for an hour.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -72,7 +74,16 @@ def iso(seconds: float) -> str:
 
 
 def instant(text: str) -> datetime | None:
-    """Read an ISO 8601 time, whoever wrote it, or return None for what is none. Without a zone it is UTC."""
+    """Read an ISO 8601 time, or return None for any other text and for a time out of the bounds of §1.
+
+    A time without a zone is UTC.
+    """
+    time = any_instant(text)
+    return None if time is None else within_bounds(time)
+
+
+def any_instant(text: str) -> datetime | None:
+    """Read an ISO 8601 time as :func:`instant` does, but of any year."""
     try:
         # Not whatever zone this machine is in; and what is at an end of the calendar is in no other zone.
         read = datetime.fromisoformat(text)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Literal, TypeAlias, TypeGuard
 
-from airflow_provider_pawnqueue.engine.bounds import MESSAGE_NAME
+from airflow_provider_pawnqueue.engine.bounds import MESSAGE_NAME, within_bounds
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, InvalidTopicError
 from airflow_provider_pawnqueue.engine.names import ClaimStem, Unit
 
@@ -133,14 +133,15 @@ def timestamp(seconds: float) -> str:
 
 
 def time_of(name: str) -> float | None:
-    """Read the server time out of a message's name, or return None where its lane has none."""
+    """Read the server time out of a message's name, or return None where it has none within the bounds of §1."""
     match = _STAMPED.search(name)
     if match is None:
         return None
     try:
-        return datetime.strptime(match[0], _STAMP).replace(tzinfo=UTC).timestamp()
+        time = within_bounds(datetime.strptime(match[0], _STAMP).replace(tzinfo=UTC))
     except ValueError:
         return None
+    return None if time is None else time.timestamp()
 
 
 def message(topic: str, name: str) -> str:

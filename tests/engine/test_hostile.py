@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +174,41 @@ async def test_strange_fields_stop_nobody(
     await world.later(60)
     assert numbers(await ann.queue.claim(TOPIC, "c", max_messages=9))[-1] == 1
     assert max(len(record.getMessage()) for record in caplog.records) < 5_000
+
+
+#: Python's calendar ends within the first one's day, and the last microseconds before its end round up in a float.
+TIMES_OUT_OF_BOUNDS = [
+    "99991231T235959_999999",
+    "99990101T000000_000001",
+    "19691231T235959_999999",
+    "00010101T000000_0",
+]
+
+
+@pytest.mark.parametrize("stamp", TIMES_OUT_OF_BOUNDS)
+async def test_a_time_out_of_bounds_in_a_name_stops_nobody(world: World, ann: Process, stamp: str) -> None:
+    """A message whose body and name have no time within the bounds of §1 is as old as can be, in every look."""
+    forged = f"!9-{stamp.ljust(22, '0')}-{OTHER}.json"
+    world.bucket.plant(layout.message(TOPIC, forged), {"id": "x", "payload": {"n": 0}})
+    await ann.queue.publish(TOPIC, numbered(1, 1))
+    await world.later(1)
+
+    assert next(message.created_at for message in await ann.queue.peek(TOPIC)) == datetime.fromtimestamp(0, UTC)
+    assert 0 <= (await ann.queue.stats(TOPIC)).oldest_age_seconds < 60
+    [portion] = await ann.queue.portions(TOPIC, parts=1)
+    assert len(await ann.queue.read(portion)) == 2
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=9)
+    assert numbers(claim) == [0, 1]
+    assert len(await ann.queue.messages(claim.reference)) == 2
+    await ann.queue.nack(claim, reason="looked at")
+
+    # The time of a letter is that of the name in its reason, and anything may be there.
+    world.bucket.plant(layout.dead_reason(TOPIC, OTHER), {"reason": "r", "at": "9999-12-31T23:59:59", "name": forged})
+    letters = {letter.id: letter for letter in await ann.queue.dead_letters(TOPIC)}
+    letter = letters[OTHER]
+    assert letter.message is not None
+    assert letter.message.created_at == datetime.fromtimestamp(0, UTC)
+    assert letter.buried_at.year < 9999
 
 
 @pytest.mark.parametrize("depth", [65, 300, 700, 900, 950, 980, 1000, 10_000])

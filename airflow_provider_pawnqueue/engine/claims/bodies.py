@@ -165,7 +165,8 @@ def _understood(body: bytes | None, topic: str, member: Member) -> Message | Dec
 def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) -> Message:
     """Make what a consumer is given of a message that is kept under this name.
 
-    A time that is none costs nobody the message: then it is the one in the name, which its publisher made too.
+    A time that cannot be read, or is out of the bounds of §1, costs nobody the message. Then its time is the one in the
+    name, which its publisher made too; and 1970 where the name has none.
     """
     created_at = instant(envelope.created_at)
     if created_at is None:

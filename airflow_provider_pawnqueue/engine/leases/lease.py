@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.bounds import LATEST_TIME
-from airflow_provider_pawnqueue.engine.clock import instant, iso
+from airflow_provider_pawnqueue.engine.clock import any_instant, iso
 from airflow_provider_pawnqueue.engine.names import Version
 from airflow_provider_pawnqueue.engine.records import Lease, UnreadableRecordError
 
@@ -94,7 +94,7 @@ def understood(found: StoredObject, key: str, ttl: float) -> FoundLease:
     else:
         if lease.v == 0:
             # pawn-queue's own: held until its expires_at, by nobody who has a claim record.
-            expires = instant(lease.expires_at)
+            expires = any_instant(lease.expires_at)
             lease = lease.model_copy(
                 update={
                     "state": "held",

@@ -162,6 +162,12 @@ async def test_a_message_tells_all_about_itself(world: World, ann: Process) -> N
         ("yesterday", datetime(2026, 3, 4, 5, 6, 7, 8, UTC)),
         ("", datetime(2026, 3, 4, 5, 6, 7, 8, UTC)),
         ("0001-01-01T00:00:00+14:00", datetime(2026, 3, 4, 5, 6, 7, 8, UTC)),
+        ("0001-01-01T00:00:00", datetime(2026, 3, 4, 5, 6, 7, 8, UTC)),
+        ("1969-12-31T23:59:59.999999", datetime(2026, 3, 4, 5, 6, 7, 8, UTC)),
+        ("1970-01-01T00:00:00", datetime(1970, 1, 1, tzinfo=UTC)),
+        ("9999-01-01T00:00:00", datetime(9999, 1, 1, tzinfo=UTC)),
+        ("9999-01-01T00:00:00.000001", datetime(2026, 3, 4, 5, 6, 7, 8, UTC)),
+        ("9999-12-31T23:59:59.999999", datetime(2026, 3, 4, 5, 6, 7, 8, UTC)),
     ],
 )
 async def test_a_message_says_when_it_was_made(world: World, ann: Process, text: str, told: datetime) -> None:

@@ -284,7 +284,7 @@ class Forger:
                 f"{uuid}.reason.json",
                 f"~/{uuid}",
                 "~//x",
-                f"99999999T999999_999999-{uuid}.json",
+                f"!9-99991231T235959_999999-{uuid}.json",
                 f"00010101T000000_000000-{uuid}.json",
             )
         )
