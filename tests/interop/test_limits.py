@@ -46,7 +46,8 @@ async def test_its_refresher_overwrites_the_lease_that_we_took_over(
     await peer.refresh(topic)
     assert "claim" not in bucket.json(lease)
     assert (await ours.ack(claim)).acked == [one]
-    assert bucket.keys(f"{topic}/") == [".topic"]
+    # A store that minds versions in a DELETE spares the lease, which is not ours any more.
+    assert bucket.keys(f"{topic}/") in ([".topic"], [".topic", lease.removeprefix(f"{topic}/")])
 
 
 @on_seaweedfs

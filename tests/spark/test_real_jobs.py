@@ -143,7 +143,7 @@ def test_a_job_works_on_its_claim(
 
     told = json.loads((place.folder / "told.json").read_text())
     assert (told["numbers"], told["reported"]) == ([0, 1, 2], 1)
-    [why] = place.ti.xcoms[TASK, REPORT_KEY, -1]["failed"].values()
+    [why] = json.loads(place.ti.xcoms[TASK, REPORT_KEY, -1])["failed"].values()
     assert why == "no price"
     own = [line for line in told["lines"] if str(place.application) in line]
     assert len(own) >= 3  # the guard, the JVM, and the driver

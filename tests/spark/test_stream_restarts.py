@@ -250,7 +250,8 @@ def _end_claim(stream: Stream, server: S3Server, claim_id: str) -> None:
     s3, client = stream.settings.s3, server.client()
     found = client.list_objects_v2(Bucket=s3.bucket_name, Prefix=s3.key_prefix)["Contents"]
     (key,) = [each["Key"] for each in found if claim_id in each["Key"] and "/claims/" in each["Key"]]
-    record = ClaimRecord.decode(client.get_object(Bucket=s3.bucket_name, Key=key)["Body"].read(), key)
+    body = client.get_object(Bucket=s3.bucket_name, Key=key)["Body"].read()
+    record = ClaimRecord.decode(body, key.removeprefix(s3.key_prefix))
     client.put_object(Bucket=s3.bucket_name, Key=key, Body=record.model_copy(update={"state": "expired"}).encode())
 
 

@@ -36,7 +36,7 @@ settings = pickle.loads(base64.b64decode(sys.argv[1])).s3
 
 async def work(store, name):
     assert isinstance(await store.put(f"forks/{name}", name.encode()), Done)
-    found = await store.get(f"forks/{name}", ALL)
+    found = await store.get(f"forks/{name}", 2**20)
     assert found is not None and found.body == name.encode()
     assert (await store.head(f"forks/{name}")).version == found.info.version
     assert isinstance(await store.copy(f"forks/{name}", f"forks/{name}-copy"), Done)
