@@ -124,7 +124,7 @@ class BulkDesk(TopicDesk):
         before = staging.continued(Staged(topic, write_id, part), after)
         checked = checked_messages(messages, None, self._context.settings.limits, topic, first=len(before))
         await self._topic(topic, "stage")
-        producer_id = "" if producer is None else (await self._register("producers", producer)).entity_id
+        producer_id = await self._producer_id(producer)
         return await staging.stage(self._context, before, checked, producer_id)
 
     async def commit_write(

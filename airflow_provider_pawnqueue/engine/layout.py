@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Literal, TypeAlias, TypeGuard
+from typing import Literal, TypeAlias, TypeGuard, get_args
 
 from airflow_provider_pawnqueue.engine.bounds import MESSAGE_NAME, within_bounds
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, InvalidTopicError
@@ -377,6 +377,14 @@ def registrations(role: Role) -> str:
 def registration(role: Role, entity_id: str) -> str:
     """Return the key of one registration."""
     return f"_registry/{role}/{entity_id}.json"
+
+
+def parse_registration(key: str) -> tuple[Role, str] | None:
+    """Read role and id out of the key of a registration, or return None for a stranger's."""
+    for role in get_args(Role):
+        if key.startswith(registrations(role)) and key.endswith(".json"):
+            return role, key.removeprefix(registrations(role)).removesuffix(".json")
+    return None
 
 
 def id_of_name(role: Role, name: str) -> str:

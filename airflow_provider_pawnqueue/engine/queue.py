@@ -157,7 +157,7 @@ class PawnQueue(Decisions):
         await self._topic(topic, "publish")
         if not checked:
             return []
-        producer_id = "" if producer is None else (await self._register("producers", producer)).entity_id
+        producer_id = await self._producer_id(producer)
         try:
             return await self._publisher.publish(
                 topic, checked, producer_id=producer_id, is_there=self._known_topics.is_there

@@ -178,6 +178,15 @@ class RegistrationRecord(Record):
     registered_at: str
     last_seen: str
 
+    def fits(self, key: str) -> bool:
+        """See :meth:`Record.fits`."""
+        # The key is made of the name by us, and of the id by pawn-queue.
+        match layout.parse_registration(key):
+            case None:
+                return False
+            case role, its_id:
+                return self.role == role and its_id in {self.entity_id, layout.id_of_name(role, self.name)}
+
 
 class Envelope(Record):
     """``{topic}/messages/…``: one message. pawn-queue writes the first five fields."""

@@ -13,7 +13,12 @@ from airflow_provider_pawnqueue.engine.bounds import LONGEST_REGISTERED_NAME, is
 from airflow_provider_pawnqueue.engine.clock import instant, iso
 from airflow_provider_pawnqueue.engine.concurrency import Shared, first_of, for_each
 from airflow_provider_pawnqueue.engine.context import PARTING
-from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine.errors import (
+    CompatibilityError,
+    InvalidArgumentError,
+    PawnQueueError,
+    StoreError,
+)
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.object_sizes import MAX_SMALL_RECORD_BYTES
@@ -68,7 +73,8 @@ class Registry:
         self._time = context.time
         self._at_once = at_once
         self._mine: dict[tuple[Role, str], RegistrationRecord] = {}
-        self._attempts: Shared[tuple[Role, str], RegistrationRecord] = Shared()
+        self._attempts: Shared[tuple[Role, str], RegistrationRecord | PawnQueueError] = Shared()
+        self._taken: set[tuple[Role, str]] = set()
         self._rolls: dict[Role, _Roll] = {
             role: _Roll(store, self._registers, role, at_once=at_once) for role in get_args(layout.Role)
         }
@@ -78,7 +84,32 @@ class Registry:
 
         The key is derived from the name, so whoever registers it at the same instant meets us there, and the id that
         stands there is the name's. A name that pawn-queue has registered, under a random key, keeps the id it got.
+
+        :raises StoreError: the object at its key is not its registration.
+        :raises CompatibilityError: the object at its key has a newer format.
         """
+        found = await self._find(role, name)
+        if isinstance(found, PawnQueueError):
+            raise found
+        return found
+
+    async def id_of(self, role: Role, name: str) -> str:
+        """Return the name's id, for its messages, and register the name if that is possible.
+
+        ⚑ §5.6: the key is known to everybody, so anything may be stored there. That is logged once, and stops nobody.
+        """
+        found = self._mine.get((role, name))
+        if found is None and (role, name) not in self._taken:
+            attempt = await self._find(role, name)
+            if isinstance(attempt, RegistrationRecord):
+                found = attempt
+            elif (role, name) not in self._taken:
+                self._taken.add((role, name))
+                logger.warning("%s %.60r publishes without a registration: %s", role[:-1], name, attempt)
+        return layout.id_of_name(role, name) if found is None else found.entity_id
+
+    async def _find(self, role: Role, name: str) -> RegistrationRecord | PawnQueueError:
+        """Return the registration of the name, made if need be; or what is wrong with the object at its key."""
         _check(name)
         known = self._mine.get((role, name))
         if known is not None:
@@ -127,15 +158,23 @@ class Registry:
         self._rolls[role].enter(key, version, fresh)
         return None
 
-    async def _register(self, role: Role, name: str) -> RegistrationRecord:
+    async def _register(self, role: Role, name: str) -> RegistrationRecord | PawnQueueError:
         key = _key(role, name)
-        standing = await self._rolls[role].read(key)
-        if standing is None:
-            standing = await self._create(role, name, key)
+        try:
+            standing = await self._rolls[role].read(key) or await self._create(role, name, key)
+        except CompatibilityError as error:
+            return error
+        # A registration by pawn-queue of another name, under the id that is this name's: nobody but a forger makes it.
+        if standing is None or standing.name != name:
+            return StoreError(
+                f"The place of {role[:-1]} {name!r} is taken by what is no registration: delete {key}, and try again.",
+                operation=f"register_{role[:-1]}",
+            )
         self._mine[role, name] = standing
         return standing
 
-    async def _create(self, role: Role, name: str, key: str) -> RegistrationRecord:
+    async def _create(self, role: Role, name: str, key: str) -> RegistrationRecord | None:
+        """Create it, and return what is stored then; None: it is no registration."""
         now = await self._time.now_iso()
         earlier = await self._rolls[role].all_by(name)
         if earlier:
@@ -151,23 +190,18 @@ class Registry:
         standing = await self._rolls[role].read(key)
         if standing is not None:
             return standing
-        if isinstance(outcome, Unknown):
-            cause = outcome.fault
-            if not cause.transient:
-                raise StoreError(
-                    f"{role[:-1].capitalize()} {name!r} could not be registered: {cause}",
-                    operation=f"register_{role[:-1]}",
-                    cause=cause,
-                )
-            sentence = f"It could not be found out whether {role[:-1]} {name!r} was registered ({cause})"
-        else:
-            sentence = f"The place of {role[:-1]} {name!r} is taken by what is no registration: delete {key}"
-            cause = None
+        if not isinstance(outcome, Unknown):
+            return None
+        cause, operation = outcome.fault, f"register_{role[:-1]}"
+        if not cause.transient:
+            raise StoreError(
+                f"{role[:-1].capitalize()} {name!r} could not be registered: {cause}", operation=operation, cause=cause
+            )
         raise StoreError(
-            f"{sentence}, and try again.",
-            operation=f"register_{role[:-1]}",
+            f"It could not be found out whether {role[:-1]} {name!r} was registered ({cause}): try again.",
+            operation=operation,
             cause=cause,
-            transient=isinstance(outcome, Unknown),
+            transient=True,
         )
 
 
@@ -199,7 +233,8 @@ class _Roll:
         try:
             entry = RegistrationRecord.decode(found.body, key)
         except UnreadableRecordError:
-            logger.warning("%s is no registration and is left alone.", key)
+            if self._known.get(key) != (found.info.version, None):
+                logger.warning("%s is no registration and is left alone.", key)
         self.enter(key, found.info.version, entry)
         return entry
 

@@ -131,3 +131,12 @@ class TopicDesk:
         registration = await self._registry.register(role, name)
         self._heartbeat.start()
         return registration
+
+    async def _producer_id(self, producer: str | None) -> str:
+        if producer is None:
+            return ""
+        self._life.check_open()
+        producer_id = await self._registry.id_of("producers", producer)
+        if self._registry.knows("producers", producer):
+            self._heartbeat.start()
+        return producer_id

@@ -95,6 +95,10 @@ FORGED: list[tuple[type[Record], str, Mapping[str, Any], dict[str, Any]]] = [
     ),
     (WriteRecord, WRITE, BEGUN, {"dropped": [".."]}),
     *((RegistrationRecord, PERSON, SEEN, {"name": value}) for value in ("\ud800", "", "a\nb", "\x1b[2J", "x" * 257)),
+    (RegistrationRecord, PERSON, SEEN, {"role": "consumers"}),
+    (RegistrationRecord, PERSON, SEEN, {"entity_id": OTHER}),
+    (RegistrationRecord, layout.registration("producers", OTHER), SEEN, {}),
+    (RegistrationRecord, f"{TOPIC}/producers/{UUID}.json", SEEN, {}),
 ]
 
 

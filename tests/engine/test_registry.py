@@ -252,6 +252,45 @@ async def test_a_newer_registration_is_refused_by_name(store: ScriptedStore) -> 
     assert (await store.get(key) or pytest.fail("gone")).body == b'{"v": 7}'
 
 
+SHOP = layout.registration("producers", layout.id_of_name("producers", "shop"))
+SHOP_ID = layout.id_of_name("producers", "shop")
+SEEN = {"registered_at": "2019-01-01T00:00:00+00:00", "last_seen": "2019-01-01T00:00:00+00:00"}
+NOT_THEIRS: dict[str, bytes] = {
+    "nothing": b"",
+    "garbage": b"x",
+    "a newer format": b'{"v": 2}',
+    "too large": b" " * 200_000,
+    "another name's": json.dumps({"role": "producers", "name": "victim", "entity_id": "e", **SEEN}).encode(),
+    "another name's, of this id": json.dumps(
+        {"role": "producers", "name": "victim", "entity_id": SHOP_ID, **SEEN}
+    ).encode(),
+    "another role's": json.dumps({"role": "consumers", "name": "shop", "entity_id": SHOP_ID, **SEEN}).encode(),
+}
+
+
+@pytest.mark.parametrize("body", NOT_THEIRS.values(), ids=NOT_THEIRS)
+async def test_what_others_put_in_a_name_s_place_stops_no_publisher(
+    store: ScriptedStore, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
+    """Its messages have the id that the name would get; the log says it once, and the object stays as it is."""
+    await store.put(SHOP, body)
+    async with PawnQueue.open(store=store) as queue:
+        await queue.create_topic("orders")
+        await queue.publish("orders", [{"n": 0}, {"n": 1}], producer="shop")
+        await queue.publish("orders", [{"n": 2}], producer="shop")
+        staged = await queue.stage("orders", "w", 0, [{"n": 3}], producer="shop")
+        await queue.commit_write("orders", "w", [staged])
+        messages = await queue.peek("orders")
+        assert [(message.payload["n"], message.producer_id) for message in messages] == [(n, SHOP_ID) for n in range(4)]
+        assert (await queue.publish("orders", [{"n": 4}], producer="other"))[0]
+        with pytest.raises((CompatibilityError, StoreError), match=SHOP):
+            await queue.register_producer("shop")
+        assert "shop" not in {one.name for one in await queue.list_producers()}
+    assert caplog.text.count("'shop' publishes without a registration") == 1
+    assert caplog.text.count(f"{SHOP} is no registration") <= 1
+    assert (await store.get(SHOP) or pytest.fail("gone")).body == body
+
+
 @pytest.mark.parametrize("name", ["", "  ", "x" * 257, "\ud800", None, 5, b"billing"])
 async def test_no_one_has_such_a_name(store: ScriptedStore, name: str) -> None:
     """A bad name is refused before any request, and the error says what a name is."""
