@@ -123,8 +123,8 @@ def _no_topic(hook: PawnQueueHook, error: TopicNotFoundError) -> str:
 
 
 def _no_connection(conn_id: str, error: AirflowNotFoundException) -> str:
-    if conn_id not in str(error):
-        return str(error)  # of the AWS connection that it borrows
+    if conn_id not in str(error) or "not valid JSON" in str(error):
+        return str(error)  # of the AWS connection that it borrows, or of a variable that cannot be read
     return (
         f"There is no connection {conn_id!r}: add one of type pawnqueue (`airflow connections add`, or the variable "
         f"AIRFLOW_CONN_{conn_id.upper()}), or name another by --conn-id."

@@ -85,7 +85,7 @@ class QueueClosed(Event):
     claims: int = 0
     """How many claims were open."""
     messages: int = 0
-    """How many messages those had."""
+    """How many messages of theirs were given back, or left."""
     kept: bool = False
     """Whether they were left to whoever comes by the claims' ids, rather than given back."""
     complete: bool = True
@@ -96,9 +96,9 @@ class QueueClosed(Event):
         if not self.claims:
             return "Closed the queue; nothing was held."
         what = "left to whoever comes by their ids" if self.kept else "given back"
-        rest = "" if self.complete else ", the others wait for their time to end"
+        rest = "" if self.complete else "; all others come again when their claims' time is over"
         claims, messages = _counted(self.claims, "open claim"), _counted(self.messages, "message")
-        return f"Closed with {claims}: their {messages} {'was' if self.messages == 1 else 'were'} {what}{rest}."
+        return f"Closed with {claims}: {messages} {'was' if self.messages == 1 else 'were'} {what}{rest}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 from pydantic import ValidationError
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.arguments import shown
 from airflow_provider_pawnqueue.engine.claims import topic_record
 from airflow_provider_pawnqueue.engine.clock import instant
 from airflow_provider_pawnqueue.engine.concurrency import Shared, for_each
@@ -248,7 +249,10 @@ def _settings(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> 
     except ValidationError as problem:
         first = problem.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {first['msg']}.", topic=topic) from None
+        advice = f"{first['msg']}."
+        if name == "max_deliveries":
+            advice = f"pass a whole number from 1, or None for never, not {shown(changes[name])}."
+        raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {advice}", topic=topic) from None
 
 
 def missing(topic: str, operation: str) -> TopicNotFoundError:

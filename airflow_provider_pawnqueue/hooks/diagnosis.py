@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_pawnqueue.engine.settings.names import names_of_settings
 from airflow_provider_pawnqueue.hooks.connection import path_of
 from airflow_provider_pawnqueue.provider_info import get_provider_info
 
@@ -50,14 +51,16 @@ def of_connection(error: Exception, conn_id: str, address: Address | None = None
 
     :param address: what the connection says, where it could be read.
     """
-    names = {path: f"extra.{path.removeprefix('s3.')}" for path in _labels() if path.startswith("s3.")} | _FIELDS
+    known = sorted(set(names_of_settings().values()))
+    names = {path: f"extra.{path.removeprefix('s3.')}" for path in known if path.startswith("s3.")} | _FIELDS
     if address is not None and address.aws_conn_id:
         keys = f"the keys of AWS connection {address.aws_conn_id!r}"
         names |= dict.fromkeys(("s3.aws_access_key_id", "s3.aws_secret_access_key"), keys)
     said = str(error)
-    renamed = _renamed(said, names)
+    told = said
     if address is not None and address.is_https_assumed:
-        renamed = renamed.replace(_CHECK_TLS, "host has neither http:// nor https://, so https was assumed: write it")
+        told = told.replace(_CHECK_TLS, "host has neither http:// nor https://, so https was assumed: write it")
+    renamed = _renamed(told, names)
     is_named = renamed == said or said.startswith("Connection ")
     return renamed if is_named else f"Connection {conn_id!r}: {renamed}"
 

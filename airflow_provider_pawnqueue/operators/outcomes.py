@@ -113,7 +113,7 @@ class Outcome:
             else:
                 self.strange[message] = why
                 told = f"{why} (reported of {message!r}, which is no message of the claim)"
-                meant.append(NotDone(told, "reported"))
+                meant.append(NotDone(told))  # the task is at fault: nothing says that a message was looked at
         # What has failed comes before what was not started because of that.
         whole = next(iter(sorted(meant, key=lambda each: each.cause == "not_started")), None)
         if whole is not None:

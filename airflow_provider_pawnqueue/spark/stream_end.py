@@ -19,7 +19,7 @@ def ack_finished(query: StreamingQuery, options: Mapping[str, str] | None = None
 
     For a query that was stopped between two of its triggers, or was run ``once``, and is not started again soon; one of
     ``availableNow`` has acked all. It may be called after every end, a failure too: a batch that the sink may not have
-    is left to the restart. ⚑ What the query tells of its progress is written when Spark has noted a batch as done.
+    is left to the restart. What the query tells of its progress is written when Spark has noted a batch as done.
 
     :param query: the query, which has ended.
     :param options: those that tell the stream where the queue is, if options do.

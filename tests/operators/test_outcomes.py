@@ -7,8 +7,8 @@ import threading
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
-from airflow.sdk import DAG, TriggerRule, task, task_group
+from airflow.providers.common.compat.sdk import AirflowFailException, TriggerRule
+from airflow.sdk import DAG, task, task_group
 
 from airflow_provider_pawnqueue.decorators import claimed
 from airflow_provider_pawnqueue.engine import SyncPawnQueue
