@@ -17,6 +17,8 @@ LATEST_TIME: Final = 253_370_764_800.0
 LONGEST_DURATION: Final = 315_360_000.0  # ten years, in seconds
 MOST_OBJECT_BYTES: Final = 5 * 1024**4
 MOST_WRITE_BYTES: Final = 2**62
+#: A staged row has at least the id and the payload of a message: with an empty payload, 59 bytes.
+MIN_STAGED_ROW_BYTES: Final = 50
 #: Every process reads payloads that are nested this deeply, as the setting of a publisher's process may allow it.
 #: Python's JSON encoder gives up at about twice that.
 MOST_PAYLOAD_DEPTH: Final = 500

@@ -12,6 +12,7 @@ from airflow_provider_pawnqueue.engine import layout, size_hint
 from airflow_provider_pawnqueue.engine.bounds import (
     LATEST_TIME,
     LONGEST_MESSAGE_ID,
+    MIN_STAGED_ROW_BYTES,
     MOST_COUNT,
     MOST_PAYLOAD_DEPTH,
     MOST_RECORD_DEPTH,
@@ -398,6 +399,8 @@ class WriteRecord(Record):
             and (self.state != "begun" or sum(each.count for each in self.objects) == self.count)
             and all(each.first + each.count <= self.count for each in self.lost)
             and all(map(layout.is_staged_name, names))
+            and len({each.name for each in self.objects}) == len(self.objects)
+            and all(each.count * MIN_STAGED_ROW_BYTES <= each.size for each in self.objects)
         )
 
     def encode(self) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -98,32 +98,90 @@ class Row:
     envelope: Envelope | None  # has no time yet; None: what was staged is gone, or was changed
 
 
-async def rows(
-    context: Context, topic: str, write_id: str, objects: Sequence[StagedObject], start: int
-) -> AsyncGenerator[Row]:
-    """Read the messages of a write, in order, from one on."""
-    positions: Counter[int] = Counter()  # how many messages of each part came before
-    for each in objects:
-        part = layout.part_of_staged(each.name)
-        before = positions[part]
-        positions[part] += each.count
-        if start >= each.count:
-            start -= each.count
-            continue
-        key = layout.staged_object(topic, write_id, each.name)
+class RowReader:
+    """Reads the messages of a write, in order, from one on, one staged object at a time."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - which rows these are, and what is known of their objects
+        self,
+        context: Context,
+        topic: str,
+        write_id: str,
+        objects: Sequence[StagedObject],
+        start: int = 0,
+        present: Mapping[str, int] | None = None,
+    ) -> None:
+        """Begin at a row.
+
+        :param present: the names and sizes of the objects that were found, if somebody has listed them: no other one
+            is asked for.
+        """
+        self._context = context
+        self._topic = topic
+        self._write_id = write_id
+        self._objects = iter(objects)
+        self._present = present
+        self._before: Counter[int] = Counter()  # how many messages of each part came before
+        self._object: StagedObject | None = None
+        self._lines: list[bytes] | None = None  # of that object, where it was read; none: it is gone, or was changed
+        self._line = start
+
+    async def take(self, count: int) -> list[Row]:
+        """Read the next messages, as many as this."""
+        rows: list[Row] = []
+        while len(rows) < count and (each := self._next()) is not None:
+            if self._lines is None:
+                self._lines = await self._read(each)
+            last = min(each.count, self._line + count - len(rows))
+            rows += [self._row(each, self._lines, line) for line in range(self._line, last)]
+            self._line = last
+        return rows
+
+    def pass_over_gone(self) -> int:
+        """Pass over the messages that come next and are known to be gone, by whole objects; return how many."""
+        count = 0
+        while (each := self._next()) is not None and self._is_gone(each):
+            count += each.count - self._line
+            self._line = each.count
+        return count
+
+    def _next(self) -> StagedObject | None:
+        """Return the object that has the next message, or None behind the last message."""
+        while self._object is None or self._line >= self._object.count:
+            if self._object is not None:
+                self._before[layout.part_of_staged(self._object.name)] += self._object.count
+                self._line -= self._object.count
+            self._object = next(self._objects, None)
+            self._lines = None
+            if self._object is None:
+                return None
+        return self._object
+
+    def _is_gone(self, each: StagedObject) -> bool:
+        if self._lines is not None:
+            return not self._lines
+        return self._present is not None and self._present.get(each.name, -1) < each.size
+
+    async def _read(self, each: StagedObject) -> list[bytes]:
+        """Return the lines of an object, or none where it does not have the rows that it had."""
+        if self._is_gone(each):
+            return []
+        key = layout.staged_object(self._topic, self._write_id, each.name)
         try:
-            found = await context.store.get(key, max_staged_bytes(context.settings.limits))
+            found = await self._context.store.get(key, max_staged_bytes(self._context.settings.limits))
         except ObjectTooLargeError as error:
             if error.size == each.size:
                 raise  # a process whose limits are larger has staged it, and can publish it
-            found = None  # somebody else has put it there
-        lines: list[bytes] = [] if found is None else found.body.splitlines()
-        is_whole = len(lines) == each.count
-        for line in range(start, each.count):
-            envelope = _decoded(lines[line], key) if is_whole else None
-            message_id = envelope.id if envelope else layout.written_id(topic, write_id, part, before + line)
-            yield Row(message_id, envelope)
-        start = 0
+            return []  # somebody else has put it there
+        lines = [] if found is None else found.body.splitlines()
+        return lines if len(lines) == each.count else []
+
+    def _row(self, each: StagedObject, lines: Sequence[bytes], line: int) -> Row:
+        key = layout.staged_object(self._topic, self._write_id, each.name)
+        envelope = _decoded(lines[line], key) if lines else None
+        if envelope is not None:
+            return Row(envelope.id, envelope)
+        part = layout.part_of_staged(each.name)
+        return Row(layout.written_id(self._topic, self._write_id, part, self._before[part] + line), None)
 
 
 def _decoded(line: bytes, key: str) -> Envelope | None:

@@ -9,8 +9,7 @@ Before ``begun`` nothing of a write is visible, whatever dies; after it all of i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
@@ -47,6 +46,8 @@ HOLD: Final = 30.0
 #: So many messages are begun by one note of progress. After a crash it is of so many that nobody knows whether they
 #: are there.
 CHUNK: Final = 500
+#: Stores tell the date of an object in whole seconds.
+DATE_STEP_SECONDS: Final = 1.0
 
 IsThere: TypeAlias = Callable[[str], Awaitable[bool]]
 
@@ -162,7 +163,7 @@ async def read(context: Context, topic: str, write_id: str) -> FoundWrite | None
     if found is None:
         return None
     try:
-        return FoundWrite(WriteRecord.decode(found.body, key), found.info.version)
+        record = WriteRecord.decode(found.body, key)
     except UnreadableRecordError as problem:
         raise StoreError(
             f"{problem}: nobody can tell whether this write was published. Look for its messages, and delete it, or "
@@ -170,6 +171,10 @@ async def read(context: Context, topic: str, write_id: str) -> FoundWrite | None
             topic=topic,
             operation="commit_write",
         ) from None
+    # ⚑ §7: its times are at most as late as the store's own date of the object allows: a forged one blocks nobody.
+    latest = found.info.last_modified.timestamp() + DATE_STEP_SECONDS + context.margin
+    times = {"until": min(record.until, latest + HOLD), "unread_since": min(record.unread_since, latest)}
+    return FoundWrite(record.model_copy(update=times), found.info.version)
 
 
 def decided_at(context: Context, record: WriteRecord) -> float:
@@ -310,15 +315,16 @@ class HeldWrite:
         self._taken_over = taken_over
         self._may_land = False  # a request that publishes a message may be under way
 
-    async def finish(self) -> WriteRecord | None:
-        """Publish what is not published yet, and note it; None: another one has taken over.
+    async def finish(self, is_enough: Callable[[], bool] = lambda: False) -> WriteRecord | None:
+        """Publish what is not published yet, and note it; None: another one has taken over, or it is enough.
 
         Where staged rows are gone, it is dropped if nothing of it is visible; else it is done without them.
 
+        :param is_enough: asked before each step. Then the next attempt goes on with the rest.
         :raises PublishError: some of it could not be published now; whoever comes next goes on.
         """
         try:
-            return await self._carry_out()
+            return await self._carry_out(is_enough)
         except PawnQueueError as error:
             await self._give_back(is_unread=isinstance(error, write_traces.UnreadTracesError))
             raise
@@ -338,41 +344,55 @@ class HeldWrite:
         except PawnQueueError as error:
             logger.debug("Write %s of topic %r waits for its time: %s", self._found.record.write_id, self._topic, error)
 
-    async def _carry_out(self) -> WriteRecord | None:
+    async def _carry_out(self, is_enough: Callable[[], bool]) -> WriteRecord | None:
         record = self._found.record
-        reading = staging.rows(self._context, self._topic, record.write_id, record.objects, record.published)
+        present = await staging.listed(self._context, self._topic, record.write_id) if self._taken_over else None
+        rows = staging.RowReader(self._context, self._topic, record.write_id, record.objects, record.published, present)
         in_doubt = self._taken_over
-        async with aclosing(reading) as rows:
-            while record.state != "done":
-                places = range(record.place + record.published, record.place + record.begun)
-                chunk = [_Placed.of(await anext(rows), place, record.write_id) for place in places]
-                # ⚑ §7: only of the chunk that was begun is it not known whether it is there.
-                left = await self._without_trace(chunk) if in_doubt else chunk
-                in_doubt = False
-                gone = [each for each in left if each.envelope is None]
-                is_invisible = not record.published and len(left) == len(chunk)
-                if is_invisible and (gone or (self._taken_over and await self._are_objects_gone())):
-                    return await self._drop()
-                if not await self._publish(chunk, [each for each in left if each.envelope is not None]):
-                    return None
-                if not await self._note(published=record.begun, lost=gone):
-                    return None
-                record = self._found.record
+        while record.state != "done":
+            if is_enough():
+                await self._leave_the_rest()
+                return None
+            places = range(record.place + record.published, record.place + record.begun)
+            taken = await rows.take(len(places))
+            chunk = [_Placed.of(row, place, record.write_id) for row, place in zip(taken, places, strict=True)]
+            # ⚑ §7: only of the chunk that was begun is it not known whether it is there.
+            left = await self._without_trace(chunk) if in_doubt else chunk
+            in_doubt = False
+            gone = [each.place - record.place for each in left if each.envelope is None]
+            is_invisible = not record.published and len(left) == len(chunk)
+            if is_invisible and (gone or (present is not None and _are_some_gone(record, present))):
+                return await self._drop()
+            if not await self._publish(chunk, [each for each in left if each.envelope is not None]):
+                return None
+            # ⚑ §7: of rows that were never begun, and that nobody can read, none is looked for: one note names them
+            # all, however many a forged record says they are.
+            passed = rows.pass_over_gone()
+            lost = [*(range(each, each + 1) for each in gone), range(record.begun, record.begun + passed)]
+            if not await self._note(published=record.begun + passed, lost=lost):
+                return None
+            record = self._found.record
         if record.lost:
-            lost = sum(each.count for each in record.lost)
+            count = sum(each.count for each in record.lost)
             self._context.events.tell(
-                RowsLost(topic=self._topic, write_id=record.write_id, count=lost, rows=_shown(record.lost))
+                RowsLost(topic=self._topic, write_id=record.write_id, count=count, rows=_shown(record.lost))
             )
         self._context.events.tell(
             WriteDone(topic=self._topic, write_id=record.write_id, count=record.count, taken_over=self._taken_over)
         )
         return record
 
-    async def _are_objects_gone(self) -> bool:
-        """Say whether some of what was staged is not there any more."""
+    async def _leave_the_rest(self) -> None:
+        """Let the next attempt go on at once behind what is noted."""
         record = self._found.record
-        there = await staging.listed(self._context, self._topic, record.write_id)
-        return any(there.get(each.name) != each.size for each in record.objects)
+        logger.info(
+            "Of write %s of topic %r, %d of %d messages are published: the next sweep goes on.",
+            record.write_id,
+            self._topic,
+            record.published,
+            record.count,
+        )
+        await self._give_back(is_unread=False)
 
     async def _drop(self) -> WriteRecord | None:
         """Take back the decision of a write of which nothing is visible; None: another one has taken over.
@@ -436,7 +456,7 @@ class HeldWrite:
         until = context.time.trusted_until(self._found.record.until, context.margin, in_doubt=True)
         return context.clock.elapsed() < until
 
-    async def _note(self, *, published: int, lost: Sequence[_Placed] = ()) -> bool:
+    async def _note(self, *, published: int, lost: Sequence[range] = ()) -> bool:
         """Note by compare-and-set how far it is, and what is begun next; return False where another one goes on."""
         now = await self._context.now()
         before = self._found.record
@@ -444,7 +464,7 @@ class HeldWrite:
         update: dict[str, Any] = {
             "published": published,
             "begun": max(before.begun, min(published + CHUNK, before.count)),
-            "lost": _together(before.lost, [each.place - before.place for each in lost]),
+            "lost": _together(before.lost, lost),
             "unread_since": 0.0,
         }
         if is_done:
@@ -525,14 +545,19 @@ def _not_there(topic: str, write_id: str, each: StagedObject) -> StagedGoneError
     )
 
 
-def _together(before: Sequence[Rows], positions: Sequence[int]) -> list[Rows]:
+def _are_some_gone(record: WriteRecord, present: Mapping[str, int]) -> bool:
+    """Say whether some of what was staged is not stored any more."""
+    return any(present.get(each.name) != each.size for each in record.objects)
+
+
+def _together(before: Sequence[Rows], lost: Sequence[range]) -> list[Rows]:
     """Add rows to those that were lost before; they are behind them, and in order."""
     rows = list(before)
-    for position in positions:
-        if rows and rows[-1].first + rows[-1].count == position:
-            rows[-1] = rows[-1].model_copy(update={"count": rows[-1].count + 1})
-        else:
-            rows.append(Rows(first=position, count=1))
+    for each in lost:
+        if rows and rows[-1].first + rows[-1].count == each.start:
+            rows[-1] = rows[-1].model_copy(update={"count": rows[-1].count + len(each)})
+        elif each:
+            rows.append(Rows(first=each.start, count=len(each)))
     return rows
 
 

@@ -38,7 +38,7 @@ HELD: dict[str, Any] = {"v": 1, "key": NAME, "claim": "c.0", "until": 1.0, "ttl"
 BATCH: dict[str, Any] = {"v": 1, "claim_id": "c", "generation": 0, "members": {UUID: {"name": NAME}}}
 BEGUN: dict[str, Any] = {
     "v": 1, "write_id": "w", "state": "begun", "count": 5, "begun": 5, "place": 1,
-    "objects": [{"name": STAGED, "size": 1, "count": 5}],
+    "objects": [{"name": STAGED, "size": 500, "count": 5}],
 }  # fmt: skip
 SEEN: dict[str, Any] = {"role": "producers", "name": "n", "entity_id": UUID, "registered_at": "", "last_seen": ""}
 
@@ -87,12 +87,14 @@ FORGED: list[tuple[type[Record], str, Mapping[str, Any], dict[str, Any]]] = [
         WriteRecord,
         WRITE,
         BEGUN,
-        {"count": 20_000, "begun": 20_000, "objects": [{"name": STAGED, "size": 1, "count": 20_000}]},
+        {"count": 20_000, "begun": 20_000, "objects": [{"name": STAGED, "size": 2_000_000, "count": 20_000}]},
     ),
     *(
-        (WriteRecord, WRITE, BEGUN, {"objects": [{"name": name, "size": 1, "count": 5}]})
+        (WriteRecord, WRITE, BEGUN, {"objects": [{"name": name, "size": 500, "count": 5}]})
         for name in ("..", "", "x", f"{STAGED}\n", f"../{STAGED}")
     ),
+    (WriteRecord, WRITE, BEGUN, {"objects": [{"name": STAGED, "size": 249, "count": 5}]}),
+    (WriteRecord, WRITE, BEGUN, {"count": 10, "objects": BEGUN["objects"] * 2}),
     (WriteRecord, WRITE, BEGUN, {"dropped": [".."]}),
     *((RegistrationRecord, PERSON, SEEN, {"name": value}) for value in ("\ud800", "", "a\nb", "\x1b[2J", "x" * 257)),
     (RegistrationRecord, PERSON, SEEN, {"role": "consumers"}),
@@ -238,7 +240,13 @@ async def test_a_write_of_which_nothing_is_begun_goes_on(world: World, ann: Proc
 
 @pytest.mark.parametrize(
     "rows",
-    [b"", b"{}\n" * 5, json.dumps({"id": "../../x", "payload": {}}).encode() + b"\n", b"\n" * 5, b"x" * 10],
+    [
+        b" " * 60,
+        (b"{}" + b" " * 60 + b"\n") * 5,
+        json.dumps({"id": "../../x", "payload": {}}).encode() + b" " * 60 + b"\n",
+        (b" " * 60 + b"\n") * 5,
+        b"x" * 60,
+    ],
     ids=["none", "no messages", "an id that leaves the folder", "empty", "too few"],
 )
 async def test_forged_rows_are_not_published(world: World, ann: Process, rows: bytes) -> None:

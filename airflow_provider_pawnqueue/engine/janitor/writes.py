@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_pawnqueue.engine import layout, size_hint, staging, writes
@@ -12,6 +13,7 @@ from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import WriteBusyError
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.clock import Clock
     from airflow_provider_pawnqueue.engine.janitor.care import Care
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
@@ -22,6 +24,10 @@ STAGED_AGE: Final = 86_400.0
 LATE_AGE: Final = 3600.0
 #: A record is deleted only while this time has not passed since it was last looked at.
 LATELY: Final = 3.0
+#: Of one write a sweep does at most so much, so that it comes to the other writes, and to the other topics. The next
+#: sweep goes on with it.
+MAX_STEPS_PER_SWEEP: Final = 100
+MAX_SECONDS_PER_SWEEP: Final = 60.0
 
 
 class Writes:
@@ -95,7 +101,7 @@ class Writes:
             held = await writes.take_over(context, topic, standing, self._is_there, set())
         except WriteBusyError:
             return  # its committer works
-        finished = await held.finish() if held is not None else None
+        finished = await held.finish(_share(context.clock)) if held is not None else None
         if finished is None:
             return
         self.unfinished_since = before
@@ -142,6 +148,17 @@ class Writes:
 
     async def _is_there(self, topic: str) -> bool:
         return await self._care.context.registers.head(layout.topic_marker(topic)) is not None
+
+
+def _share(clock: Clock) -> Callable[[], bool]:
+    """Return what says, before each step of a write, whether this sweep has done enough for it: one step at least."""
+    ends, steps = clock.elapsed() + MAX_SECONDS_PER_SWEEP, itertools.count()
+
+    def is_enough() -> bool:
+        done = next(steps)
+        return done >= MAX_STEPS_PER_SWEEP or (done > 0 and clock.elapsed() >= ends)
+
+    return is_enough
 
 
 def _state(info: ObjectInfo) -> str:

@@ -198,7 +198,11 @@ class Forger:
         write_id = self._of(WRITE_IDS)
         counts = [self.chance.randint(0, 3) for _ in range(self.chance.randint(0, 2))]
         objects = [
-            {"name": layout.staged_name(part, "0" * 32, 0), "size": self._of((0, 100)), "count": count}
+            {
+                "name": layout.staged_name(part, "0" * 32, 0),
+                "size": self._of((0, 50 * count, 100 * count)),
+                "count": count,
+            }
             for part, count in enumerate(counts)
         ]
         body = {

@@ -23,7 +23,8 @@ def published_before_the_decision() -> Patches:
 
     async def decide(self: Commit, standing: FoundWrite | None) -> Any:
         objects = [each for part in self.staged for each in part.objects]
-        async for row in staging.rows(self.context, self.topic, self.write_id, objects, 0):
+        rows = staging.RowReader(self.context, self.topic, self.write_id, objects)
+        for row in await rows.take(sum(each.count for each in objects)):
             key = layout.message(self.topic, layout.message_name(0, row.id))
             await self.context.store.overwrite(key, row.encode())
         return await original(self, standing)
