@@ -23,7 +23,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CLAIM_ID = re.compile(r"[A-Za-z0-9_:+-](?:[A-Za-z0-9._:+-]{0,126}[A-Za-z0-9_:+-])?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _UUID_GROUPS = 5
-_GENERATION = re.compile(r"[0-9]{1,18}")
+_GENERATION = re.compile(r"0|[1-9][0-9]{0,17}")  # in one spelling: of two, one would name the record of the other
 _SLASHES = (0, 2)  # of a name alone, and of a key: topic, folder, name
 _STAGED = re.compile(r"[0-9]{9}-[0-9a-f]{32}\.[0-9]{6}\.jsonl")
 _STAGED_SLASHES = 3  # topic, folder, write, name
@@ -183,7 +183,10 @@ def parse_claim(key: str) -> tuple[str, int] | None:
 
 
 def parse_stem(stem: str) -> tuple[str, int] | None:
-    """Read claim id and generation out of a record's name, as a lease has it, or return None for what is none."""
+    """Read claim id and generation out of a record's name, as a lease has it, or return None for any other text.
+
+    ⚑ §1: :func:`claim_stem` makes the same name of them again.
+    """
     claim_id, _, generation = stem.rpartition(".")
     if not _CLAIM_ID.fullmatch(claim_id) or not _GENERATION.fullmatch(generation):
         return None

@@ -110,6 +110,22 @@ async def test_a_forged_lease_keeps_a_message_until_it_is_deleted(world: World, 
     assert numbers(await ann.queue.claim(TOPIC, "c", max_messages=9)) == [0]
 
 
+async def test_another_spelling_of_a_record_s_key_is_a_stranger(world: World, ann: Process) -> None:
+    """A generation with leading zeros names a record that has another key: it is left alone, and reported by sweeps."""
+    record = {"v": 1, "claim_id": "job", "generation": 7, "state": "open", "until": 4e9}
+    planted = {"job": (layout.claim(TOPIC, "job.007"), record), "other": (layout.claim(TOPIC, "other.00"), "x")}
+    for number, (claim_id, (key, body)) in enumerate(planted.items()):
+        world.bucket.plant(key, body)
+        await ann.queue.publish(TOPIC, numbered(1, number))
+        before = len(ann.client.requests)
+        assert list(await ann.queue.release(TOPIC, claim_id, "c")) == []
+        claim = await ann.queue.claim(TOPIC, "c", claim_id=claim_id)
+        assert numbers(claim) == [number]
+        await ann.queue.ack(claim)
+        assert len(ann.client.requests) - before < 40
+    assert {key for key, _ in planted.values()} <= set((await ann.queue.sweep(TOPIC)).strangers)
+
+
 async def test_a_copy_of_a_message_is_delivered_again(world: World, ann: Process) -> None:
     """Nothing is signed: what was acked can be put back, under its id or any other, from any producer."""
     [published] = await ann.queue.publish(TOPIC, numbered(1), producer="shop")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 import uuid
 
@@ -208,10 +209,49 @@ def test_a_claim_s_key_is_read_back(claim_id: str, generation: int) -> None:
     assert layout.parse_claim(layout.claim("orders", stem)) == layout.parse_stem(stem) == (claim_id, generation)
 
 
-@pytest.mark.parametrize("stem", ["", ".", "a", "a.", ".0", "a.x", "a.-1", "a.0.json", "a/b.0", "a/b/c.0", ".a.0"])
+@pytest.mark.parametrize(
+    "stem", ["", ".", "a", "a.", ".0", "a.x", "a.-1", "a.0.json", "a/b.0", "a/b/c.0", ".a.0", "a.00", "a.007"]
+)
 def test_what_is_no_claim_s_stem_is_none(stem: str) -> None:
     """A lease may name anything as its claim; what has no record by that name could not be fenced."""
     assert layout.parse_stem(stem) is None
+
+
+SPELLINGS = [UUID, UUID.upper(), "job.7", "job.07", "job.0", "job.00", "job.-0", "job.7.0", "job.7.json", "job.\u0667"]
+SPELLINGS += [f"20260102T030405_000006-{one}" for one in (UUID, UUID.upper())]
+SPELLINGS += [
+    layout.staged_name(7, "0f" * 16, 3).removesuffix(".jsonl"),
+    f"7-{'0f' * 16}.3",
+    f"000000007-{'0F' * 16}.000003",
+]
+ENDINGS = [".json", ".lease", ".reason.json", ".jsonl", "", ".JSON", ".json\n"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_what_is_read_out_of_a_key_makes_that_key_again(spelling: str, ending: str) -> None:
+    """Every parser knows one spelling of what it reads: no two keys are taken for one another."""
+    name = spelling + ending
+    if message := layout.parse_message(f"t/messages/{name}"):
+        assert (layout.message("t", message.name), name.endswith(f"-{message.uuid}.json")) == (
+            f"t/messages/{name}",
+            True,
+        )
+    if uuid_ := layout.parse_lease(f"t/leases/{name}"):
+        assert layout.lease("t", uuid_) == f"t/leases/{name}"
+    if claim := layout.parse_claim(f"t/claims/{name}"):
+        assert layout.claim("t", layout.claim_stem(*claim)) == f"t/claims/{name}"
+    if write_id := layout.parse_write(f"t/writes/{name}"):
+        assert layout.write("t", write_id) == f"t/writes/{name}"
+    if staged := layout.parse_staged(f"t/staged/w/{name}"):
+        assert layout.staged_object("t", *staged) == f"t/staged/w/{name}"
+        part, attempt, number = re.split(r"[-.]", name)[:3]
+        assert layout.staged_name(int(part), attempt, int(number)) == name
+    if letter := layout.parse_dead_letter(f"t/dead-letter/{name}"):
+        make = layout.dead_reason if letter[1] else layout.dead_letter
+        assert make("t", letter[0]) == f"t/dead-letter/{name}"
+    if person := layout.parse_registration(f"_registry/producers/{name}"):
+        assert layout.registration(*person) == f"_registry/producers/{name}"
 
 
 @given(ids)
