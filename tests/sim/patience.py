@@ -40,9 +40,9 @@ AND_THEN = 240.0
 MILD = Weather(busy=0.02, error=0.01, conflict=0.01, partial=0.02)
 #: A call that was cancelled waits for what is under way, and gives back what it has: a request or two, tried again.
 CANCELLED_WITHIN = 12.0
-#: The shortest claims. Where ``csprng_verify`` sleeps, twice for a claim and once for each renewal, a claim that is to
-#: be kept alive needs seconds more than the margin.
-SHORTEST = {True: 4.5, False: 8.0}
+#: The shortest claims. Where ``csprng_verify`` sleeps, a claim that is to be kept alive needs seconds more than the
+#: margin: two and a half to claim, one and a half for a renewal, and as much again for each that meets a janitor's.
+SHORTEST = {True: 4.5, False: 12.0}
 #: Hours. Who claims for so long settles all of it, or gives it back.
 LONG = 6 * 3600.0
 
@@ -247,7 +247,7 @@ async def _keeper(stage: Stage, process: Process, queue: PawnQueue, chance: rand
     shortest = SHORTEST[stage.world.bucket.conditional]
     for _ in range(2):
         await process.clock.sleep(chance.uniform(0, 8))
-        claim = await _try_claim(stage, process, queue, ttl=chance.choice((shortest, 9.0, 20.0)), most=2)
+        claim = await _try_claim(stage, process, queue, ttl=chance.choice((shortest, max(shortest, 9.0), 20.0)), most=2)
         if not claim:
             continue
         buggy = chance.random() < 0.2
