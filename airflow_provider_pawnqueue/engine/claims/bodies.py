@@ -78,6 +78,22 @@ class Bodies:
                 bodies.decisions[uuid] = Decision(how="released", unseen=True)
         return bodies
 
+    def give_back_surplus(self, members: Mapping[str, Member], most: int, most_bytes: float) -> bool:
+        """Decide that the good messages beyond these limits are given back unseen; return whether there are any.
+
+        ⚑ §5.7: after bad messages, a batch that is won is larger than what the claim wants.
+        """
+        used = 0
+        surplus = []
+        for number, uuid in enumerate(self.messages):
+            used += members[uuid].size
+            if number and (number >= most or used > most_bytes):
+                surplus.append(uuid)
+        for uuid in surplus:
+            del self.messages[uuid]
+            self.decisions[uuid] = Decision(how="released", unseen=True)
+        return bool(surplus)
+
 
 def _delivered_too_often(topic: TopicRecord, members: Mapping[str, Member]) -> list[str]:
     most = topic.settings.max_deliveries

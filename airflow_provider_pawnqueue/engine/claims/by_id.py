@@ -259,6 +259,7 @@ class ById:
         # A lease does not tell how large its message is, which who plans the work wants to know.
         for uuid, size in bodies.sizes.items():
             won.members[uuid] = won.members[uuid].model_copy(update={"size": size})
+        bodies.give_back_surplus(won.members, request.most, request.most_bytes)
         record = made_record(request, won, bodies.decisions)
         outcome = await records.create(context, request.topic.name, record)
         if isinstance(outcome, Unknown):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import effects, finish_redrive, takeover
-from airflow_provider_pawnqueue.engine.claims.aside import Aside
+from airflow_provider_pawnqueue.engine.claims.aside import Aside, BadBatches
 from airflow_provider_pawnqueue.engine.claims.errands import Errands
 from airflow_provider_pawnqueue.engine.claims.known import BRIEFLY, Known
 from airflow_provider_pawnqueue.engine.concurrency import all_of, first_of
@@ -44,6 +44,9 @@ FEW = 64
 WAITS = 5
 #: Where nothing was found, so many more times some of what may be due is looked into.
 MORE = 5
+#: ⚑ §5.6: what was put aside before is tried after what never was; but where that never ends, a batch of it alone is
+#: tried once in this many seconds, and more of it as long as it turns out well.
+RETRY_SECONDS = 10.0
 #: So many keys a LIST shows.
 A_PAGE = 1000
 #: How long a consumer that found nothing waits for what it has begun to finish for others.
@@ -71,6 +74,7 @@ class _View:
     seen: set[str] = field(default_factory=set)  # which they were, while one page shows them all
     shelf: list[Candidate] = field(default_factory=list)  # free, and not tried for yet
     doubtful: dict[str, Candidate] = field(default_factory=dict)  # may be due: their leases are to be read
+    again: dict[str, Candidate] = field(default_factory=dict)  # may be due, and were put aside before
     due: float = math.inf  # server time before which none of the others can be had
     requests: int = 0
     cost: int = 0  # how many of them it took at first
@@ -89,6 +93,7 @@ class Finder:
         self._context = context
         self._topic = topic
         self.aside = Aside(context.clock, topic)
+        self.bad_batches = BadBatches()
         self.errands = Errands(context.clock)
         self._known = Known(context, topic, self.aside)
         self._view: _View | None = None
@@ -97,6 +102,7 @@ class Finder:
         self._lent: set[str] = set()  # what claims of this process are trying for
         self._returned = asyncio.Event()
         self._patience = HASTE  # what is left of it, for leases that cannot be read, in this look
+        self._retried = -math.inf  # elapsed, when a batch of what was put aside before was given out last
         self._busy = False  # there was something last time: list the leases at once, not after the messages
 
     async def candidates(self, wanted: int, *, most: int, most_reads: int) -> list[Candidate]:
@@ -117,6 +123,12 @@ class Finder:
             await first_of(self._returned.wait(), self._context.clock, COURTESY)
         return []
 
+    def is_well(self, uuid: str) -> None:
+        """Hear that a message is handed out: if it was put aside before, others may be well again, too."""
+        if self.aside.was_put(uuid):
+            self.aside.clear(uuid)
+            self._retried = -math.inf
+
     def take_back(self, lent: Sequence[Candidate], left: Sequence[Candidate]) -> None:
         """Hear that a claim has tried for what it was given, and what of it is left to be had."""
         self._lent.difference_update(candidate.uuid for candidate in lent)
@@ -130,7 +142,8 @@ class Finder:
             view = self._view
             if view is None or await self._is_to_begin_anew(view):
                 view = self._begin()
-            found, view.shelf = view.shelf, []
+            shelf, view.shelf = view.shelf, []
+            found = self._never_tried(view, shelf)
             if len(found) < wanted:
                 found = [*found, *await self._further(view, wanted - len(found), most_reads)]
             view.cost = view.cost or view.requests
@@ -138,6 +151,11 @@ class Finder:
                 # What others had decided is carried out now: some of it may have been given back.
                 view = self._begin()
                 found = await self._further(view, wanted, most_reads)
+            since = self._context.clock.elapsed() - self._retried
+            if view.again and (not found or since >= RETRY_SECONDS):
+                again = await self._retry(view, max(wanted, most_reads, FEW))
+                if again:
+                    found, view.shelf = again, [*found, *view.shelf]
         except BaseException:
             self._view = None  # it broke off in the middle: what it has passed by is looked at again
             raise
@@ -198,7 +216,7 @@ class Finder:
         at_first = bound = max(wanted, most_reads, FEW)
         if view.doubtful:
             bound -= min(bound, len(view.doubtful))
-            found = await self._resolve(view, at_first)
+            found = await self._resolve_some(view, at_first)
         folder = layout.messages(self._topic)
         # While one LIST shows the whole topic, it is taken from the head: what comes in before the cursor (a redriven
         # message, one of a producer whose clock is slow) shows as soon as what comes behind it.
@@ -217,7 +235,7 @@ class Finder:
                 if view.doubtful and bound:
                     # Those that others had come first, as they are the oldest.
                     some, bound = bound, bound - min(bound, len(view.doubtful))
-                    found = [*await self._resolve(view, some), *found]
+                    found = [*await self._resolve_some(view, some), *found]
                 if len(found) >= wanted:
                     break
                 page = await _next(pages)
@@ -225,7 +243,22 @@ class Finder:
         for _ in range(MORE):
             if found or not view.doubtful:
                 break
-            found = await self._resolve(view, at_first)
+            found = await self._resolve_some(view, at_first)
+        return found
+
+    async def _retry(self, view: _View, most: int) -> list[Candidate]:
+        """Return some of what was put aside before and may be tried again now."""
+        self._retried = self._context.clock.elapsed()
+        found: list[Candidate] = []
+        for _ in range(MORE):
+            if found or not view.again:
+                break
+            some = dict(list(view.again.items())[:most])
+            view.again = {uuid: candidate for uuid, candidate in view.again.items() if uuid not in some}
+            leases = view.leases or {}
+            doubtful = {uuid: one for uuid, one in some.items() if uuid in leases and one.lease is None}
+            found = [one for uuid, one in some.items() if uuid not in doubtful]
+            found += await self._resolve(view, doubtful)
         return found
 
     async def _sift(self, view: _View, page: Sequence[ObjectInfo]) -> list[Candidate]:
@@ -261,8 +294,20 @@ class Finder:
         if len(view.seen) < A_PAGE:
             seen = {parsed.uuid for info in page if (parsed := layout.parse_message(info.key))}
             view.seen.update(seen - self._lent)
-        view.doubtful.update(await self._uncovered(view, doubtful))
-        return free
+        open_ = await self._uncovered(view, doubtful)
+        put = {uuid: one for uuid, one in open_.items() if self._was_put(uuid, leases[uuid])}
+        view.again.update(put)
+        view.doubtful.update((uuid, one) for uuid, one in open_.items() if uuid not in put)
+        return self._never_tried(view, free)
+
+    def _was_put(self, uuid: str, lease: ObjectInfo) -> bool:
+        return self.aside.was_put(uuid) or self.aside.was_put(self._known.claim_of(uuid, lease))
+
+    def _never_tried(self, view: _View, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return those that were never put aside; the others come after them (⚑ §5.7)."""
+        put = {candidate.uuid: candidate for candidate in candidates if self.aside.was_put(candidate.uuid)}
+        view.again.update(put)
+        return [candidate for candidate in candidates if candidate.uuid not in put]
 
     def _is_for_us(self, uuid: str, info: ObjectInfo) -> bool:
         """Say whether this process may try for the message: not while it is put aside, and not if it is too large.
@@ -291,14 +336,17 @@ class Finder:
                 open_[uuid] = candidate
         return open_
 
-    async def _resolve(self, view: _View, most: int) -> list[Candidate]:
+    async def _resolve_some(self, view: _View, most: int) -> list[Candidate]:
+        some = dict(list(view.doubtful.items())[:most])
+        view.doubtful = {uuid: candidate for uuid, candidate in view.doubtful.items() if uuid not in some}
+        return await self._resolve(view, some)
+
+    async def _resolve(self, view: _View, some: Mapping[str, Candidate]) -> list[Candidate]:
         """Read what LIST did not tell of some that may be due, and take away from other claims what is theirs no more.
 
         ⚑ §5.7: what cannot be finished takes no place from what can be had: it is put aside.
         """
         now = await self._context.now()
-        some = dict(list(view.doubtful.items())[:most])
-        view.doubtful = {uuid: candidate for uuid, candidate in view.doubtful.items() if uuid not in some}
         leases = view.leases or {}
         known = self._known
         unread = {uuid: leases[uuid] for uuid in some if known.lease(uuid, leases[uuid]) is None}

@@ -12,6 +12,7 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.bounds import MOST_COUNT
 from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import effects, records, settling
+from airflow_provider_pawnqueue.engine.claims.aside import MAX_BAD_BATCH_BYTES
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.candidates import COURTESY, Candidate, Finder
 from airflow_provider_pawnqueue.engine.claims.contention import Contention, Picks
@@ -160,6 +161,7 @@ class Attempt:
         self._request = request
         self._won: Won | None = None
         self._looked = 0.0
+        self._size = request.most  # how many messages are to be won: more than the claim wants, after bad ones
         self._standing: FoundRecord | None = None
         self._may_be_recorded = False
         self.fault: StoreError | None = None
@@ -174,10 +176,9 @@ class Attempt:
         """Claim once. Whatever interrupts it, what was won is given back."""
         request = self._request
         self._looked = self._context.clock.elapsed()
-        window = self._contention.window(request.most)
-        pool = await self._finder.candidates(
-            window, most=max(window, SPARE * request.most), most_reads=2 * request.most
-        )
+        self._size = size = self._finder.bad_batches.size(request.most)
+        window = self._contention.window(size)
+        pool = await self._finder.candidates(window, most=max(window, SPARE * size), most_reads=2 * size)
         if not pool:
             return Outcome.NOTHING
         try:
@@ -187,13 +188,15 @@ class Attempt:
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
             bodies = await Bodies.fetch(self._context, request.topic, won.members, self._patience)
             self._note(bodies)
+            if bodies.give_back_surplus(won.members, request.most, request.most_bytes):
+                self._finder.is_stale()
             return await self._record(won, bodies)
         except BaseException:
             await uncut(self._give_back(), self._context.clock, PARTING)
             raise
 
     async def _win_of(self, pool: list[Candidate]) -> Won:
-        picks = self._contention.picks(pool, self._request.most)
+        picks = self._contention.picks(pool, self._size)
         left: list[Candidate] = []
         try:
             won = await self._win(picks)
@@ -215,9 +218,12 @@ class Attempt:
             context.trusted(started, min(request.ttl, request.session_ttl)),
         )
         sizes: dict[str, int] = {}
+        most_bytes = request.most_bytes
+        if self._size > request.most:
+            most_bytes = MAX_BAD_BATCH_BYTES if math.isinf(most_bytes) else max(MAX_BAD_BATCH_BYTES, most_bytes)
         for _ in range(ROUNDS):
             used = sum(sizes[uuid] for uuid in won.members)
-            batch = picks.take(request.most - len(won.members), request.most_bytes - used, is_first=not won.members)
+            batch = picks.take(self._size - len(won.members), most_bytes - used, is_first=not won.members)
             sizes.update({candidate.uuid: candidate.size for candidate in batch})
             if not batch or context.clock.elapsed() - started > request.session_ttl * SHARE:
                 break
@@ -293,6 +299,14 @@ class Attempt:
                 self._finder.aside.put(uuid, "its message is not there", quiet=True)
                 self._contention.meet()
                 self._finder.is_stale()
+
+        judged = [bodies.aside.get(uuid, decision) for uuid, decision in bodies.decisions.items()]
+        if bodies.messages:
+            self._finder.bad_batches.learn(is_bad=False)
+            for uuid in bodies.messages:
+                self._finder.is_well(uuid)
+        elif all(isinstance(why, CompatibilityError) or getattr(why, "how", "") == "dead" for why in judged):
+            self._finder.bad_batches.learn(is_bad=True)
 
     async def _record(self, won: Won, bodies: Bodies) -> HeldClaim | Outcome:
         """⚑ §4.3: record what was won, and what is to become of the bad ones, before any of it is handed out."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_provider_pawnqueue.engine.claims import candidates, effects, known, takeover
-from airflow_provider_pawnqueue.engine.claims.aside import Aside
+from airflow_provider_pawnqueue.engine.claims.aside import Aside, BadBatches
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.candidates import Finder
 from airflow_provider_pawnqueue.engine.claims.known import Known
@@ -115,6 +115,22 @@ def one_fault_ends_the_sweep() -> Patches:
 @mutant("§5.6 What is left alone is tried again ever more seldom, and not at every look", 3, 5, 14, arena="stuck")
 def nothing_is_put_aside() -> Patches:
     return [(Aside, "__contains__", lambda *_: False)]
+
+
+@mutant(
+    "§5.7 What was put aside is tried after what never was",
+    test="tests/engine/claims/test_starved.py::test_good_messages_keep_coming_though_bad_ones_come_back",
+)
+def what_comes_back_is_tried_first() -> Patches:
+    return [(Aside, "was_put", lambda *_: False), (BadBatches, "size", lambda _, wanted: wanted)]
+
+
+@mutant(
+    "§5.7 Each batch that is bad altogether doubles the next one",
+    test="tests/engine/claims/test_starved.py::test_a_good_message_behind_bad_ones_is_had_within_a_minute",
+)
+def batches_do_not_grow() -> Patches:
+    return [(BadBatches, "size", lambda _, wanted: wanted)]
 
 
 @mutant(
