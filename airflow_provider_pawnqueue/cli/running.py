@@ -17,6 +17,7 @@ from airflow.utils.cli import suppress_logs_and_warning
 from rich.markup import escape
 
 from airflow_provider_pawnqueue.engine import PawnQueueError, TopicNotFoundError
+from airflow_provider_pawnqueue.engine.bounds import is_deeper
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 #: Of a longer text, a table shows the beginning; JSON and YAML show it all.
 _WIDEST: Final = 300
+#: In levels. Python's YAML calls itself several times for each, and fails at about 330. By default, a publisher refuses
+#: payloads of more than 64.
+_DEEPEST_IN_YAML: Final = 100
 
 
 class UsageError(Exception):
@@ -70,22 +74,29 @@ def show(rows: Sequence[Mapping[str, Any]], output: str) -> None:
     """Print rows: numbers stay numbers in JSON and YAML, and in a table each value is a line of text."""
     console = AirflowConsole()
     if output in {"json", "yaml"}:
-        (console.print_as_json if output == "json" else console.print_as_yaml)(_plain(rows))
+        # Python's JSON encoder takes every payload that may be published. A function that calls itself does not.
+        plain: Any = json.loads(json.dumps(rows, default=_as_json))
+        if output == "yaml":
+            plain = [{name: _shallow(value) for name, value in row.items()} for row in plain]
+        (console.print_as_json if output == "json" else console.print_as_yaml)(plain)
         return
     marked = escape if output == "table" else str
     console.print_as([{name: marked(_text(value)) for name, value in row.items()} for row in rows], output)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+def _as_json(value: object) -> object:
     match value:
         case datetime():
             return value.isoformat()
         case Mapping():
-            return {str(name): _plain(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
+            return dict(value)
         case _:
-            return value
+            raise TypeError(f"A {type(value).__name__} has no form in JSON")
+
+
+def _shallow(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """Return a value as YAML can show it: what is nested too deeply, as a JSON text."""
+    return json.dumps(value, ensure_ascii=False) if is_deeper(value, _DEEPEST_IN_YAML) else value
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
@@ -97,7 +108,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
         case bool():
             text = "yes" if value else "no"
         case Mapping() | list() | tuple():
-            text = json.dumps(_plain(value), ensure_ascii=False) if value else ""
+            text = json.dumps(value, default=_as_json, ensure_ascii=False) if value else ""
         case _:
             text = str(value)
     text = _printable(text)

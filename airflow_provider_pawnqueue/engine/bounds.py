@@ -103,7 +103,7 @@ def parse_json(body: bytes, *, most_depth: int) -> Any:  # noqa: ANN401 - any JS
         raise _too_deep(most_depth) from None
     except ValueError:  # a number of over 4,300 digits, too
         raise NotJsonError("") from None
-    if text.count("[") + text.count("{") > most_depth and _is_deeper(data, most_depth):
+    if text.count("[") + text.count("{") > most_depth and is_deeper(data, most_depth):
         raise _too_deep(most_depth)
     if _SURROGATE.search(text) and not _is_unicode(data):
         raise NotJsonError("it holds half of a surrogate pair")
@@ -114,9 +114,9 @@ def _too_deep(most_depth: int) -> NotJsonError:
     return NotJsonError(f"it is nested more than {most_depth} deep")
 
 
-def _is_deeper(data: Any, most_depth: int) -> bool:  # noqa: ANN401 - any JSON value
+def is_deeper(data: Any, most_depth: int) -> bool:  # noqa: ANN401 - any JSON value
     """Say whether objects and lists are nested more deeply than this. A loop, as the nesting is what is in question."""
-    level = [data]
+    level = [data] if isinstance(data, dict | list) else []
     for _ in range(most_depth):
         level = [
             inner

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
+from airflow_provider_pawnqueue.engine import layout
+
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from airflow_provider_pawnqueue.engine import MemoryStore, SyncPawnQueue
     from tests.cli.conftest import Run
 
 
@@ -93,6 +98,33 @@ def test_peek_shows_dead_letters_and_why(run: Run, queue: SyncPawnQueue) -> None
     assert (row["reason"], row["error"], row["deliveries"]) == ("refused", "no such order", 1)
     assert row["payload"] in ({"n": 1}, {"n": 2})
     assert done.err == "Of 2 dead letters, the latest 1: --limit shows more.\n"
+
+
+@pytest.mark.parametrize("output", ["json", "yaml", "table", "plain"])
+@pytest.mark.parametrize("depth", [60, 330, 499])
+def test_any_payload_that_may_be_published_is_shown(
+    run: Run, queue: SyncPawnQueue, store: MemoryStore, depth: int, output: str
+) -> None:
+    """JSON shows it as it is, however deeply it is nested; YAML shows what is deeper than usual as a JSON text."""
+    payload = '{"x":' + "[" * depth + "]" * depth + "}"
+    body = '{"id": "x", "payload": ' + payload + "}"
+    queue.create_topic("orders")
+    key = layout.message("orders", f"20260102T030405_000006-{uuid.uuid4()}.json")
+    asyncio.run(store.put(key, body.encode()))
+
+    done = run("peek", "orders", "--output", output)
+    assert (done.code, done.err) == (0, "")
+    queue.nack(queue.claim("orders", "test"), reason="refused")
+    dead = run("peek", "orders", "--dead", "--output", output)
+    assert (dead.code, dead.err) == (0, "")
+    for shown in (done, dead):
+        if output == "json":
+            assert json.dumps(shown.rows[0]["payload"], separators=(",", ":")) == payload
+        elif output == "yaml":
+            found = yaml.safe_load(shown.out)[0]["payload"]
+            assert json.loads(found) == json.loads(payload) if depth > 100 else found == json.loads(payload)
+        else:
+            assert "[[[[" in shown.out
 
 
 def test_what_others_wrote_cannot_steer_the_terminal(run: Run, queue: SyncPawnQueue) -> None:
