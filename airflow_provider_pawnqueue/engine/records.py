@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
@@ -29,6 +30,7 @@ from airflow_provider_pawnqueue.engine.bounds import (
 )
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError
 from airflow_provider_pawnqueue.engine.names import ClaimStem, MessageId
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_CLAIM_MESSAGES, MAX_UNKNOWN_BYTES
 
 #: The newest format of a body that this version reads, and the one that it writes. 0 stands for a body of pawn-queue's.
 FORMAT = 1
@@ -105,12 +107,17 @@ class Record(Part):
                 f"reads up to format {FORMAT}: upgrade it in this process."
             )
         try:
-            record = cls.model_validate(data)
+            record = cls.model_validate(data) if cls.is_bounded(data) else None
         except ValidationError:
             record = None
         if record is None or record.v > FORMAT or not record.fits(key):
             raise UnreadableRecordError(f"{key} is not a {cls.what}")
         return record
+
+    @classmethod
+    def is_bounded(cls, _data: Mapping[str, Any]) -> bool:
+        """Say, before a record is made of it, whether there is no more in the body than in any of ours."""
+        return True
 
     def fits(self, _key: str) -> bool:
         """Say whether the record can have this key, and its fields agree with each other."""
@@ -290,6 +297,16 @@ class ClaimRecord(Record):
     _members: _Texts = PrivateAttr(default_factory=_Texts)
     _settled: _Texts = PrivateAttr(default_factory=_Texts)
 
+    @classmethod
+    def is_bounded(cls, data: Mapping[str, Any]) -> bool:
+        """See :meth:`Record.is_bounded`."""
+        members, settled = _values(data.get("members")), _values(data.get("settled"))
+        if max(len(members), len(settled)) > MAX_CLAIM_MESSAGES:
+            return False
+        parts = sum(_unknown_bytes(Member, each) for each in members)
+        parts += sum(_unknown_bytes(Decision, each) for each in settled)
+        return _unknown_bytes(cls, data) + parts <= MAX_UNKNOWN_BYTES
+
     def fits(self, key: str) -> bool:
         """See :meth:`Record.fits`."""
         # What is settled is carried out by the names of the members, under their uuids.
@@ -461,6 +478,22 @@ class DeadReason(Record):
     max_deliveries: Count | None = None  # the topic's limit, if it was reached: then reason is the last one given
     given_reason: str = ""  # when it was last given back, and the error beside it
     given_error: str = ""
+
+
+@cache
+def _fields_of(model: type[BaseModel]) -> frozenset[str]:
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
+
+
+def _unknown_bytes(model: type[BaseModel], data: object) -> int:
+    """Return how much text the fields are that this version does not know, and keeps for the next write."""
+    if not isinstance(data, Mapping) or data.keys() <= _fields_of(model):
+        return 0
+    return len(_json({name: value for name, value in data.items() if name not in _fields_of(model)}))
+
+
+def _values(parts: object) -> Collection[object]:
+    return parts.values() if isinstance(parts, Mapping) else ()
 
 
 def nonce_of(body: bytes, key: str) -> str | None:

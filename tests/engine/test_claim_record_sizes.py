@@ -1,0 +1,48 @@
+"""What a claim's record may take of a reader's memory (§1): members, unknown fields, and large records at once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_CLAIM_MESSAGES
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, UnreadableRecordError
+from tests.engine.virtual import TOPIC
+
+MAX_UNKNOWN_BYTES = 64 * 1024
+
+
+UUID = "11111111-2222-4333-8444-{:012}"
+
+
+def _claim_body(members: int, settled: int, **more: object) -> bytes:
+    names = {UUID.format(n): {"name": f"20260101T000000_000000-{UUID.format(n)}.json"} for n in range(members)}
+    decided = {UUID.format(n): {"how": "acked"} for n in range(settled)}
+    record = {"v": 1, "claim_id": "c", "members": names, "settled": decided, **more}
+    return json.dumps(record).encode()
+
+
+def test_a_claim_record_has_no_more_members_than_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is garbage before any member is made of it."""
+    key = layout.claim(TOPIC, "c.0")
+    full, over = _claim_body(MAX_CLAIM_MESSAGES, 1), _claim_body(MAX_CLAIM_MESSAGES + 1, 1)
+    assert len(ClaimRecord.decode(full, key).members) == MAX_CLAIM_MESSAGES
+    monkeypatch.setattr(ClaimRecord, "model_validate", None)  # nothing may be built
+    for body in (over, _claim_body(1, MAX_CLAIM_MESSAGES + 1)):
+        with pytest.raises(UnreadableRecordError):
+            ClaimRecord.decode(body, key)
+
+
+def test_a_claim_record_keeps_a_bounded_size_of_unknown_fields() -> None:
+    """Its own and those of its members count together."""
+    key, half = layout.claim(TOPIC, "c.0"), "x" * (MAX_UNKNOWN_BYTES // 2)
+    kept = ClaimRecord.decode(_claim_body(1, 1, theirs=half), key)
+    assert half.encode() in kept.encode()
+    with pytest.raises(UnreadableRecordError):
+        ClaimRecord.decode(_claim_body(1, 1, theirs=half + half), key)
+    record = json.loads(_claim_body(2, 2, theirs=half))
+    record["settled"][UUID.format(1)]["theirs"] = half
+    with pytest.raises(UnreadableRecordError):
+        ClaimRecord.decode(json.dumps(record).encode(), key)
