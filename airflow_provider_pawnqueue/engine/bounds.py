@@ -14,6 +14,11 @@ from pydantic import Field, StringConstraints
 MOST_COUNT: Final = 2**31 - 1
 #: The beginning of the year 9999. Python has dates for a whole year after it, for code that adds to a time.
 LATEST_TIME: Final = 253_370_764_800.0
+#: Of the first message of a write, in microseconds since 1970: in the year 2242. Up to there, and for as many messages
+#: as a write can have, seconds in a float tell microseconds apart.
+LATEST_PLACE: Final = 2**33 * 1_000_000 - MOST_COUNT
+#: Of rows that follow each other and could not be published, in one write.
+MOST_RANGES: Final = 10_000
 LONGEST_DURATION: Final = 315_360_000.0  # ten years, in seconds
 MOST_OBJECT_BYTES: Final = 5 * 1024**4
 MOST_WRITE_BYTES: Final = 2**62

@@ -211,7 +211,7 @@ class RowsLost(Event):
     count: int
     """How many messages were not published."""
     rows: str
-    """Which rows those are, counted from 0 over all parts: ``3-5, 9``."""
+    """Which rows those are, counted from 0 over all parts: ``3-5, 9``; of more than ten runs of rows, the first ten."""
 
     def sentence(self) -> str:
         """See :class:`Event`."""

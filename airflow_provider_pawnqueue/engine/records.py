@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from airflow_provider_pawnqueue.engine import layout, size_hint
 from airflow_provider_pawnqueue.engine.bounds import (
-    LATEST_TIME,
+    LATEST_PLACE,
     LONGEST_MESSAGE_ID,
     MIN_STAGED_ROW_BYTES,
     MOST_COUNT,
     MOST_PAYLOAD_DEPTH,
+    MOST_RANGES,
     MOST_RECORD_DEPTH,
     MOST_WRITE_BYTES,
     ByteCount,
@@ -396,14 +397,14 @@ class WriteRecord(Record):
     until: Time = 0.0  # until then, its writer is trusted to go on with it
     holder: str = ""  # who wrote this: one attempt at carrying it out
     ttl: Time = 0.0  # the same from when it was written: the record's size tells it
-    place: int = Field(default=0, ge=0, le=int(LATEST_TIME) * TICKS)  # of the first message, in ticks since 1970
+    place: int = Field(default=0, ge=0, le=LATEST_PLACE)  # of the first message, in ticks since 1970
     count: Count = 0  # of all messages
     size: int = Field(default=0, ge=0, le=MOST_WRITE_BYTES)  # of all that was staged for them, in bytes
     published: Count = 0  # of those from the first on, how many are known to be in the topic
     begun: Count = 0  # those behind them, up to here, may be
     objects: list[StagedObject] = []
     dropped: list[str] = []  # the names of objects that no commit may rely on
-    lost: list[Rows] = []  # what was not published, as what was staged of it was gone after the decision
+    lost: list[Rows] = Field(default=[], max_length=MOST_RANGES)  # not published: gone after the decision
     unread_since: Time = 0.0  # since then it waits for claim records that cannot be read
 
     def fits(self, key: str) -> bool:
@@ -414,11 +415,20 @@ class WriteRecord(Record):
             layout.parse_write(key) == self.write_id
             and 0 <= self.published <= self.begun <= min(self.count, self.published + MOST_IN_DOUBT)
             and (self.state != "begun" or sum(each.count for each in self.objects) == self.count)
-            and all(each.first + each.count <= self.count for each in self.lost)
+            and self._is_lost_in_order()
             and all(map(layout.is_staged_name, names))
             and len({each.name for each in self.objects}) == len(self.objects)
             and all(each.count * MIN_STAGED_ROW_BYTES <= each.size for each in self.objects)
         )
+
+    def _is_lost_in_order(self) -> bool:
+        # Each note adds rows behind those before, of which all were published or are gone.
+        end = 0
+        for each in self.lost:
+            if each.first < end or not each.count:
+                return False
+            end = each.first + each.count
+        return end <= self.published
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""

@@ -1,19 +1,25 @@
-"""What a commit of a staged write returns, and what it says where the write was done before with other rows."""
+"""What a commit of a staged write returns, and what it says where the write has other rows, or fewer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
+from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.bounds import MOST_RANGES
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, StagedGoneError
 from airflow_provider_pawnqueue.engine.events import logger_of
+from airflow_provider_pawnqueue.engine.records import Rows
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.records import WriteRecord
     from airflow_provider_pawnqueue.engine.staging import Staged
 
 logger = logger_of("publish")
+
+#: Of the runs of rows that an error or an event names.
+SHOWN_RANGES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +65,38 @@ def check_same_rows(done: WriteRecord, topic: str, staged: Sequence[Staged], *, 
             count,
             size,
         )
+
+
+def together(before: Sequence[Rows], lost: Sequence[range]) -> list[Rows]:
+    """Add rows to those that were lost before; they are behind them, and in order.
+
+    ⚑ §1: what would not be read is not written. Beyond the bound, the last run has all rows from there on.
+    """
+    rows = list(before)
+    for each in lost:
+        is_joined = rows and (len(rows) == MOST_RANGES or rows[-1].first + rows[-1].count == each.start)
+        if each and is_joined:
+            rows[-1] = rows[-1].model_copy(update={"count": each.stop - rows[-1].first})
+        elif each:
+            rows.append(Rows(first=each.start, count=len(each)))
+    return rows
+
+
+def shown(lost: Sequence[Rows]) -> str:
+    """Return the first runs of rows as a text, and how many more there are."""
+    first = lost[:SHOWN_RANGES]
+    parts = [f"{rows.first}-{rows.first + rows.count - 1}" if rows.count > 1 else f"{rows.first}" for rows in first]
+    more = len(lost) - len(first)
+    return ", ".join(parts) + (f" and {more:,} more" if more else "")
+
+
+def incomplete(topic: str, record: WriteRecord) -> StagedGoneError:
+    """Say that a write is done without some of its rows."""
+    return StagedGoneError(
+        f"Write {record.write_id} of topic {topic!r} is done without {sum(each.count for each in record.lost):,} of "
+        f"its {record.count:,} messages, as somebody else has removed or changed what was staged of them, after the "
+        f"decision: rows {shown(record.lost)}, counted from 0 (the field `lost` of "
+        f"{layout.write(topic, record.write_id)} has them all). Publish these rows anew, under another write id.",
+        topic=topic,
+        operation="commit_write",
+    )

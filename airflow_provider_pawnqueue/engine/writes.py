@@ -29,10 +29,10 @@ from airflow_provider_pawnqueue.engine.errors import (
 from airflow_provider_pawnqueue.engine.events import RowsLost, WriteDecided, WriteDone, WriteDropped, logger_of
 from airflow_provider_pawnqueue.engine.leases.cas import Step
 from airflow_provider_pawnqueue.engine.publish import TICKS, Sent, has_landed, is_there_still, send
-from airflow_provider_pawnqueue.engine.records import Rows, StagedObject, UnreadableRecordError, WriteRecord
+from airflow_provider_pawnqueue.engine.records import StagedObject, UnreadableRecordError, WriteRecord
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 from airflow_provider_pawnqueue.engine.topics import missing
-from airflow_provider_pawnqueue.engine.write_outcome import Written, check_same_rows
+from airflow_provider_pawnqueue.engine.write_outcome import Written, check_same_rows, incomplete, shown, together
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -46,6 +46,8 @@ HOLD: Final = 30.0
 #: So many messages are begun by one note of progress. After a crash it is of so many that nobody knows whether they
 #: are there.
 CHUNK: Final = 500
+#: Ten million messages that are published at once are placed up to ten seconds ahead of the time.
+FARTHEST_AHEAD_SECONDS: Final = 86_400.0
 #: Stores tell the date of an object in whole seconds.
 DATE_STEP_SECONDS: Final = 1.0
 
@@ -109,7 +111,7 @@ class Commit:
                 raise _undecided(topic, write_id)
         await clear(context, topic, write_id)
         if done.lost:
-            raise _incomplete(topic, done)
+            raise incomplete(topic, done)
         if not is_ours:
             check_same_rows(done, topic, self.staged, allow_empty=self.allow_empty)
         return Written(topic, write_id, done.count, already=not is_ours)
@@ -131,7 +133,7 @@ class Commit:
             holder=context.clock.uuid(),
             ttl=HOLD if count else 0.0,
             # ⚑ §7: a request of a dead committer that lands late meets the key that its message has now.
-            place=(standing.record.place if standing is not None else 0) or self.place(now, count),
+            place=_inherited_place(standing, now) or self.place(now, count),
             count=count,
             size=sum(each.size for each in objects),
             begun=min(CHUNK, count),
@@ -375,7 +377,7 @@ class HeldWrite:
         if record.lost:
             count = sum(each.count for each in record.lost)
             self._context.events.tell(
-                RowsLost(topic=self._topic, write_id=record.write_id, count=count, rows=_shown(record.lost))
+                RowsLost(topic=self._topic, write_id=record.write_id, count=count, rows=shown(record.lost))
             )
         self._context.events.tell(
             WriteDone(topic=self._topic, write_id=record.write_id, count=record.count, taken_over=self._taken_over)
@@ -464,7 +466,7 @@ class HeldWrite:
         update: dict[str, Any] = {
             "published": published,
             "begun": max(before.begun, min(published + CHUNK, before.count)),
-            "lost": _together(before.lost, lost),
+            "lost": together(before.lost, lost),
             "unread_since": 0.0,
         }
         if is_done:
@@ -550,36 +552,19 @@ def _are_some_gone(record: WriteRecord, present: Mapping[str, int]) -> bool:
     return any(present.get(each.name) != each.size for each in record.objects)
 
 
-def _together(before: Sequence[Rows], lost: Sequence[range]) -> list[Rows]:
-    """Add rows to those that were lost before; they are behind them, and in order."""
-    rows = list(before)
-    for each in lost:
-        if rows and rows[-1].first + rows[-1].count == each.start:
-            rows[-1] = rows[-1].model_copy(update={"count": rows[-1].count + len(each)})
-        elif each:
-            rows.append(Rows(first=each.start, count=len(each)))
-    return rows
+def _inherited_place(standing: FoundWrite | None, now: float) -> int:
+    """Return the place that a dropped write had; 0 where it had none, or one that is none of ours, as it is far ahead.
 
-
-def _shown(lost: Sequence[Rows]) -> str:
-    parts = [f"{rows.first}-{rows.first + rows.count - 1}" if rows.count > 1 else f"{rows.first}" for rows in lost]
-    return ", ".join(parts)
+    Messages that are published there would wait behind all others for ever.
+    """
+    place = standing.record.place if standing is not None else 0
+    return place if place <= (now + FARTHEST_AHEAD_SECONDS) * TICKS else 0
 
 
 def _dropped(topic: str, write_id: str) -> StagedGoneError:
     return StagedGoneError(
         f"Write {write_id} of topic {topic!r} was not finished, as somebody else has removed or changed what was "
         "staged for it. Nothing was published: stage its rows again, all of them.",
-        topic=topic,
-        operation="commit_write",
-    )
-
-
-def _incomplete(topic: str, record: WriteRecord) -> StagedGoneError:
-    return StagedGoneError(
-        f"Write {record.write_id} of topic {topic!r} is done without {sum(each.count for each in record.lost):,} of "
-        f"its {record.count:,} messages, as somebody else has removed or changed what was staged of them, after the "
-        f"decision: rows {_shown(record.lost)}, counted from 0. Publish these rows anew, under another write id.",
         topic=topic,
         operation="commit_write",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import layout, size_hint
-from airflow_provider_pawnqueue.engine.bounds import NotJsonError, parse_json
+from airflow_provider_pawnqueue.engine.bounds import LATEST_PLACE, MOST_RANGES, NotJsonError, parse_json
 from airflow_provider_pawnqueue.engine.records import (
     ClaimRecord,
     Envelope,
@@ -49,6 +49,8 @@ GOOD: list[tuple[type[Record], str, Mapping[str, Any]]] = [
     (ClaimRecord, CLAIM, BATCH),
     (WriteRecord, WRITE, BEGUN),
     (RegistrationRecord, PERSON, SEEN),
+    (WriteRecord, WRITE, {**BEGUN, "published": 4, "lost": [{"first": 0, "count": 1}, {"first": 2, "count": 2}]}),
+    (WriteRecord, WRITE, {**BEGUN, "place": LATEST_PLACE}),
 ]
 #: By the record that is forged: its fields that do not fit.
 FORGED: list[tuple[type[Record], str, Mapping[str, Any], dict[str, Any]]] = [
@@ -80,7 +82,21 @@ FORGED: list[tuple[type[Record], str, Mapping[str, Any], dict[str, Any]]] = [
     (WriteRecord, WRITE, BEGUN, {"published": 5, "begun": 4}),
     (WriteRecord, WRITE, BEGUN, {"begun": 6}),
     (WriteRecord, WRITE, BEGUN, {"published": -1}),
-    *((WriteRecord, WRITE, BEGUN, {"place": value}) for value in (LONG, 1e30, -1)),
+    *((WriteRecord, WRITE, BEGUN, {"place": value}) for value in (LONG, 1e30, -1, LATEST_PLACE + 1)),
+    *(
+        (WriteRecord, WRITE, BEGUN, {"published": 4, "lost": [{"first": first, "count": n} for first, n in ranges]})
+        for ranges in ([(0, 0)], [(4, 1)], [(0, 5)], [(1, 1), (0, 1)], [(0, 2), (1, 2)], [(1, 1), (1, 1)], [(-1, 1)])
+    ),
+    (
+        WriteRecord,
+        WRITE,
+        BEGUN,
+        {
+            "state": "done",
+            **dict.fromkeys(("count", "published", "begun"), 2 * MOST_RANGES + 2),
+            "lost": [{"first": 2 * n, "count": 1} for n in range(MOST_RANGES + 1)],
+        },
+    ),
     (WriteRecord, WRITE, BEGUN, {"until": 1e300}),
     (WriteRecord, WRITE, BEGUN, {"created_at": -1e300}),
     (

@@ -16,7 +16,10 @@ from airflow_provider_pawnqueue.engine import (
     layout,
     writes,
 )
+from airflow_provider_pawnqueue.engine.bounds import LATEST_PLACE, MOST_COUNT, MOST_RANGES
 from airflow_provider_pawnqueue.engine.janitor.report import SweepReport
+from airflow_provider_pawnqueue.engine.records import TICKS, Rows, WriteRecord
+from airflow_provider_pawnqueue.engine.write_outcome import together
 from tests.engine.virtual import TOPIC, Process, World
 from tests.engine.written import (
     COUNT,
@@ -96,6 +99,45 @@ async def test_a_write_whose_rows_are_gone_comes_to_an_end(finisher: str, effect
             assert (await bob.queue.sweep(TOPIC)) == SweepReport(TOPIC)
     assert seen["done"]
     assert seen["dropped"] or finisher == "commit anew"
+
+
+async def test_rows_that_are_missing_everywhere_are_told_in_a_sentence(world: World, ann: Process) -> None:
+    """Of many runs of rows it names the first, and the record that has the others."""
+    count = 2 * MOST_RANGES
+    lost = [Rows(first=2 * n, count=1) for n in range(MOST_RANGES)]
+    forged = WriteRecord(write_id=WRITE, state="done", count=count, published=count, begun=count, lost=lost)
+    world.bucket.plant(layout.write(TOPIC, WRITE), forged.encode())
+    told = r"done without 10,000 of its 20,000 .*: rows 0, 2, 4.* and 9,990 more"
+    with pytest.raises(StagedGoneError, match=told) as caught:
+        await ann.queue.commit_write(TOPIC, WRITE, [])
+    assert layout.write(TOPIC, WRITE) in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_record_names_no_more_runs_of_rows_than_are_read() -> None:
+    """Beyond the bound, the last one has all from there on: rows in it are published again rather than lost."""
+    lost = together([], [range(2 * n, 2 * n + 1) for n in range(MOST_RANGES + 3)])
+    assert len(lost) == MOST_RANGES
+    assert (lost[-1].first, lost[-1].count) == (2 * MOST_RANGES - 2, 7)
+    assert lost[:2] == [Rows(first=0, count=1), Rows(first=2, count=1)]
+
+
+@pytest.mark.parametrize("place", [LATEST_PLACE, LATEST_PLACE // 2])
+async def test_a_write_is_not_published_far_behind_all_others(world: World, ann: Process, place: int) -> None:
+    """A place that a dropped write never had, years ahead, is not inherited: nobody would ever come to its messages."""
+    forged = WriteRecord(write_id=WRITE, state="dropped", place=place)
+    world.bucket.plant(layout.write(TOPIC, WRITE), forged.encode())
+    await committed(ann)
+    assert visible(world) == EVERY
+    stamps = [layout.time_of(name) or 0.0 for name in world.bucket.below("messages/")]
+    assert max(stamps) < world.clock.server() + 60
+
+
+def test_the_last_places_have_names_in_their_order() -> None:
+    """Seconds in a float tell all ticks apart, up to the last message of the largest write."""
+    for first in (LATEST_PLACE, LATEST_PLACE + MOST_COUNT - 1000):
+        stamps = [layout.timestamp(place / TICKS) for place in range(first, first + 1000)]
+        assert stamps == sorted(set(stamps))
 
 
 async def test_a_topic_that_is_made_anew_meanwhile_has_no_immortal_write() -> None:
