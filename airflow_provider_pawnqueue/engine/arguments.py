@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import Claim, Message
+from airflow_provider_pawnqueue.engine.claims.claim import OneMessage
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
     from airflow_provider_pawnqueue.engine.settings import Settings
 
 #: Which messages of a claim: one or many, each as the message itself or by its id.
@@ -92,22 +94,29 @@ def checked_callback(value: object, name: str, what: str, operation: str) -> Non
         )
 
 
-def chosen_ids(claim: Claim, messages: object, operation: str) -> list[str]:
-    """Return the ids of the messages of a claim that somebody means: all of them, one, or some."""
+def chosen(claim: HeldClaim, messages: object, operation: str) -> list[str | OneMessage]:
+    """Return what somebody means of a claim: all of its messages, one, or some.
+
+    A message means itself, and an id all that have it.
+    """
     if messages is None:
-        return claim.ids
+        return claim.each
     some = [messages] if isinstance(messages, str | Message) else messages
     if not isinstance(some, Iterable) or isinstance(some, bytes | dict | Claim):
         raise _no_messages(messages, claim, operation)
-    ids = []
+    found: list[str | OneMessage] = []
     for given in some:
         if not isinstance(given, str | Message) or isinstance(given, Enum):
             raise _no_messages(given, claim, operation)
-        ids.append(given.id if isinstance(given, Message) else given)
-    return ids
+        if isinstance(given, str):
+            found.append(given)
+        else:
+            found.append(OneMessage(given.id, given.unit) if given.unit else given.id)
+    ids = {given for given in found if isinstance(given, str)}
+    return [given for given in found if isinstance(given, str) or given.id not in ids]
 
 
-def checked_reasons(claim: Claim, given: object, name: str) -> dict[str, str]:
+def checked_reasons(claim: HeldClaim, given: object, name: str) -> dict[str, str]:
     """Return which messages of a claim were not done, by their ids, and why."""
     if given is None:
         return {}
@@ -117,7 +126,7 @@ def checked_reasons(claim: Claim, given: object, name: str) -> dict[str, str]:
             topic=claim.topic,
             operation="settle",
         )
-    ids = chosen_ids(claim, list(given), "settle")
+    ids = [each for each in chosen(claim, list(given), "settle") if isinstance(each, str)]
     return dict(zip(ids, given.values(), strict=True))
 
 

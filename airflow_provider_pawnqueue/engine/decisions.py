@@ -11,10 +11,11 @@ from airflow_provider_pawnqueue.engine.arguments import (
     checked_flag,
     checked_owners,
     checked_reasons,
-    chosen_ids,
+    chosen,
 )
 from airflow_provider_pawnqueue.engine.bulk_desk import BulkDesk
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
+from airflow_provider_pawnqueue.engine.claims.settling import id_of
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.terms import NotDone
@@ -32,14 +33,15 @@ class Decisions(BulkDesk):
     async def ack(self, claim: Claim, ids: Chosen | None = None) -> Settlement:
         """Settle messages as done. They are not delivered again.
 
-        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
+        :param ids: one or many of the claim's messages; without it, all of them. A message means itself, an id all
+            messages of the claim that have it.
         :returns: what became of each. ``.complete`` says whether all of it was decided and carried out.
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each;
             those that were still the claim's are acked all the same.
         """
         self._life.check_open()
         held = HeldClaim.of(claim, "ack", self._context)
-        decisions = dict.fromkeys(chosen_ids(claim, ids, "ack"), Decision(how="acked"))
+        decisions = dict.fromkeys(chosen(held, ids, "ack"), Decision(how="acked"))
         return await self._claims.settle(held, decisions, "ack")
 
     async def requeue(
@@ -50,7 +52,8 @@ class Decisions(BulkDesk):
         For what may go better later: a service that is down, a stock that is empty. A message that has been delivered
         that often becomes a dead letter, with the reason of its last requeue.
 
-        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
+        :param ids: one or many of the claim's messages; without it, all of them. A message means itself, an id all
+            messages of the claim that have it.
         :param delay: do not deliver them for this many seconds.
         :param reason: why. The dead letter begins with it, if it comes to that.
         :param error: details, 2,000 characters of them.
@@ -64,7 +67,8 @@ class Decisions(BulkDesk):
 
         For what can never go well: a field that is missing, a customer that does not exist.
 
-        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
+        :param ids: one or many of the claim's messages; without it, all of them. A message means itself, an id all
+            messages of the claim that have it.
         :param reason: why, for those that look at the dead letter.
         :param error: details, 2,000 characters of them.
         :returns: what became of each.
@@ -87,7 +91,8 @@ class Decisions(BulkDesk):
         For code that comes from pawn-queue. In SQS, AMQP and most other queues a nack means "again"; here ``requeue``
         does that, and ``bury`` makes dead letters. Those two say in their name what they do: use them in new code.
 
-        :param ids: one or many of the claim's messages, by their ids or as they are; without it, all of them.
+        :param ids: one or many of the claim's messages; without it, all of them. A message means itself, an id all
+            messages of the claim that have it.
         :param requeue: give them back instead, as :meth:`requeue` does.
         :param delay: with ``requeue``, do not deliver them for this many seconds.
         :param reason: why.
@@ -118,10 +123,10 @@ class Decisions(BulkDesk):
     ) -> Settlement:
         self._life.check_open()
         held = HeldClaim.of(claim, operation, self._context)
-        chosen = chosen_ids(claim, ids, operation)
+        meant = chosen(held, ids, operation)
         what = NotDone.checked(claim.topic, operation, requeue=requeue, delay=delay, reason=reason, error=error)
-        now = await self._context.now() if chosen or requeue else 0.0
-        return await self._claims.settle(held, dict.fromkeys(chosen, what.decided(now)), operation)
+        now = await self._context.now() if meant or requeue else 0.0
+        return await self._claims.settle(held, dict.fromkeys(meant, what.decided(now)), operation)
 
     async def settle(
         self,
@@ -141,7 +146,7 @@ class Decisions(BulkDesk):
         """
         self._life.check_open()
         held = HeldClaim.of(claim, "settle", self._context)
-        again, dead = checked_reasons(claim, requeue, "requeue"), checked_reasons(claim, bury, "bury")
+        again, dead = checked_reasons(held, requeue, "requeue"), checked_reasons(held, bury, "bury")
         if both := again.keys() & dead.keys():
             raise InvalidArgumentError(
                 f"{min(both)!r} is in both requeue and bury: a message is settled once.",
@@ -154,7 +159,9 @@ class Decisions(BulkDesk):
             for each, why in reasons.items()
         }
         now = await self._context.now() if what else 0.0
-        decisions = dict.fromkeys(claim.ids, Decision(how="acked"))
+        # Of messages that share an id, the one that is named here means all, as everywhere.
+        meant = [id_of(each) if id_of(each) in what else each for each in held.each]
+        decisions = dict.fromkeys(meant, Decision(how="acked"))
         decisions |= {message: each.decided(now) for message, each in what.items()}
         return await self._claims.settle(held, decisions, "settle")
 

@@ -196,6 +196,7 @@ def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) ->
         headers=envelope.headers,
         deliveries=deliveries,
         write_id=envelope.write_id,
+        unit=parsed.uuid if (parsed := layout.parse_message(name)) is not None else "",
     )
 
 

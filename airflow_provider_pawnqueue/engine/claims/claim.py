@@ -36,6 +36,16 @@ class Message:
     """How often it was handed out, this time included; 0 where it is only looked at."""
     write_id: str = ""
     """The staged write that published it; empty where none did."""
+    unit: str = field(default="", repr=False, compare=False)
+    """The uuid in its key. Its id is in its body, where another message may have the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneMessage:
+    """One message of a claim, whatever others have its id: it is meant by the uuid in its key."""
+
+    id: str
+    unit: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,13 +130,15 @@ class Claims:
             answered(self._context, claim, Settlement(released=ids), "release")
         return ids
 
-    async def settle(self, claim: HeldClaim, decisions: Mapping[str, Decision], operation: str) -> Settlement:
-        """Settle messages by their ids, all at once, and tell what became of each.
+    async def settle(
+        self, claim: HeldClaim, decisions: Mapping[settling.Meant, Decision], operation: str
+    ) -> Settlement:
+        """Settle messages, each by its id or for itself, all at once, and tell what became of each.
 
         :raises LeaseLostError: others have some of them.
         """
-        unsure = await self._learn_ids(claim, decisions)
-        uuids = claim.uuids_by_id()
+        unsure = await self._learn_ids(claim, [given for given in decisions if isinstance(given, str)])
+        uuids = claim.units_of(decisions)
         wanted = settling.by_uuid(decisions, uuids, claim.uuids)
         try:
             result = await settling.settle(self._context, claim, wanted) if wanted else Settled()
@@ -144,7 +146,7 @@ class Claims:
             self._finishing.go_on_with(claim)  # also where the caller was cancelled after its decision
         if result.gave_back:
             self.look_anew(claim.topic)
-        told = settling.told(result, decisions, uuids, unsure=unsure)
+        told = settling.told(result, uuids, unsure=unsure)
         return answered(self._context, claim, told, operation)
 
     async def _learn_ids(self, claim: HeldClaim, ids: Collection[str]) -> bool:

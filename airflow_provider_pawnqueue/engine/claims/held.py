@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.claim import Claim, Message
+from airflow_provider_pawnqueue.engine.claims.claim import Claim, Message, OneMessage
 from airflow_provider_pawnqueue.engine.concurrency import Shared
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, PawnQueueError
 from airflow_provider_pawnqueue.engine.events import ClaimLost, HandedOver
@@ -109,6 +109,11 @@ class HeldClaim(Claim):
         return self._uuids
 
     @property
+    def each(self) -> list[str | OneMessage]:
+        """Its messages, each for itself; without payloads, the ids under which they are kept."""
+        return list(self._unread) or [OneMessage(message.id, message.unit) for message in self._messages]
+
+    @property
     def left(self) -> list[str]:
         """The uuids of the members of which nothing was decided."""
         return self._record.unsettled
@@ -192,6 +197,20 @@ class HeldClaim(Claim):
                 found[uuid] = [uuid]
         return found
 
+    def units_of(self, meant: Iterable[str | OneMessage]) -> dict[str | OneMessage, Sequence[str]]:
+        """Return under which uuids each of these is kept. An id means all messages that have it.
+
+        ⚑ §4: a message means itself: another one under its id, which anybody may publish, is not settled with it.
+        """
+        by_id, members = self.uuids_by_id(), self._record.members
+        found: dict[str | OneMessage, Sequence[str]] = {}
+        for each in meant:
+            if isinstance(each, OneMessage):
+                found[each] = [each.unit] if each.unit in members else ()
+            else:
+                found[each] = by_id.get(each, ())
+        return found
+
     def meant_by(self, ids: Collection[str]) -> list[str]:
         """Return the uuids of members that may be what these ids mean, and whose messages have to be read to know it.
 
@@ -256,8 +275,7 @@ class HeldClaim(Claim):
         """Hand these messages out to nobody: somebody else has them, or may have them soon."""
         self._by_id = None
         withheld = set(uuids)
-        ids = {self._uuids.get(uuid) for uuid in withheld}
-        self._messages = tuple(message for message in self._messages if message.id not in ids)
+        self._messages = tuple(message for message in self._messages if message.unit not in withheld)
         self._unread = tuple(uuid for uuid in self._unread if uuid not in withheld)
 
     async def refresh(self, context: Context) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import effects, records, traces
+from airflow_provider_pawnqueue.engine.claims.claim import OneMessage
 from airflow_provider_pawnqueue.engine.claims.settled import Settled
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 logger = logger_of("claims")
 
 
+Meant: TypeAlias = str | OneMessage
+
+
 def by_uuid(
-    decisions: Mapping[str, Decision], uuids: Mapping[str, Sequence[str]], ids: Mapping[str, str]
+    decisions: Mapping[Meant, Decision], uuids: Mapping[Meant, Sequence[str]], ids: Mapping[str, str]
 ) -> dict[str, Decision]:
     """Return what was decided of messages, by the uuids under which they are kept, where it was said by their ids.
 
@@ -33,26 +37,29 @@ def by_uuid(
     """
     decided = {}
     for given, decision in decisions.items():
-        for uuid in uuids.get(given, ()):
-            message_id = ids.get(uuid, given)
+        for uuid in uuids[given]:
+            message_id = ids.get(uuid, id_of(given))
             decided[uuid] = decision if uuid == message_id else decision.model_copy(update={"id": message_id})
     return decided
 
 
-def told(
-    result: Settled, ids: Iterable[str], uuids: Mapping[str, Sequence[str]], *, unsure: bool = False
-) -> Settlement:
-    """Tell what became of messages, by their ids.
+def id_of(given: Meant) -> str:
+    """Return the id of a message that is meant by it, or as itself."""
+    return given.id if isinstance(given, OneMessage) else given
+
+
+def told(result: Settled, uuids: Mapping[Meant, Sequence[str]], *, unsure: bool = False) -> Settlement:
+    """Tell what became of messages, by their ids: once for each that was meant.
 
     :param unsure: the claim has messages whose ids nobody could read: what it seems not to have is unknown.
     """
-    strangers = [message_id for message_id in ids if message_id not in uuids]
+    strangers = [id_of(given) for given, of_one in uuids.items() if not of_one]
     settlement = Settlement(unknown=strangers) if unsure else Settlement(not_in_claim=strangers)
     names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
     if result.fault is not None:
         settlement.fault = str(result.fault)
-    for message_id in ids:
-        of_one = uuids.get(message_id, ())
+    for given, of_one in uuids.items():
+        message_id = id_of(given)
         if any(uuid in result.unknown for uuid in of_one):
             settlement.unknown.append(message_id)
         elif any(uuid in result.lost for uuid in of_one):
