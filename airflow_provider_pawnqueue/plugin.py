@@ -27,7 +27,11 @@ def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  
     """
     del previous_state
     task = getattr(task_instance, "task", None)
-    if task is not None and any(_is_a(one, _CLAIM) for one in (task, *task.get_flat_relatives(upstream=True))):
+    if (
+        task is not None
+        and _is_of_this_process(task_instance)
+        and any(_is_a(one, _CLAIM) for one in (task, *task.get_flat_relatives(upstream=True)))
+    ):
         SUPERVISION.watch_this_task()
 
 
@@ -50,9 +54,19 @@ def on_task_instance_skipped(previous_state: Any, task_instance: Any) -> None:  
 def _is_settled(task_instance: Any) -> bool:  # noqa: ANN401 - Airflow's
     """Say whether messages are settled by what becomes of a task."""
     task = getattr(task_instance, "task", None)
-    if task is None or not hasattr(task_instance, "xcom_push"):
+    if task is None or not hasattr(task_instance, "xcom_push") or not _is_of_this_process(task_instance):
         return False
     return any(_is_a(one, _SETTLE) for one in task.get_flat_relatives(upstream=False))
+
+
+def _is_of_this_process(task_instance: Any) -> bool:  # noqa: ANN401 - Airflow's
+    """Return whether this process runs the task.
+
+    Airflow's scheduler and API server call the listeners too, for tasks that they end themselves, with a row of the
+    database. An XCom that is pushed by such a row commits and closes the caller's own session, in the middle of the
+    scheduler's loop.
+    """
+    return not type(task_instance).__module__.startswith("airflow.models.")
 
 
 def _is_a(task: Any, name: str) -> bool:  # noqa: ANN401 - an operator, mapped or not

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from airflow.models.taskinstance import TaskInstance
 from airflow.sdk import DAG, Asset, task
 
 from airflow_provider_pawnqueue import lineage, plugin
@@ -65,6 +66,27 @@ def test_errors_are_kept_for_who_settles() -> None:
     assert told(dag.get_task("aside"), ValueError("no address")) is None
     assert told(dag.get_task("work"), None) is None
     plugin.on_task_instance_failed(None, object(), ValueError("of another process"))
+
+
+def test_a_row_of_the_scheduler_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its XComs go through the scheduler's own session: a listener that commits that one may end the scheduler."""
+
+    class Row(Failed):
+        """As Airflow's own table of task instances has it."""
+
+        __module__ = TaskInstance.__module__
+
+    watched: list[bool] = []
+    monkeypatch.setattr(plugin.SUPERVISION, "watch_this_task", lambda: watched.append(True))
+    with DAG("dag", schedule=None):
+        sensor = PawnQueueSensor(task_id="claim", topic=TOPIC)
+        settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+        sensor >> settle
+    for row, count in ((Row(sensor), 0), (Failed(sensor), 1)):
+        plugin.on_task_instance_running(None, row)
+        plugin.on_task_instance_failed(None, row, "killed")
+        plugin.on_task_instance_skipped(None, row)
+        assert (len(watched), len(row.xcoms)) == (count, 2 * count)
 
 
 def test_links(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
