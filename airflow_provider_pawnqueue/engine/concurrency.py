@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Iterable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -81,6 +82,31 @@ async def first_of(work: Awaitable[Any], clock: Clock, at_most: float) -> bool:
         task.cancel()
         alarm.cancel()
         await asyncio.gather(task, alarm, return_exceptions=True)
+
+
+class ByteBudget:
+    """Bounds how many bytes are under way at once. What is larger by itself is under way alone."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used = 0
+        self._freed = asyncio.Event()
+
+    @asynccontextmanager
+    async def taken(self, size: int) -> AsyncGenerator[None]:
+        """Wait until there is room for this many bytes, and keep it for the block."""
+        if not size:
+            yield
+            return
+        while self._used and self._used + size > self._most:
+            self._freed.clear()
+            await self._freed.wait()
+        self._used += size
+        try:
+            yield
+        finally:
+            self._used -= size
+            self._freed.set()
 
 
 class _Errand(Generic[B]):

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.claims import known
 from airflow_provider_pawnqueue.engine.object_sizes import MAX_CLAIM_MESSAGES
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, UnreadableRecordError
-from tests.engine.virtual import TOPIC
+from tests.engine.virtual import TOPIC, World
 
 MAX_UNKNOWN_BYTES = 64 * 1024
 
@@ -46,3 +47,34 @@ def test_a_claim_record_keeps_a_bounded_size_of_unknown_fields() -> None:
     record["settled"][UUID.format(1)]["theirs"] = half
     with pytest.raises(UnreadableRecordError):
         ClaimRecord.decode(json.dumps(record).encode(), key)
+
+
+async def test_large_records_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sizes bound how many, and one that is larger than the bound is read alone. All are read in the end."""
+    monkeypatch.setattr(known, "MAX_LARGE_BYTES_AT_ONCE", 3_000)
+    monkeypatch.setattr(known, "LARGE_RECORD_BYTES", 100)
+    async with World() as w:
+        a = await w.process()
+        for n in range(9):
+            body = ClaimRecord(
+                claim_id=f"c{n}", until=w.clock.server() + 100, ttl=100.0, owner="x" * (800 if n else 5_000)
+            )
+            w.bucket.plant(layout.claim(TOPIC, f"c{n}.0"), body.encode())
+        keys = [layout.claim(TOPIC, f"c{n}.0") for n in range(9)]
+        sizes = {key: len(w.bucket.body(key)) for key in keys}
+        finder = a.queue._claims._room(TOPIC).finder
+        under_way: list[str] = []
+        most = 0
+
+        async def read(_: object, __: str, stem: str) -> None:
+            nonlocal most
+            under_way.append(layout.claim(TOPIC, stem))
+            size = sum(sizes[key] for key in under_way)
+            assert size <= 3_000 or len(under_way) == 1
+            most = max(most, len(under_way))
+            await w.clock.sleep(1)
+            under_way.remove(layout.claim(TOPIC, stem))
+
+        monkeypatch.setattr(known.records, "read", read)
+        await finder.covered()
+        assert most > 1

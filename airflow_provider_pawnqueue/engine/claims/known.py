@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from airflow_provider_pawnqueue.engine import size_hint
 from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.concurrency import for_each
+from airflow_provider_pawnqueue.engine.concurrency import ByteBudget, for_each
 from airflow_provider_pawnqueue.engine.context import HASTE
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION
@@ -26,10 +26,29 @@ RECHECK = 20.0
 BRIEFLY = 0.3
 
 
-@dataclass(slots=True)
-class _Record:
-    found: FoundRecord
+#: At most this many bytes of records larger than ``LARGE_RECORD_BYTES`` are read at once, or one record that is larger.
+MAX_LARGE_BYTES_AT_ONCE = 64 * 1024**2
+LARGE_RECORD_BYTES = 1024**2
+#: At most this many uuids of members are remembered between looks; the other records are read again.
+MAX_KNOWN_MEMBERS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRecord:
+    """What is remembered of a claim record: neither its texts nor what others have written into it."""
+
+    stem: str
+    version: str
+    state: str
+    free_at: float
+    unsettled: tuple[str, ...]
     read_at: float
+
+    @classmethod
+    def of(cls, stem: str, found: FoundRecord, read_at: float) -> Self:
+        """Return what is remembered of a record that was read under this stem."""
+        record = found.record
+        return cls(stem, found.version, record.state, record.free_at, tuple(record.unsettled), read_at)
 
 
 class Known:
@@ -40,7 +59,8 @@ class Known:
         self._topic = topic
         self._aside = aside
         self._leases: dict[str, FoundLease] = {}
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, KnownRecord] = {}
+        self._large = ByteBudget(MAX_LARGE_BYTES_AT_ONCE)
 
     def lease(self, uuid: str, info: ObjectInfo) -> FoundLease | None:
         """Return the lease, if this version of it was read."""
@@ -105,15 +125,16 @@ class Known:
         now = await self._context.now()
         self._records = {stem: known for stem, known in self._records.items() if stem in claims}
         unread = [stem for stem, info in claims.items() if self._is_to_be_read(stem, info, now)]
-        await self._read_records(unread)
+        await self._read_records({stem: claims[stem] for stem in unread})
         live: dict[str, float] = {}
         for stem, info in claims.items():
             until = self._live_until(stem, info, now)
             if until is not None:
-                live.update(dict.fromkeys(self._records[stem].found.record.unsettled, until))
+                live.update(dict.fromkeys(self._records[stem].unsettled, until))
+        self._remember_few()
         return live
 
-    async def not_closed(self, claims: Mapping[str, ObjectInfo]) -> list[FoundRecord]:
+    async def not_closed(self, claims: Mapping[str, ObjectInfo]) -> list[KnownRecord]:
         """Return the records of these claims that are not closed, as they were listed. Each version is read once.
 
         ⚑ §5.6: one that cannot be read is put aside, and left out.
@@ -126,12 +147,11 @@ class Known:
         unread = [
             stem
             for stem, info in wanted.items()
-            if stem not in self._aside
-            and ((known := self._records.get(stem)) is None or known.found.version != info.version)
+            if stem not in self._aside and ((known := self._records.get(stem)) is None or known.version != info.version)
         ]
-        await self._read_records(unread)
-        found = [self._records[stem].found for stem in wanted if stem in self._records]
-        return [standing for standing in found if standing.record.state != "closed"]
+        await self._read_records({stem: wanted[stem] for stem in unread})
+        found = [self._records[stem] for stem in wanted if stem in self._records]
+        return [known for known in found if known.state != "closed"]
 
     def trim(self, leases: Collection[str]) -> None:
         """Forget the leases that are not listed any more."""
@@ -142,7 +162,7 @@ class Known:
             return False
         known = self._records.get(stem)
         hint = size_hint.hint_of_record(info.size, info.last_modified)
-        if known is not None and known.found.version == info.version:
+        if known is not None and known.version == info.version:
             return False
         if hint is None:
             return True
@@ -155,10 +175,10 @@ class Known:
 
     def _live_until(self, stem: str, info: ObjectInfo, now: float) -> float | None:
         known = self._records.get(stem)
-        if known is None or known.found.record.state == "closed":
+        if known is None or known.state == "closed":
             return None
-        if known.found.version == info.version:
-            until = known.found.record.free_at
+        if known.version == info.version:
+            until = known.free_at
         else:
             hint = size_hint.hint_of_record(info.size, info.last_modified)
             if hint is None or hint.state != "open":
@@ -166,25 +186,37 @@ class Known:
             until = hint.earliest
         return None if self._context.is_over(until, now) else until
 
-    async def _read_records(self, stems: Sequence[str]) -> None:
+    def _remember_few(self) -> None:
+        count = 0
+        few = {}
+        for stem, known in self._records.items():
+            count += len(known.unsettled)
+            if count <= MAX_KNOWN_MEMBERS:
+                few[stem] = known
+        self._records = few
+
+    async def _read_records(self, infos: Mapping[str, ObjectInfo]) -> None:
         """Read these records; put aside those that cannot be read. All of those share one patience."""
         began = self._context.clock.elapsed()
         context = self._context.patient(cut=True)
 
-        async def read(stem: str) -> FoundRecord | PawnQueueError | None:
+        async def read(stem: str) -> KnownRecord | PawnQueueError | None:
             nonlocal context
+            size = infos[stem].size
             try:
-                return await records.read(context, self._topic, stem)
+                async with self._large.taken(size if size > LARGE_RECORD_BYTES else 0):
+                    found = await records.read(context, self._topic, stem)
+                    return None if found is None else KnownRecord.of(stem, found, self._context.clock.elapsed())
             except PawnQueueError as error:
                 left = HASTE - (self._context.clock.elapsed() - began)
                 context = self._context.patient(max(BRIEFLY, left), cut=True)
                 return error
 
-        for stem, found in zip(stems, await for_each(read, stems, at_once=self._context.at_once), strict=True):
+        for stem, found in zip(infos, await for_each(read, infos, at_once=self._context.at_once), strict=True):
             if isinstance(found, PawnQueueError):
                 self._aside.put(stem, found)
             elif found is not None:
                 self._aside.clear(stem)
-                self._records[stem] = _Record(found, self._context.clock.elapsed())
+                self._records[stem] = found
             else:
                 self._records.pop(stem, None)

@@ -17,6 +17,7 @@ from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
+    from airflow_provider_pawnqueue.engine.claims.known import KnownRecord
     from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
     from airflow_provider_pawnqueue.engine.context import Context
 
@@ -145,7 +146,7 @@ class _Judging:
 
 
 async def named_by_others(
-    context: Context, topic: str, others: Iterable[FoundRecord], members: Collection[str]
+    context: Context, topic: str, others: Iterable[KnownRecord], members: Collection[str]
 ) -> dict[str, float]:
     """Return which of these messages other claims have, by their records, and until when. What is over is fenced first.
 
@@ -155,17 +156,20 @@ async def named_by_others(
     """
     now = await context.now()
 
-    async def named(standing: FoundRecord) -> dict[str, float]:
-        record = standing.record
-        shared = [uuid for uuid in record.unsettled if uuid in members]
-        if shared and context.is_over(record.free_at, now):
+    async def named(known: KnownRecord) -> dict[str, float]:
+        shared = [uuid for uuid in known.unsettled if uuid in members]
+        if shared and context.is_over(known.free_at, now):
+            if known.state != "open":
+                return {}
             try:
-                if record.state != "open" or await fence(context, topic, standing) is not None:
+                standing = await records.read(context, topic, known.stem)
+                is_same = standing is not None and standing.version == known.version
+                if standing is not None and is_same and await fence(context, topic, standing) is not None:
                     return {}
             except PawnQueueError as error:
                 # ⚑ §5.6: a record that the store does not let anybody fence concerns the messages that it names.
-                logger.warning("Claim %s of topic %r is over and could not be fenced: %s", record.stem, topic, error)
-        return dict.fromkeys(shared, record.free_at + context.margin)
+                logger.warning("Claim %s of topic %r is over and could not be fenced: %s", known.stem, topic, error)
+        return dict.fromkeys(shared, known.free_at + context.margin)
 
     found: dict[str, float] = {}
     for part in await for_each(named, others, at_once=context.at_once):

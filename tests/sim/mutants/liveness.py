@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_pawnqueue.engine.claims import candidates, claiming, known
 from airflow_provider_pawnqueue.engine.claims.candidates import Finder
-from airflow_provider_pawnqueue.engine.claims.known import Known
 from airflow_provider_pawnqueue.engine.context import Context
 from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
 from airflow_provider_pawnqueue.engine.records import Lease
@@ -30,18 +29,12 @@ def records_stay() -> Patches:
 
 @mutant("§4.1 What a live claim has settled is its no more", 13, 122, 128, arena="patience")
 def settled_is_covered() -> Patches:
-    original = Known.covered
+    original = known.KnownRecord.of
 
-    async def covered(self: Known, claims: Mapping[str, Any]) -> dict[str, float]:
-        live = await original(self, claims)
-        now = await self._context.now()
-        for stem, info in claims.items():
-            until = self._live_until(stem, info, now)
-            if until is not None:
-                live.update(dict.fromkeys(self._records[stem].found.record.members, until))
-        return live
+    def of(stem: str, found: Any, read_at: float) -> known.KnownRecord:
+        return replace(original(stem, found, read_at), unsettled=tuple(found.record.members))
 
-    return [(Known, "covered", covered)]
+    return [(known.KnownRecord, "of", of)]
 
 
 @mutant(

@@ -43,7 +43,7 @@ def early_fence_is_free() -> Patches:
 
     def live_until(self: Known, stem: str, info: Any, now: float) -> float | None:
         known = self._records.get(stem)
-        fenced = known is not None and known.found.record.state == "expired"
+        fenced = known is not None and known.state == "expired"
         return None if fenced else original_live(self, stem, info, now)
 
     return [(takeover._Judging, "_judge_claim", judge_claim), (Known, "_live_until", live_until)]
