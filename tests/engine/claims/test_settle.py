@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_pawnqueue.engine import InvalidArgumentError, QueueClosedError, Settlement, layout
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from tests.engine.virtual import OVERDUE, TOPIC, TTL, Died, Kind, Process, World, numbered, numbers
 from tests.support.settlements import late
 from tools.kit.settlements import settlement_of
@@ -584,6 +585,16 @@ async def test_a_message_means_itself(world: World, ann: Process, how: str, chos
     assert claim.state == "open"
     rest = await ann.queue.ack(claim, claim[1 - chosen])
     assert (rest.acked, claim.state) == (["same"], "closed")
+
+
+async def test_a_message_is_withheld_for_itself(world: World, ann: Process) -> None:
+    """Where others have one of two messages that share an id, the other one is handed out all the same."""
+    uuids = world.fill([{"id": "same", "payload": {"n": n}} for n in range(2)])
+    claim = await ann.queue.claim(TOPIC, "c")
+    HeldClaim.of(claim, "test").withhold([uuids[0]])
+    assert numbers(claim) == [1]
+    assert (await ann.queue.ack(claim)).acked == ["same"]
+    assert list(world.bucket.record(claim.stem).settled) == [uuids[1]]
 
 
 async def test_all_that_share_an_id_are_counted(world: World, ann: Process) -> None:
