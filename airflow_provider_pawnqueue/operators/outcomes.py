@@ -34,6 +34,8 @@ _ABSENT: Final = frozenset({"removed"})
 _FOR_FAILURES: Final = frozenset({"one_failed", "all_failed", "all_skipped"})
 #: Under this key Airflow's branches keep what they skipped, or what they followed.
 _BRANCH_KEY: Final = "skipmixin_key"
+#: The operator that hands on the messages of a claim, by name: it is derived from those that settle.
+_READING: Final = "PawnQueueMessagesOperator"
 #: For so long a task that has skipped itself may take to say so: it does that when its state is known already.
 PATIENCE: Final = 10.0
 _PAUSE: Final = 0.5
@@ -177,7 +179,7 @@ def _between(settle: Any, claim_tasks: Collection[str]) -> dict[str, Any]:  # no
 def forgotten(settle: Any, claim_tasks: Iterable[str]) -> list[str]:  # noqa: ANN401 - any operator
     """Return the tasks that would work on a claim beside its settlement: neither before nor after it.
 
-    They are given the claim; or no task stands between the claim and its settlement.
+    They are given the claim, or its messages by a task of ours; or no task is between the claim and its settlement.
     """
     claimers = set(claim_tasks)
     after = {task.task_id for task in settle.get_flat_relatives(upstream=False)}
@@ -190,13 +192,14 @@ def forgotten(settle: Any, claim_tasks: Iterable[str]) -> list[str]:  # noqa: AN
     }
     if not _between(settle, claimers):
         return sorted(below)
-    return sorted(task_id for task_id, task in below.items() if claimers & _given_by(task))
+    handing = claimers | {task_id for task_id, task in upstream.items() if task.task_type == _READING}
+    return sorted(task_id for task_id, task in below.items() if handing & _given_by(task))
 
 
 def _given_by(task: Any) -> set[str]:  # noqa: ANN401 - any operator
     """Return the tasks whose results a task is given, by id."""
     if getattr(task, "is_mapped", False):
-        return {source.task_id for source, _ in task.iter_mapped_dependencies()} | _named(task.partial_kwargs)
+        return _named({"mapped over": _inputs(task), **task.partial_kwargs})
     return _named({name: getattr(task, name, None) for name in task.template_fields})
 
 

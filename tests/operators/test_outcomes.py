@@ -503,3 +503,39 @@ class TestForgotten:
             work(sensor.output) >> settle
             outside.partial(claim=sensor.output).expand(number=[1, 2])
         assert outcomes.forgotten(settle, ["claim"]) == ["outside"]
+
+    @pytest.mark.parametrize("of", [lambda claim: claim, lambda claim: claim.messages, lambda claim: claim.batches(2)])
+    @pytest.mark.parametrize("way", ["given", "expand", "expand_kwargs"])
+    def test_one_behind_the_block_is_found(self, of: Any, way: str) -> None:
+        """Whether it is given the claim or its messages, alone or in parts."""
+
+        @task
+        def work(x: object) -> None:
+            """Work."""
+
+        with DAG("d", schedule=None) as dag:
+            with claimed(TOPIC) as claim:
+                given = of(claim)
+                work.expand(x=given)
+            outside = work.override(task_id="outside")
+            ways: dict[str, Any] = {"given": outside, "expand": outside.expand}
+            if way == "expand_kwargs":
+                outside.expand_kwargs(given)
+            else:
+                ways[way](x=given)
+        settle: Any = dag.get_task("orders.settle")
+        assert outcomes.forgotten(settle, ["orders.claim"]) == ["outside"]
+
+    def test_one_that_is_mapped_over_something_made_of_the_claim(self, queue: SyncPawnQueue) -> None:
+        """``settle`` goes on: it is given what a task has made of the claim, and no message."""
+
+        @task
+        def work(x: object) -> object:
+            """Work."""
+
+        with DAG("d", schedule=None) as dag:
+            with claimed(TOPIC) as claim:
+                made = work(claim)
+            work.override(task_id="outside").expand(x=made)
+        settle: Any = dag.get_task("orders.settle")
+        assert outcomes.forgotten(settle, ["orders.claim"]) == []
