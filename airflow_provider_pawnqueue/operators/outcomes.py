@@ -61,18 +61,33 @@ class Part:
     claims: frozenset[tuple[str, str]] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A task, or an index of one, that has not done what it was given."""
+
+    #: What it was given; None: all that the tasks before it claimed, for all we know.
+    part: Part | None
+    claim_tasks: frozenset[str]
+    not_done: NotDone
+    #: What it said that it has done all the same. ⚑ It speaks for itself alone, and for no other task that failed.
+    done: frozenset[str] = frozenset()
+
+    def is_of(self, claim: tuple[str, str], claim_task: str | None, known: Collection[str]) -> bool:
+        """Say whether any message of a claim may be meant."""
+        if self.part is None:
+            return not self.claim_tasks or claim_task is None or claim_task in self.claim_tasks
+        # What is no message of ours tells nothing of what it was given.
+        return claim in self.part.claims or not self.part.ids.issubset(known)
+
+
 @dataclass(slots=True)
 class Outcome:
     """What became of the messages of all claims that are settled together."""
 
-    #: Why none is done of what some tasks claimed, by their ids, unless a task says of one that it is.
-    all_failed: list[tuple[frozenset[str], NotDone]] = field(default_factory=list)
-    #: What failed tasks were given, and why they failed.
-    parts: list[tuple[Part, str]] = field(default_factory=list)
+    #: The tasks that failed, or did not run, with what they were given.
+    failures: list[Failure] = field(default_factory=list)
     #: Why some are not done, by their ids, as tasks said.
     failed: dict[str, str] = field(default_factory=dict)
-    #: Those of which a task said that they are done, although it failed.
-    done: set[str] = field(default_factory=set)
     #: The tasks that failed, as Airflow shows them.
     tasks: list[str] = field(default_factory=list)
     #: Tasks that did not run, and speak for no message, as the failed ones before them speak for theirs.
@@ -83,14 +98,8 @@ class Outcome:
     @property
     def told(self) -> set[str]:
         """The ids of which anything is known by themselves; without any, all messages of a claim fare alike."""
-        return {*self.failed, *self.done}.union(*(part.ids for part, _ in self.parts))
-
-    def fail(self, part: Part | None, claim_tasks: frozenset[str], not_done: NotDone) -> None:
-        """Note that what a task was given is not done; None: all that the tasks before it claimed, for all we know."""
-        if part is None:
-            self.all_failed.append((claim_tasks, not_done))
-        else:
-            self.parts.append((part, not_done.why))
+        parts = (each.part.ids for each in self.failures if each.part is not None)
+        return set(self.failed).union(*(each.done for each in self.failures), *parts)
 
     def failed_of(
         self, claim: tuple[str, str], claim_task: str | None, ids: Sequence[str], known: Collection[str]
@@ -102,24 +111,25 @@ class Outcome:
         :param ids: its messages that are not settled.
         :param known: the messages of all claims that are settled together, those that are settled already included.
         """
-        meant = [each for tasks, each in self.all_failed if not tasks or claim_task is None or claim_task in tasks]
         failed: dict[str, NotDone] = {}
-        for part, why in self.parts:
-            if claim in part.claims or not part.ids <= set(known):
-                meant.append(NotDone(why))  # that was no message of ours: nothing is known of what it was given
-            for message in part.ids:
-                failed.setdefault(message, NotDone(why))
+        # What was given to a task alone comes before what may have been, and what has failed before what was not begun.
+        for each in sorted(self.failures, key=lambda each: each.not_done.cause == "not_started"):
+            if each.part is not None:
+                for message in each.part.ids - each.done:
+                    failed.setdefault(message, each.not_done)
+        meant = [each for each in self.failures if each.is_of(claim, claim_task, known)]
         for message, why in self.failed.items():
             if message in known:
                 failed[message] = NotDone(why, "reported")
             else:
                 self.strange[message] = why
                 told = f"{why} (reported of {message!r}, which is no message of the claim)"
-                meant.append(NotDone(told))  # the task is at fault: nothing says that a message was looked at
-        # What has failed comes before what was not started because of that.
-        whole = next(iter(sorted(meant, key=lambda each: each.cause == "not_started")), None)
-        if whole is not None:
-            failed = {message: whole for message in ids if message not in self.done} | failed
+                # The task is at fault: nothing says that a message was looked at.
+                meant.append(Failure(None, frozenset(), NotDone(told)))
+        for each in sorted(meant, key=lambda each: each.not_done.cause == "not_started"):
+            for message in ids:
+                if message not in each.done:
+                    failed.setdefault(message, each.not_done)
         return {message: failed[message] for message in ids if message in failed}
 
 
@@ -262,22 +272,21 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
         return
     if parts.is_clearing_up:
         return
-    outcome.done.update(report.get("done", ()))
     outcome.tasks.append(f"{instance} ({instance.state or 'not run'})")
     cause: Cause = "failed"
     if instance.state == "upstream_failed":
         why = f"{instance} did not run, as a task before it had failed"
-        if instance.index is None and stops.are_told(parts):
-            if not parts.is_mapped:
-                outcome.silent.append(str(instance))
-                return
-            # ⚑ It would have worked on each message, and has on none: no message is done by it, and none is to blame.
-            cause = "not_started"
+        if instance.index is None and not parts.is_mapped and stops.are_told(parts):
+            outcome.silent.append(str(instance))
+            return
+        # ⚑ It would have worked on each message, and has on none: no message is done by it, and none is to blame.
+        cause = "not_started"
     elif instance.state == _SKIPPED:
         why = f"{instance} was skipped by no task of its DAG: somebody marked it, or its run"
     else:
         why = f"{instance} failed: {_pulled(ti, instance, ERROR_KEY) or 'it ended without an error, killed perhaps'}"
-    outcome.fail(parts.of(instance.index), parts.claim_tasks, NotDone(why, cause))
+    done = frozenset(report.get("done", ()))
+    outcome.failures.append(Failure(parts.of(instance.index), parts.claim_tasks, NotDone(why, cause), done))
 
 
 class _Stops:

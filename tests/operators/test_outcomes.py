@@ -256,7 +256,37 @@ def test_reported_by_its_task(queue: SyncPawnQueue) -> None:
     play = Play()
     play.ti.xcom_push(REPORT_KEY, {"failed": {second: "no stock"}, "done": [first]}, task_id="work")
     with pytest.raises(AirflowFailException, match="1 acked, 0 buried, 2 given back"):
-        play.ended(claim, work="failed", after="upstream_failed")
+        play.ended(claim, work="failed", after="success")
+
+
+@pytest.mark.parametrize(("after", "told"), [("failed", "3 buried"), ("upstream_failed", "1 buried, 2 given back")])
+def test_what_one_task_reported_as_done_and_another_did_not_do(queue: SyncPawnQueue, after: str, told: str) -> None:
+    """A task speaks for itself: the other one has failed, or it never ran, and nothing is to blame then."""
+    claim, play = claim_of(queue), Play(on_failure="bury")
+    play.ti.xcom_push(REPORT_KEY, {"failed": {}, "done": ids_of(claim)[:2]}, task_id="work")
+    with pytest.raises(AirflowFailException, match=f"0 acked, {told}"):
+        play.ended(claim, work="failed", after=after)
+
+
+def test_what_both_tasks_reported_as_done(queue: SyncPawnQueue) -> None:
+    """Each has failed, and both have done the second one."""
+    claim, play = claim_of(queue), Play()
+    first, second, third = ids_of(claim)
+    play.ti.xcom_push(REPORT_KEY, {"done": [first, second]}, task_id="work")
+    play.ti.xcom_push(REPORT_KEY, {"done": [second, third]}, task_id="after")
+    with pytest.raises(AirflowFailException, match="1 acked, 0 buried, 2 given back"):
+        play.ended(claim, work="failed", after="failed")
+
+
+def test_an_index_reports_what_it_has_done_of_its_batch(queue: SyncPawnQueue) -> None:
+    """That is done, and what it says of the batch of another one that failed is not believed."""
+    claim = claim_of(queue, 4)
+    ids, over = ids_of(claim), [claim["messages"][:2], claim["messages"][2:]]
+    play = mapped(claim, over, work_0="failed", work_1="failed")
+    play.ti.xcom_push(REPORT_KEY, {"done": [ids[0], ids[2], ids[3]]}, task_id="work", map_index=0)
+    with pytest.raises(AirflowFailException, match="1 acked, 3 buried"):
+        play.ended(claim)
+    assert sorted(reasons(queue)) == [1, 2, 3]
 
 
 def test_mapped_over_texts(queue: SyncPawnQueue) -> None:
