@@ -154,8 +154,7 @@ def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Out
     ti: Any = context["ti"]
     claimers = frozenset(claim_tasks)
     tasks = _between(settle, claimers)
-    found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
-    states = _of_this_index(found, settle, ti.map_index)
+    states = _States.of(ti, settle)
     single = {task_id for task_id, task in tasks.items() if not _is_mapped(task)}
     outcome, skips = Outcome(), _Skips(ti, settle, states, claimers)
     # In the order in which they ran: of several reasons the first one is told, and last that of who has not run at all.
@@ -221,7 +220,7 @@ def has_claimed(context: Context, claim_tasks: Iterable[str]) -> bool:
     """Say whether one of the tasks that claim has succeeded."""
     ti: Any = context["ti"]
     states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
-    return any(each.state == _DONE for task_id in claim_tasks for each in _instances(task_id, states, ()))
+    return any(each.state == _DONE for task_id in claim_tasks for each in _instances(task_id, _States(states), ()))
 
 
 def _of_this_index(states: Mapping[str, str | None], settle: Any, index: int | None) -> dict[str, str | None]:  # noqa: ANN401 - any operator
@@ -238,21 +237,49 @@ def _of_this_index(states: Mapping[str, str | None], settle: Any, index: int | N
     return {name: state for name, state in states.items() if others is None or not others.fullmatch(name)}
 
 
+@dataclass(frozen=True, slots=True)
+class _States:
+    """The states of a run's tasks, by the names that Airflow gives them: one key for index 1 of ``a``, and for ``a_1``.
+
+    ⚑ So tasks of which a name may be another one's are asked for alone: no task is done by the state of another one.
+    """
+
+    names: Mapping[str, str | None]
+    alone: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ti: Any, settle: Any) -> _States:  # noqa: ANN401 - Airflow's task instance, and any operator
+        def asked(**more: Any) -> dict[str, str | None]:
+            found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], **more).get(ti.run_id, {})
+            return _of_this_index(found, settle, ti.map_index)
+
+        tasks = settle.dag.task_dict
+        shared: set[str] = set()
+        for task_id in tasks:
+            before, mark, number = task_id.rpartition("_")
+            if mark and number.isdecimal() and before in tasks and _is_mapped(tasks[before]):
+                shared |= {task_id, before}
+        return cls(asked(), {task_id: asked(task_ids=[task_id]) for task_id in sorted(shared)})
+
+    def named(self, task_id: str) -> Mapping[str, str | None]:
+        """Return the states among which a task's are."""
+        return self.alone.get(task_id, self.names)
+
+
 def _is_mapped(task: Any) -> bool:  # noqa: ANN401 - any operator
     return bool(getattr(task, "is_mapped", False)) or task.get_closest_mapped_task_group() is not None
 
 
-def _instances(task_id: str, states: Mapping[str, str | None], single: Collection[str]) -> list[_Instance]:
+def _instances(task_id: str, states: _States, single: Collection[str]) -> list[_Instance]:
+    named = states.named(task_id)
     if task_id in single:
-        return [_Instance(task_id, None, states.get(task_id))]
+        return [_Instance(task_id, None, named.get(task_id))]
     indexed = re.compile(re.escape(task_id) + r"_(\d+)")
     found = [
-        _Instance(task_id, int(match[1]), state)
-        for name, state in states.items()
-        if name not in single and (match := indexed.fullmatch(name))
+        _Instance(task_id, int(match[1]), state) for name, state in named.items() if (match := indexed.fullmatch(name))
     ]
     # One that was mapped over nothing, or never expanded, stands there by its own name.
-    return found or [_Instance(task_id, None, states.get(task_id))]
+    return found or [_Instance(task_id, None, named.get(task_id))]
 
 
 def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the others
@@ -292,7 +319,7 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
 class _Stops:
     """Why tasks did not run: whether the tasks that failed before them speak for their messages by themselves."""
 
-    def __init__(self, ran: Iterable[tuple[_Instance, _Parts]], states: Mapping[str, str | None]) -> None:
+    def __init__(self, ran: Iterable[tuple[_Instance, _Parts]], states: _States) -> None:
         self._states = states
         self._stopping: dict[str, list[tuple[_Instance, _Parts]]] = {}
         self._known: set[str] = set()
@@ -334,7 +361,7 @@ class _Skips:
         self,
         ti: Any,  # noqa: ANN401 - Airflow's task instance
         settle: Any,  # noqa: ANN401 - any operator
-        states: Mapping[str, str | None],
+        states: _States,
         claim_tasks: frozenset[str],
     ) -> None:
         self._ti = ti

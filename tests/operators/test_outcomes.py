@@ -225,21 +225,38 @@ def test_a_mapped_group(queue: SyncPawnQueue) -> None:
     assert sorted(reasons(queue)) == [1]
 
 
-def test_a_task_named_like_an_index(queue: SyncPawnQueue) -> None:
-    """A single task "work_7" is no index of a mapped "work"."""
+@pytest.mark.parametrize(
+    ("name", "index", "single", "told"),
+    [
+        ("work_7", "success", "success", None),
+        ("work_7", "success", "failed", "0 acked, 2 buried"),
+        ("work_1", "success", "success", None),
+        ("work_1", "success", "failed", "0 acked, 2 buried"),
+        ("work_1", "failed", "success", "1 acked, 1 buried"),
+    ],
+)
+def test_a_task_named_like_an_index(queue: SyncPawnQueue, name: str, index: str, single: str, told: str | None) -> None:
+    """A single task "work_1" is no index of a mapped "work": Airflow has one key for both, whichever comes last."""
 
     class Named(Mapped):
         def work(self, claim: Any) -> None:
             super().work(claim)
 
-            @task(task_id="work_7")
+            @task(task_id=name)
             def other(claim: Any) -> None: ...
 
             other(claim)
 
-    claim = claim_of(queue, 2)
-    play = mapped(claim, claim["messages"], Named(), work_0="success", work_1="success", work_7="success")
-    assert play.ended(claim)["acked"] == 2
+    each = {"work_0": "success", "work_1": index}
+    for states in ({**each, name: single}, {name: single, **each}):
+        claim = claim_of(queue, 2)
+        play = mapped(claim, claim["messages"], Named(on_failure="bury"))
+        play.ti.alone = {"work": {**each}, name: {name: single}}
+        if told is None:
+            assert play.ended(claim, **states)["acked"] == 2
+        else:
+            with pytest.raises(AirflowFailException, match=told):
+                play.ended(claim, **states)
 
 
 def test_reported_by_its_task(queue: SyncPawnQueue) -> None:

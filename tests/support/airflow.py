@@ -50,12 +50,18 @@ class FakeTask:
         self.start_date: Any = None
         self.try_number = 1
         self.states = states or {}
+        #: The states of tasks whose names are those of other tasks' indexes too: of those ``states`` has but one.
+        self.alone: dict[str, dict[str, str | None]] = {}
         self.xcoms: dict[tuple[str, str, int], Any] = {}
 
-    def get_task_states(self, dag_id: str, run_ids: list[str], **_: Any) -> dict[str, dict[str, str | None]]:
+    def get_task_states(
+        self, dag_id: str, run_ids: list[str], task_ids: list[str] | None = None
+    ) -> dict[str, dict[str, str | None]]:
         """See Airflow's."""
         assert dag_id == self.dag_id
-        return {run_ids[0]: self.states}
+        if task_ids is None:
+            return {run_ids[0]: self.states}
+        return {run_ids[0]: {name: state for one in task_ids for name, state in self.alone[one].items()}}
 
     def xcom_push(self, key: str, value: Any, task_id: str | None = None, map_index: int | None = None) -> None:
         """See Airflow's; on behalf of any task."""
