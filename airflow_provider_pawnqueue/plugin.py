@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin, hookimpl
 
-from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, SKIPPED_KEY, told
+from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, ROUND, SKIPPED_KEY, round_of, told
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION
 
 _CLAIM = "PawnQueueSensor"
@@ -48,7 +48,8 @@ def on_task_instance_skipped(previous_state: Any, task_instance: Any) -> None:  
     """Keep that a task has skipped itself: one that a person skips does not come here."""
     del previous_state
     if _is_settled(task_instance):
-        task_instance.xcom_push(key=SKIPPED_KEY, value=True)
+        number = round_of(task_instance.get_template_context())
+        task_instance.xcom_push(key=SKIPPED_KEY, value={ROUND: number})
 
 
 def _is_settled(task_instance: Any) -> bool:  # noqa: ANN401 - Airflow's

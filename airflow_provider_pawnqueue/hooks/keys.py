@@ -1,6 +1,12 @@
 """Under which keys of XCom tasks tell whoever settles what became of their messages."""
 
-from typing import Final
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
 
 #: A task's exception.
 ERROR_KEY: Final = "pawnqueue_error"
@@ -8,8 +14,24 @@ ERROR_KEY: Final = "pawnqueue_error"
 SKIPPED_KEY: Final = "pawnqueue_skipped"
 #: What a task says itself.
 REPORT_KEY: Final = "pawnqueue_report"
+#: In what a task tells: how often its run had been cleared. Without it, never.
+ROUND: Final = "round"
 #: So long is what is told of an error, at most.
 LONGEST_ERROR: Final = 2000
+
+
+def round_of(context: Context) -> int:
+    """Return how often the run had been cleared as this task began."""
+    return getattr(context.get("dag_run"), "clear_number", None) or 0
+
+
+def is_of_round(marker: Mapping[str, Any] | object, number: int) -> bool:
+    """Say whether a task told this since its run was cleared for the last time.
+
+    ⚑ Airflow deletes what a task has told as the task begins again, and not as it is cleared: of one that was cleared
+    and has not begun again, an earlier round's is there.
+    """
+    return (marker.get(ROUND, 0) if isinstance(marker, Mapping) else 0) == number
 
 
 def told(why: object) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine import InvalidArgumentError
-from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY, told
+from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY, ROUND, is_of_round, round_of, told
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -27,14 +27,20 @@ def add(failed: object, done: object) -> None:
         raise InvalidArgumentError(
             "report takes the ids of messages (message.id), which are texts.", operation="report"
         )
-    ti: Any = _context()["ti"]
+    context = _context()
+    ti: Any = context["ti"]
+    number = round_of(context)
     found = read_report(ti.xcom_pull(task_ids=ti.task_id, key=REPORT_KEY, map_indexes=ti.map_index))
+    if not is_of_round(found, number):
+        found = {}
     wrong = {message: why for message, why in found.get("failed", {}).items() if message not in finished}
     right = [message for message in found.get("done", []) if message not in failed]
-    report = {
+    report: dict[str, Any] = {
         "failed": wrong | {message: told(why) for message, why in failed.items()},
         "done": [*dict.fromkeys([*right, *(message for message in finished if message not in failed)])],
     }
+    if number:
+        report[ROUND] = number
     ti.xcom_push(key=REPORT_KEY, value=json.dumps(report))
 
 

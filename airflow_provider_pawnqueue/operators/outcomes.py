@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from airflow.providers.common.compat.sdk import XComArg
 
-from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
+from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY, is_of_round, round_of
 from airflow_provider_pawnqueue.hooks.reports import read_report
 from airflow_provider_pawnqueue.operators.outputs import DecodedOutput
 
@@ -156,7 +156,7 @@ def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Out
     tasks = _between(settle, claimers)
     states = _States.of(ti, settle)
     single = {task_id for task_id, task in tasks.items() if not _is_mapped(task)}
-    outcome, skips = Outcome(), _Skips(ti, settle, states, claimers)
+    outcome, skips = Outcome(), _Skips(context, settle, states, claimers)
     # In the order in which they ran: of several reasons the first one is told, and last that of who has not run at all.
     ordered = sorted(tasks.values(), key=lambda task: (len(task.get_flat_relative_ids(upstream=True)), task.task_id))
     ran = [
@@ -293,8 +293,10 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
     if instance.state in _ABSENT:
         return
     report = read_report(_pulled(ti, instance, REPORT_KEY))
-    for message, why in report.get("failed", {}).items():
-        outcome.failed[message] = f"{instance}: {why}"
+    is_new = is_of_round(report, skips.round)
+    if is_new or instance.state in {_DONE, _SKIPPED}:
+        for message, why in report.get("failed", {}).items():
+            outcome.failed[message] = f"{instance}: {why}"
     if instance.state == _DONE or (instance.state == _SKIPPED and skips.is_meant(instance, parts)):
         return
     if parts.is_clearing_up:
@@ -310,9 +312,15 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
         cause = "not_started"
     elif instance.state == _SKIPPED:
         why = f"{instance} was skipped by no task of its DAG: somebody marked it, or its run"
+        if skips.told_before(instance):
+            why, cause = (
+                f"{instance} skipped itself before the run was cleared, and has not said so since",
+                "not_started",
+            )
     else:
         why = f"{instance} failed: {_pulled(ti, instance, ERROR_KEY) or 'it ended without an error, killed perhaps'}"
-    done = frozenset(report.get("done", ()))
+    # ⚑ What it had done before its run was cleared is not done since.
+    done = frozenset(report.get("done", ()) if is_new else ())
     outcome.failures.append(Failure(parts.of(instance.index), parts.claim_tasks, NotDone(why, cause), done))
 
 
@@ -359,12 +367,14 @@ class _Skips:
 
     def __init__(
         self,
-        ti: Any,  # noqa: ANN401 - Airflow's task instance
+        context: Context,
         settle: Any,  # noqa: ANN401 - any operator
         states: _States,
         claim_tasks: frozenset[str],
     ) -> None:
-        self._ti = ti
+        self._ti: Any = context["ti"]
+        #: How often the run was cleared.
+        self.round = round_of(context)
         self._states = states
         self._claim_tasks = claim_tasks
         self._tasks: dict[str, Any] = {task.task_id: task for task in settle.get_flat_relatives(upstream=True)}
@@ -385,7 +395,12 @@ class _Skips:
         return False
 
     def _by_itself(self, instance: _Instance) -> bool:
-        return bool(_pulled(self._ti, instance, SKIPPED_KEY))
+        told = _pulled(self._ti, instance, SKIPPED_KEY)
+        return bool(told) and is_of_round(told, self.round)
+
+    def told_before(self, instance: _Instance) -> bool:
+        """Say whether a task had skipped itself before its run was cleared."""
+        return bool(_pulled(self._ti, instance, SKIPPED_KEY)) and not self._by_itself(instance)
 
     def _by_others(self, task_id: str) -> bool:
         """Say whether its rule, a branch, or the skip of a task before it explains that it was skipped."""
@@ -402,7 +417,8 @@ class _Skips:
         """Say whether a branch before a task has left it out."""
         for instance in self._of(branch.task_id):
             told = _pulled(self._ti, instance, _BRANCH_KEY)
-            if not isinstance(told, Mapping):
+            # ⚑ What a branch told before it was cleared is there until it runs again: it has left out nothing since.
+            if not isinstance(told, Mapping) or instance.state != _DONE:
                 continue
             if task.task_id in told.get("skipped", ()):
                 return True

@@ -76,7 +76,7 @@ class Play:
         """Let the tasks have ended so, and settle."""
         self.ti.states |= states
         self.settle.claim = claim
-        return self.settle.execute(context_of(self.ti))
+        return self.settle.execute(self.ti.get_template_context())
 
 
 class Mapped(Play):

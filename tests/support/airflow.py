@@ -49,6 +49,7 @@ class FakeTask:
         self.dag_id, self.run_id, self.task_id, self.map_index = "dag", run_id, task_id, map_index
         self.start_date: Any = None
         self.try_number = 1
+        self.clear_number = 0
         self.states = states or {}
         #: The states of tasks whose names are those of other tasks' indexes too: of those ``states`` has but one.
         self.alone: dict[str, dict[str, str | None]] = {}
@@ -62,6 +63,10 @@ class FakeTask:
         if task_ids is None:
             return {run_ids[0]: self.states}
         return {run_ids[0]: {name: state for one in task_ids for name, state in self.alone[one].items()}}
+
+    def get_template_context(self) -> Any:
+        """See Airflow's."""
+        return context_of(self, clear_number=self.clear_number)
 
     def xcom_push(self, key: str, value: Any, task_id: str | None = None, map_index: int | None = None) -> None:
         """See Airflow's; on behalf of any task."""
