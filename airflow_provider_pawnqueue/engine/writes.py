@@ -103,7 +103,7 @@ class Commit:
             if held is not None:
                 done = await held.finish()
                 if done is not None and done.state == "dropped":
-                    if not any(part.objects for part in self.staged):
+                    if is_ours or not any(part.objects for part in self.staged):
                         raise _dropped(topic, write_id)
                     done = None  # what is staged for this commit is decided on its own, or found to be gone
                 backoff = context.store.backoff()  # that was work, and none of it standing still

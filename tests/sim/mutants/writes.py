@@ -32,7 +32,10 @@ def published_before_the_decision() -> Patches:
     return [(Commit, "_decide", decide)]
 
 
-@mutant("§7 A decision relies on no object that is not there", test=f"{_TESTS}::test_an_aborted_write_is_not_committed")
+@mutant(
+    "§7 A decision relies on no object that is not there",
+    test="tests/engine/janitor/test_staged_writes.py::test_what_is_dropped_is_never_relied_on",
+)
 def objects_are_not_looked_for() -> Patches:
     async def check(self: Commit, objects: Any, standing: Any) -> None:
         pass
