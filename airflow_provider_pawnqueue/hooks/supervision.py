@@ -89,9 +89,9 @@ class Supervision:
             else:
                 self._holders.append(holder)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, args=(os.getppid(),), name="pawnqueue-supervisor-watch", daemon=True
-                )
+                # It is the task's, to its end; a thread that is named by pawnqueue ends with its queue.
+                name = "task-supervisor-watch"
+                self._thread = threading.Thread(target=self._run, args=(os.getppid(),), name=name, daemon=True)
                 self._thread.start()
 
     def _run(self, parent: int) -> None:

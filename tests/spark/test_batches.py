@@ -54,8 +54,7 @@ def partition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> InputParti
 
 def running() -> set[str]:
     """Return the names of the threads that read."""
-    names = {thread.name for thread in threading.enumerate() if thread.name.startswith("pawnqueue")}
-    return names - {"pawnqueue-supervisor-watch"}  # of another test's task, in this process
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("pawnqueue")}
 
 
 def test_one_request_a_message(server: FaultServer, settings: Settings, partition: InputPartition) -> None:
