@@ -103,8 +103,7 @@ class Commit:
             if held is not None:
                 done = await held.finish()
                 if done is not None and done.state == "dropped":
-                    if is_ours or not any(part.objects for part in self.staged):
-                        raise _dropped(topic, write_id)
+                    await self._check_may_go_on(is_ours=is_ours)
                     done = None  # what is staged for this commit is decided on its own, or found to be gone
                 backoff = context.store.backoff()  # that was work, and none of it standing still
             if done is None and not await backoff.pause():
@@ -145,6 +144,14 @@ class Commit:
             return None
         context.events.tell(WriteDecided(topic=topic, write_id=write_id, count=count))
         return HeldWrite(context, topic, found, self.is_there, self.ended)
+
+    async def _check_may_go_on(self, *, is_ours: bool) -> None:
+        """Raise where a write was dropped as its rows are gone, and this commit has no others to decide on."""
+        objects = [each for part in self.staged for each in part.objects]
+        if is_ours:
+            await self._check_there(objects, None)  # which names what is gone
+        if is_ours or not objects:
+            raise _dropped(self.topic, self.write_id)
 
     async def _check_there(self, objects: Sequence[StagedObject], standing: FoundWrite | None) -> None:
         """⚑ §7: what is not there now, or may be removed at any time, is relied on by no decision."""
