@@ -167,14 +167,11 @@ async def _leaver(stage: Stage, process: Process, _: PawnQueue, chance: random.R
 async def _canceller(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Cancel claims at any moment: what they had won is given back by then."""
     loop = stage.world.loop
-    # With ``csprng_verify`` a record that a janitor renews while its creation is verified, and whose claimer is
-    # cancelled then, is given back by nobody: its messages wait for the claim's time.
-    lasts = (8.0, 60.0 if stage.world.bucket.conditional else 8.0)
     for _ in range(5):
         await process.clock.sleep(chance.uniform(0, 8))
         started = loop.now
         try:
-            call = queue.claim(TOPIC, process.name, max_messages=3, ttl=chance.choice(lasts))
+            call = queue.claim(TOPIC, process.name, max_messages=3, ttl=chance.choice((8.0, 60.0)))
             claim = await manners.interrupted(process, call, chance)
         except TROUBLE:
             claim = None

@@ -317,7 +317,7 @@ class Attempt:
             late.lose(TOO_LATE)
             return late
         record = made_record(request, won, bodies.decisions)
-        outcome = await uncut(self._create(record), context.clock, PARTING)
+        outcome = await uncut(self._create(record, context), context.clock, PARTING)
         if isinstance(outcome, Unknown):
             raise outcome.fault
         if not isinstance(outcome, Done):
@@ -350,14 +350,14 @@ class Attempt:
             await settling.settle(self._context, claim, decisions)
             claim.withhold(theirs)
 
-    async def _create(self, record: ClaimRecord) -> Done | Refused | Unknown:
+    async def _create(self, record: ClaimRecord, context: Context) -> Done | Refused | Unknown:
         self._may_be_recorded = True
-        outcome = await records.create(self._context, self._request.topic.name, record)
+        outcome = await records.create(context, self._request.topic.name, record)
         if isinstance(outcome, Done):
             self._standing = FoundRecord(record, outcome.version)
         elif isinstance(outcome, Refused):
             # ⚑ §2: we may have created it, and a janitor may have renewed it since: then it names our session.
-            found = await records.read(self._context, self._request.topic.name, self._request.stem)
+            found = await records.read(context, self._request.topic.name, self._request.stem)
             if found is not None and found.record.session == self._request.session and found.record.state == "open":
                 self._standing = found
                 return Done(Version(found.version), repeated=True)
@@ -387,11 +387,9 @@ class Attempt:
                     return
                 self._standing = found
             if self._standing is None:
-                record = made_record(request, won, given_back)
-                outcome = await records.create(context, request.topic.name, record)
-                if not isinstance(outcome, Done):
-                    return
-                self._standing = FoundRecord(record, outcome.version)
+                await self._create(made_record(request, won, given_back), context)
+            if self._standing is None:
+                return
             claim = as_claim(context, request, self._standing, Bodies(), versions=won.versions, deadline=0.0)
             await settling.settle(context, claim, given_back)
             context.events.tell(

@@ -68,6 +68,28 @@ async def test_a_cancelled_claim_can_be_made_again(ann: Process, bob: Process, k
     assert numbers(await bob.queue.claim(TOPIC, "c", claim_id="run")) == [0, 1, 2, 3, 4]
 
 
+async def test_a_janitor_that_renews_meanwhile_does_not_keep_a_cancelled_claim() -> None:
+    """A record that names our session is ours, though another write of it was seen while its creation was verified."""
+    async with World("csprng_verify") as world:
+        ann, bob = await world.process(), await world.process()
+        await ann.queue.publish(TOPIC, numbered(3))
+        claiming = asyncio.ensure_future(ann.queue.claim(TOPIC, "c", ttl=600, claim_id="run"))
+        renewed: list[str] = []
+
+        def meanwhile(kind: str, key: str) -> None:
+            if (kind, key.split("/")[1]) == ("PUT", "leases"):
+                claiming.cancel()
+            if kind == "HEAD" and key in world.bucket.below() and "/claims/" in key and not renewed:
+                renewed.append(key)
+                world.alter("run.0", until=world.clock.server() + 300)
+
+        ann.client.meanwhile = meanwhile
+        with pytest.raises(asyncio.CancelledError):
+            await claiming
+        assert renewed
+        assert numbers(await bob.queue.claim(TOPIC, "d")) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("claim_id", [None, "run"])
 async def test_a_queue_that_is_closed_gives_back(
     world: World, ann: Process, bob: Process, caplog: pytest.LogCaptureFixture, claim_id: str | None
