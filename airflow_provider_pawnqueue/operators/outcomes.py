@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _DONE: Final = "success"
 _SKIPPED: Final = "skipped"
 _FAILED: Final = frozenset({"failed", "upstream_failed"})
-_ABSENT: Final = frozenset({"removed"})
+#: The state of a row that its run no longer has, as its task was deleted, or is mapped over less than before.
+_REMOVED: Final = "removed"
 #: A task of such a rule is skipped where those before it went well.
 _FOR_FAILURES: Final = frozenset({"one_failed", "all_failed", "all_skipped"})
 #: Under this key Airflow's branches keep what they skipped, or what they followed.
@@ -39,6 +40,8 @@ _READING: Final = "PawnQueueMessagesOperator"
 #: For so long a task that has skipped itself may take to say so: it does that when its state is known already.
 PATIENCE: Final = 10.0
 _PAUSE: Final = 0.5
+#: How many tasks one request asks for: their names are in its address, whose length is bounded.
+_ASKED_AT_ONCE: Final = 50
 
 
 #: Why a message is not done: its task failed, or reported it, or was never started as a task before it had failed.
@@ -218,9 +221,22 @@ def _named(fields: Mapping[str, Any]) -> set[str]:
 
 def has_claimed(context: Context, claim_tasks: Iterable[str]) -> bool:
     """Say whether one of the tasks that claim has succeeded."""
-    ti: Any = context["ti"]
-    states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+    states = _asked(context["ti"], claim_tasks)
     return any(each.state == _DONE for task_id in claim_tasks for each in _instances(task_id, _States(states), ()))
+
+
+def _asked(ti: Any, task_ids: Iterable[str]) -> dict[str, str | None]:  # noqa: ANN401 - Airflow's task instance
+    """Return the states of tasks by the names that Airflow gives to them.
+
+    ⚑ Of these tasks alone: a run keeps the rows of tasks that were deleted from its DAG, under names that indexes of
+    other tasks may have. A row that is removed tells nothing: a task without another row has not run.
+    """
+    named = sorted(task_ids)
+    found: dict[str, str | None] = {}
+    for start in range(0, len(named), _ASKED_AT_ONCE):
+        some = named[start : start + _ASKED_AT_ONCE]
+        found |= ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=some).get(ti.run_id, {})
+    return {name: state for name, state in found.items() if state != _REMOVED}
 
 
 def _of_this_index(states: Mapping[str, str | None], settle: Any, index: int | None) -> dict[str, str | None]:  # noqa: ANN401 - any operator
@@ -249,17 +265,16 @@ class _States:
 
     @classmethod
     def of(cls, ti: Any, settle: Any) -> _States:  # noqa: ANN401 - Airflow's task instance, and any operator
-        def asked(**more: Any) -> dict[str, str | None]:
-            found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], **more).get(ti.run_id, {})
-            return _of_this_index(found, settle, ti.map_index)
+        def asked(task_ids: Iterable[str]) -> dict[str, str | None]:
+            return _of_this_index(_asked(ti, task_ids), settle, ti.map_index)
 
-        tasks = settle.dag.task_dict
+        tasks = {task.task_id: task for task in settle.get_flat_relatives(upstream=True)}
         shared: set[str] = set()
         for task_id in tasks:
             before, mark, number = task_id.rpartition("_")
             if mark and number.isdecimal() and before in tasks and _is_mapped(tasks[before]):
                 shared |= {task_id, before}
-        return cls(asked(), {task_id: asked(task_ids=[task_id]) for task_id in sorted(shared)})
+        return cls(asked(tasks), {task_id: asked([task_id]) for task_id in sorted(shared)})
 
     def named(self, task_id: str) -> Mapping[str, str | None]:
         """Return the states among which a task's are."""
@@ -290,8 +305,6 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
     skips: _Skips,
     stops: _Stops,
 ) -> None:
-    if instance.state in _ABSENT:
-        return
     report = read_report(_pulled(ti, instance, REPORT_KEY))
     is_new = is_of_round(report, skips.round)
     if is_new or instance.state in {_DONE, _SKIPPED}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -53,6 +54,8 @@ class FakeTask:
         self.states = states or {}
         #: The states of tasks whose names are those of other tasks' indexes too: of those ``states`` has but one.
         self.alone: dict[str, dict[str, str | None]] = {}
+        #: Rows of tasks that were deleted from the DAG since the run began, by the names that Airflow gives them.
+        self.deleted: dict[str, str] = {}
         self.xcoms: dict[tuple[str, str, int], Any] = {}
 
     def get_task_states(
@@ -61,8 +64,11 @@ class FakeTask:
         """See Airflow's."""
         assert dag_id == self.dag_id
         if task_ids is None:
-            return {run_ids[0]: self.states}
-        return {run_ids[0]: {name: state for one in task_ids for name, state in self.alone[one].items()}}
+            return {run_ids[0]: self.states | self.deleted}
+        if len(task_ids) == 1 and task_ids[0] in self.alone:
+            return {run_ids[0]: self.alone[task_ids[0]]}
+        asked = re.compile(rf"(?:{'|'.join(map(re.escape, task_ids))})(?:_\d+)?")
+        return {run_ids[0]: {name: state for name, state in self.states.items() if asked.fullmatch(name)}}
 
     def get_template_context(self) -> Any:
         """See Airflow's."""
