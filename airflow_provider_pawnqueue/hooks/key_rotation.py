@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_provider_pawnqueue.engine.errors import StoreError
 from airflow_provider_pawnqueue.engine.store.port import Expect, Unknown
 from airflow_provider_pawnqueue.hooks import connection
-from airflow_provider_pawnqueue.hooks.supervision import is_its_own_supervisor
+from airflow_provider_pawnqueue.hooks.supervision import is_its_own_supervisor, task_has_ended
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.names import Version
@@ -182,7 +182,9 @@ class KeyFollowingStore:
         try:
             return await asyncio.wait_for(_read(self._address.name), LOOKUP_SECONDS)
         except Exception as error:  # noqa: BLE001 - of Airflow's, of a secrets backend, or a connection that is wrong now
-            logger.warning("Connection %r could not be read again: %s", self._address.name, error)
+            # Of a task that has ended, Airflow says that no connection exists: that is not true, and helps nobody.
+            if not task_has_ended():
+                logger.warning("Connection %r could not be read again: %s", self._address.name, error)
             return None
 
 

@@ -137,6 +137,12 @@ def is_its_own_supervisor() -> bool:
     return "InProcess" in type(_comms()).__name__
 
 
+def task_has_ended() -> bool:
+    """Return whether the task of this process has ended, and its process has not: Airflow answers it no longer."""
+    connection = getattr(_comms(), "socket", None)
+    return isinstance(connection, socket.socket) and connection.fileno() < 0
+
+
 def _comms() -> Any:  # noqa: ANN401 - Airflow's
     runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
     return getattr(runner, "SUPERVISOR_COMMS", None)

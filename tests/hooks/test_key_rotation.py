@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.base import failure_of
 from airflow_provider_pawnqueue.triggers.waiting import failure
+from tests.hooks.test_supervision import TASK_RUNNER
 from tests.support.faults import Behaviour, FaultServer
 
 OLD, NEW = "AKOLD", "AKNEW"
@@ -164,6 +168,25 @@ def test_a_connection_that_is_gone_leaves_the_stores_own_error(
     monkeypatch.delenv(f"AIRFLOW_CONN_{hook.pawnqueue_conn_id.upper()}")
     with pytest.raises(StoreError, match="does not know"):
         hook.list_topics()
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_task_that_has_ended_blames_no_connection(
+    rotation: Rotation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, has_ended: bool
+) -> None:
+    """Airflow answers its process no longer, and says of every connection that it does not exist."""
+    here, there = socket.socketpair()
+    monkeypatch.setitem(sys.modules, TASK_RUNNER, SimpleNamespace(SUPERVISOR_COMMS=SimpleNamespace(socket=here)))  # type: ignore[arg-type]
+    hook = rotation.connect(OLD)
+    hook.create_topic("orders")
+    rotation.revoke()
+    monkeypatch.delenv(f"AIRFLOW_CONN_{hook.pawnqueue_conn_id.upper()}")
+    with here, there:
+        if has_ended:
+            here.close()  # as Airflow's task runner does, before the process leaves its claims
+        with pytest.raises(StoreError, match="does not know"):
+            hook.list_topics()
+    assert ("could not be read again" in caplog.text) is not has_ended
 
 
 async def test_many_requests_change_over_once(rotation: Rotation) -> None:
