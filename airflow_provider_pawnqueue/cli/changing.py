@@ -105,7 +105,7 @@ def _settle(hook: PawnQueueHook, args: Namespace, work: Callable[[Claim], Settle
         done = work(held)
     finally:
         hook.leave(held)
-    names = {"buried": "buried", "released": "given back", "not_in_claim": "not in the claim"}
+    names = {"buried": "buried", "released": "given back"}
     rows = [{"id": each, "result": names.get(how, how), "error": done.unfinished.get(each, "")} for each, how in done]
     show(rows, args.output)
     if not done.complete:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Which messages of a claim: one or many, each as the message itself or by its id.
 Chosen: TypeAlias = str | Message | Iterable[str | Message]
+#: Why messages of a claim were not done: of each the reason, by the message itself or by its id.
+Reasons: TypeAlias = Mapping[str, str] | Mapping[Message, str] | Mapping[str | Message, str]
 
 LONGEST_TIME = 10 * 365 * 86_400.0
 #: Of what was passed, in an error.
@@ -106,28 +108,42 @@ def chosen(claim: HeldClaim, messages: object, operation: str) -> list[str | One
         raise _no_messages(messages, claim, operation)
     found: list[str | OneMessage] = []
     for given in some:
-        if not isinstance(given, str | Message) or isinstance(given, Enum):
+        if not _is_message(given):
             raise _no_messages(given, claim, operation)
-        if isinstance(given, str):
-            found.append(given)
-        else:
-            found.append(OneMessage(given.id, given.unit) if given.unit else given.id)
+        found.append(_meant_by(given))
     ids = {given for given in found if isinstance(given, str)}
     return [given for given in found if isinstance(given, str) or given.id not in ids]
 
 
-def checked_reasons(claim: HeldClaim, given: object, name: str) -> dict[str, str]:
-    """Return which messages of a claim were not done, by their ids, and why."""
+def checked_reasons(claim: HeldClaim, given: object, name: str) -> dict[str | OneMessage, str]:
+    """Return which messages of a claim were not done, each for itself or by its id, and why."""
     if given is None:
         return {}
-    if not isinstance(given, Mapping) or not all(isinstance(why, str) for why in given.values()):
+    wrong = [given] if not isinstance(given, Mapping) else [each for each in given if not _is_message(each)]
+    if isinstance(given, Mapping):
+        wrong += [why for why in given.values() if not isinstance(why, str)]
+        if not wrong:
+            meant = {_meant_by(each): why for each, why in given.items()}
+            return {each: meant[each] for each in chosen(claim, list(given), "settle")}
+    raise InvalidArgumentError(
+        f"settle takes {name} as a dict, messages of its claim, or their ids, and why, not {shown(wrong[0])}: "
+        f"settle(claim, {name}={{message: reason}}).",
+        topic=claim.topic,
+        operation="settle",
+    )
+
+
+def check_one_fate(claim: HeldClaim, again: Collection[str | OneMessage], dead: Collection[str | OneMessage]) -> None:
+    """Refuse a message that is to be given back and buried, by its id or for itself."""
+    both = {each if isinstance(each, str) else each.id for each in again if each in dead}
+    for some, others in ((again, dead), (dead, again)):
+        both.update(each.id for each in some if isinstance(each, OneMessage) and each.id in others)
+    if both:
         raise InvalidArgumentError(
-            f"settle takes {name} as a dict, the ids of messages and why, not {shown(given)}.",
+            f"{shown(min(both))} is in both requeue and bury: a message is settled once.",
             topic=claim.topic,
             operation="settle",
         )
-    ids = [each for each in chosen(claim, list(given), "settle") if isinstance(each, str)]
-    return dict(zip(ids, given.values(), strict=True))
 
 
 def checked_ids(ids: object, topic: str, operation: str) -> set[str] | None:
@@ -177,6 +193,16 @@ def shown(value: object) -> str:
         return f"a {'Claim' if isinstance(value, Claim) else type(value).__name__}"  # what is in it may be a payload
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _is_message(given: object) -> TypeGuard[str | Message]:
+    return isinstance(given, str | Message) and not isinstance(given, Enum)
+
+
+def _meant_by(given: str | Message) -> str | OneMessage:
+    if isinstance(given, str):
+        return given
+    return OneMessage(given.id, given.unit) if given.unit else given.id
 
 
 def _no_messages(value: object, claim: Claim, operation: str) -> InvalidArgumentError:

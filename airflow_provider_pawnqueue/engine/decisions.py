@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.arguments import (
     Chosen,
+    Reasons,
+    check_one_fate,
     checked_flag,
     checked_owners,
     checked_reasons,
@@ -15,7 +17,6 @@ from airflow_provider_pawnqueue.engine.arguments import (
 )
 from airflow_provider_pawnqueue.engine.bulk_desk import BulkDesk
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-from airflow_provider_pawnqueue.engine.claims.settling import id_of
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.terms import NotDone
@@ -38,6 +39,7 @@ class Decisions(BulkDesk):
         :returns: what became of each. ``.complete`` says whether all of it was decided and carried out.
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each;
             those that were still the claim's are acked all the same.
+        :raises InvalidArgumentError: the claim does not have one of them; nothing was settled.
         """
         self._life.check_open()
         held = HeldClaim.of(claim, "ack", self._context)
@@ -59,6 +61,7 @@ class Decisions(BulkDesk):
         :param error: details, 2,000 characters of them.
         :returns: what became of each.
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
+        :raises InvalidArgumentError: the claim does not have one of them; nothing was settled.
         """
         return await self._not_done("requeue", claim, ids, requeue=True, delay=delay, reason=reason, error=error)
 
@@ -73,6 +76,7 @@ class Decisions(BulkDesk):
         :param error: details, 2,000 characters of them.
         :returns: what became of each.
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
+        :raises InvalidArgumentError: the claim does not have one of them; nothing was settled.
         """
         return await self._not_done("bury", claim, ids, requeue=False, reason=reason, error=error)
 
@@ -99,6 +103,7 @@ class Decisions(BulkDesk):
         :param error: details, 2,000 characters of them.
         :returns: what became of each.
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
+        :raises InvalidArgumentError: the claim does not have one of them; nothing was settled.
         """
         again = checked_flag(requeue, "requeue", "nack")
         if delay and not again:
@@ -132,38 +137,33 @@ class Decisions(BulkDesk):
         self,
         claim: Claim,
         *,
-        requeue: Mapping[str, str] | None = None,
-        bury: Mapping[str, str] | None = None,
+        requeue: Reasons | None = None,
+        bury: Reasons | None = None,
         delay: float = 0.0,
     ) -> Settlement:
         """Settle all that a claim has, in one request: some messages are requeued, some buried, and the rest is acked.
 
-        :param requeue: the ids of messages to give back, and why.
-        :param bury: the ids of messages to make dead letters of, and why.
+        A message means itself, and an id all messages of the claim that have it.
+
+        :param requeue: messages to give back, or their ids, and why.
+        :param bury: messages to make dead letters of, or their ids, and why.
         :param delay: do not deliver those that are given back for this many seconds.
         :returns: what became of each.
         :raises LeaseLostError: others have some of them, or may have. Its ``.settlement`` tells what became of each.
+        :raises InvalidArgumentError: the claim does not have one of them; nothing was settled.
         """
         self._life.check_open()
         held = HeldClaim.of(claim, "settle", self._context)
         again, dead = checked_reasons(held, requeue, "requeue"), checked_reasons(held, bury, "bury")
-        if both := again.keys() & dead.keys():
-            raise InvalidArgumentError(
-                f"{min(both)!r} is in both requeue and bury: a message is settled once.",
-                topic=claim.topic,
-                operation="settle",
-            )
+        check_one_fate(held, again, dead)
         what = {
             each: NotDone.checked(claim.topic, "settle", requeue=reasons is again, delay=delay, reason=why)
             for reasons in (again, dead)
             for each, why in reasons.items()
         }
         now = await self._context.now() if what else 0.0
-        # Of messages that share an id, the one that is named here means all, as everywhere.
-        meant = [id_of(each) if id_of(each) in what else each for each in held.each]
-        decisions = dict.fromkeys(meant, Decision(how="acked"))
-        decisions |= {message: each.decided(now) for message, each in what.items()}
-        return await self._claims.settle(held, decisions, "settle")
+        decisions = {message: each.decided(now) for message, each in what.items()}
+        return await self._claims.settle(held, decisions, "settle", rest=Decision(how="acked"))
 
     async def release(self, topic: str, claim_id: str, owner: str | Iterable[str], *, reason: str = "") -> list[str]:
         """Give back all that the claim of this id has, without a session of it: its owner is not to have it any more.

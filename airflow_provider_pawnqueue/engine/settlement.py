@@ -18,8 +18,6 @@ class Settlement:
     """Given back, to be delivered again."""
     lost: list[str] = field(default_factory=list)
     """Another claim has them, or may have: nothing was changed."""
-    not_in_claim: list[str] = field(default_factory=list)
-    """Ids that are none of the claim's: nothing was done about them."""
     unknown: list[str] = field(default_factory=list)
     """It could not be found out; settle them again to know."""
     fault: str = field(default="", compare=False)
@@ -31,10 +29,10 @@ class Settlement:
     @property
     def complete(self) -> bool:
         """Whether everything that was asked for was decided by this claim, and carried out."""
-        return not (self.lost or self.not_in_claim or self.unknown or self.unfinished)
+        return not (self.lost or self.unknown or self.unfinished)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Give each id with what became of it."""
-        for outcome in ("acked", "buried", "released", "lost", "not_in_claim", "unknown"):
+        for outcome in ("acked", "buried", "released", "lost", "unknown"):
             for message_id in getattr(self, outcome):
                 yield message_id, outcome

@@ -28,7 +28,7 @@ from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messag
 from airflow_provider_pawnqueue.engine.queue import PawnQueue
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.arguments import Chosen
+    from airflow_provider_pawnqueue.engine.arguments import Chosen, Reasons
     from airflow_provider_pawnqueue.engine.claims import ClaimReference, KeepAlive, Settlement
     from airflow_provider_pawnqueue.engine.claims.looking import LastClaim
     from airflow_provider_pawnqueue.engine.clock import Clock
@@ -459,8 +459,8 @@ class SyncPawnQueue:
         self,
         claim: Claim,
         *,
-        requeue: Mapping[str, str] | None = None,
-        bury: Mapping[str, str] | None = None,
+        requeue: Reasons | None = None,
+        bury: Reasons | None = None,
         delay: float = 0.0,
     ) -> Settlement:
         """Settle all that a claim has, in one request."""

@@ -56,54 +56,69 @@ class ClaimOperator(PawnQueueOperator):
 
     def settle_each(
         self,
-        work: Callable[[Claim, Collection[str]], Settlement],
+        work: Callable[[Claim, Collection[str]], Settlement | None],
         *,
         told: Collection[str] = (),
-        ids: Sequence[str] | None = None,
+        check: Callable[[Sequence[Claim]], None] | None = None,
         tally: Tally | None = None,
     ) -> Counts:
         """Settle each of the claims, whatever befalls the others; what went wrong with one is raised in the end.
 
-        :param work: settles a claim; it is told the ids of all messages of all claims too.
+        :param work: settles a claim, or nothing of it; it is passed the ids of all messages of all claims too.
         :param told: the ids by which it decides. Nearly always they are those under which the messages are kept, which
             a claim knows without reading one; where one is another, as of a redriven message, all are read.
-        :param ids: those that are meant, if not all are: each has to be in one of the claims.
+        :param check: is passed all of the claims before anything is settled, and may raise.
         :param tally: counts what was decided of each claim, before too.
         """
         total = Counts()
         with ExitStack() as stack:
             held, errors = self._opened(stack, payloads=False)
-            if not _ids_of(held).issuperset(told):
+            if _strangers(held, told):
                 stack.close()
                 held, errors = self._opened(stack, payloads=True)
+            if check is not None and not errors:
+                check(held)
             known = _ids_of(held)
-            strangers: set[str] = set(ids or ())
             for opened in held:
                 try:
-                    done = work(opened, known)
+                    done = work(opened, known) or Settlement()
                 except PawnQueueError as error:
                     errors.append(error)
                     done = getattr(error, "settlement", None) or Settlement()
                 total.add(done)
                 if tally is not None:
                     tally.add(opened)
-                strangers &= set(done.not_in_claim)
-        names = ", ".join(f"claim {claim.stem} of topic {claim.topic}" for claim in held)
-        self.log.info("Settled %s: %s.", names or "nothing", total)
+        self.log.info("Settled %s: %s.", _named(held) or "nothing", total)
         for other in errors:
             self.log.error("%s", other)
         if errors:
             raise failure_of(next((each for each in errors if _is_final(each)), errors[0])) from errors[0]
-        if strangers:
-            raise AirflowFailException(
-                f"The claim has no message of these ids, and what else was meant is settled: {sorted(strangers)}."
-            )
         if total.unknown:
             raise AirflowException(
                 f"What became of {total.unknown} messages is not known: {total.fault} Another try settles them, or "
                 "finds them settled."
             )
         return total
+
+    def settle_some(self, given: object, work: Callable[[Claim, Collection[str] | None], Settlement]) -> dict[str, int]:
+        """Settle those messages of the claims that are meant, each in its own claim, and return the counts.
+
+        :param given: the ids of messages, as users pass them: each has to be in one of the claims; None: all messages.
+        :param work: settles messages of a claim.
+        """
+        ids = checked_ids(given)
+
+        def work_on(held: Claim, _: Collection[str]) -> Settlement | None:
+            own = None if ids is None else [each for each in ids if held.has(each)]
+            return work(held, own) if own is None or own else None
+
+        def check(held: Sequence[Claim]) -> None:
+            if strangers := _strangers(held, ids or ()):
+                raise AirflowFailException(
+                    f"There is no message with these ids in {_named(held)}, so nothing was settled: {strangers}."
+                )
+
+        return self.settle_each(work_on, told=ids or (), check=check).as_dict()
 
     def _opened(self, stack: ExitStack, *, payloads: bool) -> tuple[list[Claim], list[PawnQueueError]]:
         """Work on each of the claims that can be had; return them, and why the others cannot."""
@@ -128,6 +143,14 @@ def _ids_of(held: Iterable[Claim]) -> set[str]:
     return {message for claim in held for message in (*claim.ids, *claim.decided)}
 
 
+def _strangers(held: Sequence[Claim], ids: Iterable[str]) -> list[str]:
+    return sorted({each for each in ids if not any(claim.has(each) for claim in held)})
+
+
+def _named(held: Iterable[Claim]) -> str:
+    return ", ".join(f"claim {claim.stem} of topic {claim.topic}" for claim in held)
+
+
 def _is_final(error: PawnQueueError) -> bool:
     return isinstance(failure_of(error), AirflowFailException)
 
@@ -149,8 +172,7 @@ class PawnQueueAckOperator(ClaimOperator):
     def execute(self, context: Context) -> dict[str, int]:
         """Ack them."""
         del context
-        ids, hook = checked_ids(self.ids), self.hook
-        return self.settle_each(lambda held, _: hook.ack(held, ids), ids=ids).as_dict()
+        return self.settle_some(self.ids, self.hook.ack)
 
 
 class PawnQueueRequeueOperator(ClaimOperator):
@@ -184,10 +206,8 @@ class PawnQueueRequeueOperator(ClaimOperator):
     def execute(self, context: Context) -> dict[str, int]:
         """Give them back."""
         del context
-        ids, hook, delay = checked_ids(self.ids), self.hook, checked_delay(self.delay)
-        return self.settle_each(
-            lambda held, _: hook.requeue(held, ids, delay=delay, reason=self.reason), ids=ids
-        ).as_dict()
+        delay = checked_delay(self.delay)
+        return self.settle_some(self.ids, partial(self.hook.requeue, delay=delay, reason=self.reason))
 
 
 class PawnQueueBuryOperator(ClaimOperator):
@@ -216,8 +236,7 @@ class PawnQueueBuryOperator(ClaimOperator):
     def execute(self, context: Context) -> dict[str, int]:
         """Bury them."""
         del context
-        ids, hook = checked_ids(self.ids), self.hook
-        return self.settle_each(lambda held, _: hook.bury(held, ids, reason=self.reason), ids=ids).as_dict()
+        return self.settle_some(self.ids, partial(self.hook.bury, reason=self.reason))
 
 
 class PawnQueueNackOperator(PawnQueueRequeueOperator):
@@ -242,12 +261,8 @@ class PawnQueueNackOperator(PawnQueueRequeueOperator):
     def execute(self, context: Context) -> dict[str, int]:
         """Nack them."""
         del context
-        ids, hook = checked_ids(self.ids), self.hook
         requeue, delay = checked_flag(self.requeue, "requeue"), checked_delay(self.delay)
-        return self.settle_each(
-            lambda held, _: hook.nack(held, ids, requeue=requeue, delay=delay, reason=self.reason),
-            ids=ids,
-        ).as_dict()
+        return self.settle_some(self.ids, partial(self.hook.nack, requeue=requeue, delay=delay, reason=self.reason))
 
 
 class PawnQueueSettleOperator(ClaimOperator):

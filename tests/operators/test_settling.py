@@ -63,6 +63,31 @@ def test_several_claims(queue: SyncPawnQueue) -> None:
     assert (left(queue), left(queue, "other")) == ((0, 0, 0), (1, 0, 0))
 
 
+@pytest.mark.parametrize("operator", [PawnQueueAckOperator, PawnQueueRequeueOperator, PawnQueueBuryOperator])
+def test_ids_of_several_claims(queue: SyncPawnQueue, operator: Any) -> None:
+    """Each id is settled in the claim that has it; with one that none of them has, nothing is."""
+    queue.create_topic("other")
+    claims = [claim_of(queue, 2), claim_of(queue, 2, topic="other")]
+    meant = [ids_of(claim)[1] for claim in claims]
+    with pytest.raises(
+        AirflowFailException, match=r"in claim .* topic orders, claim .* topic other, so nothing.*\['nobody'\]"
+    ):
+        operator(task_id="some", claim=claims, ids=[*meant, "nobody"]).execute(NOBODY)
+    assert left(queue) == left(queue, "other") == (0, 2, 0)
+    assert sum(operator(task_id="some", claim=claims, ids=meant).execute(NOBODY).values()) == 2
+    assert left(queue)[1] == left(queue, "other")[1] == 1
+
+
+def test_the_hook_settles_by_messages_and_refuses_strangers(queue: SyncPawnQueue) -> None:
+    """As the queue does: the hook adds nothing to it but the claim."""
+    claim, hook = claim_of(queue, 2), PawnQueueHook()
+    with pytest.raises(InvalidArgumentError, match="has no message 'nobody', so nothing was settled"):
+        hook.settle(claim, requeue={"nobody": "later"})
+    first, _ = hook.messages(claim)
+    done = hook.settle(claim, bury={first: "no stock"})
+    assert (done.buried, len(done.acked)) == ([first.id], 1)
+
+
 def test_one_of_several_is_lost(queue: SyncPawnQueue) -> None:
     """The others are settled, and the task fails by its sentence."""
     queue.create_topic("other")
@@ -171,8 +196,8 @@ def test_ack(queue: SyncPawnQueue) -> None:
     first, second, third, _ = ids_of(claim)
     for ids, count in ((first, 1), ([second], 1), (f"['{third}']", 1), ([], 0)):
         assert PawnQueueAckOperator(task_id="ack", claim=claim, ids=ids).execute(NOBODY)["acked"] == count
-    with pytest.raises(AirflowFailException, match="nobody-knows-it"):
-        PawnQueueAckOperator(task_id="ack", claim=claim, ids=["nobody-knows-it"]).execute(NOBODY)
+    with pytest.raises(AirflowFailException, match="nothing was settled: \\['nobody-knows-it'\\]"):
+        PawnQueueAckOperator(task_id="ack", claim=claim, ids=["nobody-knows-it", ids_of(claim)[3]]).execute(NOBODY)
     assert PawnQueueAckOperator(task_id="ack", claim=str(claim)).execute(NOBODY)["acked"] == 1
     assert left(queue) == (0, 0, 0)
 

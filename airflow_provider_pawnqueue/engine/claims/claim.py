@@ -28,15 +28,15 @@ class Message:
     """The id of who published it; empty where nobody was named."""
     created_at: datetime
     """When it was published, by the store's time, as its publisher knew it."""
-    payload: dict[str, Any] = field(repr=False)
+    payload: dict[str, Any] = field(repr=False, hash=False)
     """The JSON object."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Text to text, as they were published."""
     deliveries: int = 1
     """How often it was handed out, this time included; 0 where it is only looked at."""
     write_id: str = ""
     """The staged write that published it; empty where none did."""
-    unit: str = field(default="", repr=False, compare=False)
+    unit: str = field(default="", repr=False)
     """The uuid in its key. Its id is in its body, where another message may have the same."""
 
 
@@ -167,6 +167,13 @@ class Claim(ABC):
         Without payloads they are the ids under which the messages are kept: a redriven one has another there.
         """
         return list(self._unread) or [message.id for message in self._messages]
+
+    @abstractmethod
+    def has(self, message_id: str) -> bool:
+        """Say whether a message of this id was claimed with it, settled since or not.
+
+        Without payloads, the ids are those under which the messages are kept, as :attr:`ids` has them.
+        """
 
     @property
     @abstractmethod

@@ -13,12 +13,13 @@ from airflow_provider_pawnqueue.engine.claims import settling
 from airflow_provider_pawnqueue.engine.claims.bodies import read_ids
 from airflow_provider_pawnqueue.engine.claims.by_id import ById
 from airflow_provider_pawnqueue.engine.claims.candidates import Finder
+from airflow_provider_pawnqueue.engine.claims.claim import OneMessage
 from airflow_provider_pawnqueue.engine.claims.claiming import SHARE, ClaimRequest, claim_fresh, not_had
 from airflow_provider_pawnqueue.engine.claims.contention import Contention
 from airflow_provider_pawnqueue.engine.claims.finishing import Finishing
 from airflow_provider_pawnqueue.engine.claims.idleness import Idleness
 from airflow_provider_pawnqueue.engine.claims.leaving import vacate
-from airflow_provider_pawnqueue.engine.claims.outcome import answered
+from airflow_provider_pawnqueue.engine.claims.outcome import answered, not_its_own
 from airflow_provider_pawnqueue.engine.claims.settled import Settled
 from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.concurrency import for_each
@@ -131,14 +132,35 @@ class Claims:
         return ids
 
     async def settle(
-        self, claim: HeldClaim, decisions: Mapping[settling.Meant, Decision], operation: str
+        self,
+        claim: HeldClaim,
+        decisions: Mapping[settling.Meant, Decision],
+        operation: str,
+        *,
+        rest: Decision | None = None,
     ) -> Settlement:
         """Settle messages, each by its id or for itself, all at once, and tell what became of each.
 
+        :param rest: what is decided of all other messages of the claim; without it, nothing.
         :raises LeaseLostError: others have some of them.
+        :raises InvalidArgumentError: the claim does not have one of them.
         """
-        unsure = await self._learn_ids(claim, [given for given in decisions if isinstance(given, str)])
+        unread = await self._learn_ids(claim, [given for given in decisions if isinstance(given, str)])
         uuids = claim.units_of(decisions)
+        # ⚑ §4: refused before anything is settled. Else a misspelled id would be settled with the rest.
+        strangers = [
+            settling.id_of(given)
+            for given, of_one in uuids.items()
+            if not of_one and (not unread or isinstance(given, OneMessage))
+        ]
+        if strangers:
+            raise not_its_own(claim, strangers, operation)
+        if rest is not None:
+            named = {uuid for of_one in uuids.values() for uuid in of_one}
+            others = {each: units for each, units in claim.units_of(claim.each).items() if named.isdisjoint(units)}
+            decisions = {**decisions, **dict.fromkeys(others, rest)}
+            # ⚑ §4: a message that could not be read may be one that was named. It is not settled with the rest.
+            uuids |= {each: units if unread.isdisjoint(units) else () for each, units in others.items()}
         wanted = settling.by_uuid(decisions, uuids, claim.uuids)
         try:
             result = await settling.settle(self._context, claim, wanted) if wanted else Settled()
@@ -146,18 +168,18 @@ class Claims:
             self._finishing.go_on_with(claim)  # also where the caller was cancelled after its decision
         if result.gave_back:
             self.look_anew(claim.topic)
-        told = settling.told(result, uuids, unsure=unsure)
+        told = settling.told(result, uuids)
         return answered(self._context, claim, told, operation)
 
-    async def _learn_ids(self, claim: HeldClaim, ids: Collection[str]) -> bool:
-        """Read of a claim without payloads what these ids may mean; say whether some of that could not be read."""
+    async def _learn_ids(self, claim: HeldClaim, ids: Collection[str]) -> set[str]:
+        """Read of a claim without payloads what these ids may mean; return the uuids of what could not be read."""
         unread = claim.meant_by(ids)
         if not unread:
-            return False
+            return set()
         members = {uuid: claim.record.members[uuid] for uuid in unread}
         found = await read_ids(self._context, claim.topic, members, max(HASTE, claim.ttl * SHARE))
         claim.learn_ids(found)
-        return len(found) < len(unread)
+        return set(unread).difference(found)
 
     async def _in_hand(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
         """Do what gives out a claim, such that closing the queue can end it: whatever it has won is given back then."""

@@ -179,6 +179,10 @@ class HeldClaim(Claim):
         """Say whether all that it had is decided, and carried out, or will be with these."""
         return self._record.is_settled and self.done.union(besides).issuperset(self._record.settled)
 
+    def has(self, message_id: str) -> bool:
+        """See :class:`Claim`."""
+        return message_id in self.uuids_by_id()
+
     def uuids_by_id(self) -> dict[str, list[str]]:
         """Return under which uuids each message is kept: two redriven copies of one message have one id.
 
@@ -188,7 +192,8 @@ class HeldClaim(Claim):
             return self._by_id
         found: dict[str, list[str]] = {}
         self._by_id = found
-        for uuid in self._record.members:
+        # What it was given stays its own, although the record of somebody who fenced it may list nothing.
+        for uuid in self._record.members | self._uuids:
             decision = self._record.settled.get(uuid)
             message_id = (decision.id if decision else "") or self._uuids.get(uuid, uuid)
             found.setdefault(message_id, []).append(uuid)
@@ -206,7 +211,7 @@ class HeldClaim(Claim):
         found: dict[str | OneMessage, Sequence[str]] = {}
         for each in meant:
             if isinstance(each, OneMessage):
-                found[each] = [each.unit] if each.unit in members else ()
+                found[each] = [each.unit] if each.unit in members or each.unit in self._uuids else ()
             else:
                 found[each] = by_id.get(each, ())
         return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine.errors import LeaseLostError
+from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, LeaseLostError
 from airflow_provider_pawnqueue.engine.events import Settled, logger_of
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.settlement import Settlement
 
 logger = logger_of("claims")
+
+#: How many characters of an id an error shows: an id is what its publisher has written.
+LONGEST_ID_SHOWN = 60
 
 
 def answered(context: Context, claim: HeldClaim, done: Settlement, operation: str) -> Settlement:
@@ -43,6 +47,19 @@ def answered(context: Context, claim: HeldClaim, done: Settlement, operation: st
     if done.lost:
         raise _too_late(claim, done, operation)
     return done
+
+
+def not_its_own(claim: HeldClaim, strangers: Sequence[str], operation: str) -> InvalidArgumentError:
+    """Return the error for ids and messages that a claim does not have."""
+    first = strangers[0] if len(strangers[0]) <= LONGEST_ID_SHOWN else f"{strangers[0][:LONGEST_ID_SHOWN]}…"
+    more = f", and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+    return InvalidArgumentError(
+        f"Claim {claim.claim_id} of topic {claim.topic!r} has no message {first!r}{more}, so nothing was settled: pass "
+        "messages of this claim, or ids from its .ids.",
+        topic=claim.topic,
+        message=strangers[0],
+        operation=operation,
+    )
 
 
 def _too_late(claim: HeldClaim, done: Settlement, operation: str) -> LeaseLostError:

@@ -48,16 +48,17 @@ def id_of(given: Meant) -> str:
     return given.id if isinstance(given, OneMessage) else given
 
 
-def told(result: Settled, uuids: Mapping[Meant, Sequence[str]], *, unsure: bool = False) -> Settlement:
+def told(result: Settled, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
     """Tell what became of messages, by their ids: once for each that was meant.
 
-    :param unsure: the claim has messages whose ids nobody could read: what it seems not to have is unknown.
+    Without uuids are those that may be any of the messages that could not be read.
     """
-    strangers = [id_of(given) for given, of_one in uuids.items() if not of_one]
-    settlement = Settlement(unknown=strangers) if unsure else Settlement(not_in_claim=strangers)
+    settlement = Settlement(unknown=[id_of(given) for given, of_one in uuids.items() if not of_one])
     names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
     if result.fault is not None:
         settlement.fault = str(result.fault)
+    elif settlement.unknown:
+        settlement.fault = "Messages of the claim could not be read, so their ids are not known."
     for given, of_one in uuids.items():
         message_id = id_of(given)
         if any(uuid in result.unknown for uuid in of_one):

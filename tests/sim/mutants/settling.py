@@ -8,9 +8,11 @@ from typing import Any
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import effects, records, settling
 from airflow_provider_pawnqueue.engine.claims.finishing import Finishing
+from airflow_provider_pawnqueue.engine.claims.giving_out import Claims
+from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
 from airflow_provider_pawnqueue.engine.claims.settled import Settled
 from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.janitor.claims import Claims
+from airflow_provider_pawnqueue.engine.janitor.claims import Claims as Swept
 from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision
 from airflow_provider_pawnqueue.engine.store.port import Done
 from tests.sim.mutants.entering import Patches, mutant
@@ -87,6 +89,41 @@ def closed_too_early() -> Patches:
     return [(effects, "carry_out", carry_out)]
 
 
+@mutant(
+    "§4 An id that is none of the claim's is refused before anything is settled",
+    test="tests/engine/claims/test_strangers.py::test_an_id_of_nothing_is_refused_before_anything_is_settled",
+)
+def strangers_are_left_out() -> Patches:
+    original = HeldClaim.units_of
+
+    def units_of(self: HeldClaim, meant: Any) -> Any:
+        return {given: units for given, units in original(self, meant).items() if units}
+
+    by_uuid = settling.by_uuid
+
+    def of_those(decisions: Mapping[Any, Decision], uuids: Mapping[Any, Any], ids: Mapping[str, str]) -> Any:
+        return by_uuid({given: each for given, each in decisions.items() if given in uuids}, uuids, ids)
+
+    return [(HeldClaim, "units_of", units_of), (settling, "by_uuid", of_those)]
+
+
+@mutant(
+    "§4 A message that could not be read is not settled with the rest",
+    test="tests/engine/claims/test_strangers.py::test_what_cannot_be_read_is_not_acked_with_the_rest",
+)
+def unread_is_settled_with_the_rest() -> Patches:
+    original = Claims._learn_ids
+
+    class Nothing(set[str]):
+        def isdisjoint(self, _: Any) -> bool:
+            return True
+
+    async def learn_ids(self: Any, claim: HeldClaim, ids: Any) -> set[str]:
+        return Nothing(await original(self, claim, ids))
+
+    return [(Claims, "_learn_ids", learn_ids)]
+
+
 @mutant("§3 What is given back with a delay tells that delay, by the store's time", 0, 1, 3, arena="patience")
 def delayed_as_if_in_1970() -> Patches:
     original = effects.released
@@ -121,4 +158,4 @@ def live_claims_are_not_finished() -> Patches:
     async def finish_decided(*_: Any) -> None:
         pass
 
-    return [(Claims, "_finish_decided", finish_decided)]
+    return [(Swept, "_finish_decided", finish_decided)]
