@@ -63,16 +63,19 @@ async def vacate(context: Context, claim: HeldClaim) -> None:
             outcome = await uncut(_write(context, claim), context.clock, PARTING)
             if isinstance(outcome, Done):
                 return
-            if isinstance(outcome, Unknown):
-                raise outcome.fault
+            # Somebody else has written the record, or a write of ours has no answer: the record tells.
             await claim.refresh(context)
             if not await backoff.pause():
-                raise StoreError(
-                    f"Claim {claim.claim_id} of topic {claim.topic!r} could not be left, as its record kept changing.",
-                    transient=True,
-                    topic=claim.topic,
-                    operation="leave",
-                )
+                raise outcome.fault if isinstance(outcome, Unknown) else _contended(claim)
+
+
+def _contended(claim: HeldClaim) -> StoreError:
+    return StoreError(
+        f"Claim {claim.claim_id} of topic {claim.topic!r} could not be left, as its record kept changing.",
+        transient=True,
+        topic=claim.topic,
+        operation="leave",
+    )
 
 
 async def _write(context: Context, claim: HeldClaim) -> Outcome:

@@ -154,15 +154,15 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
         if isinstance(outcome, Done):
             claim.moved_to(changed, outcome.version)
             return Settled(decided={**before, **new})
-        if isinstance(outcome, Unknown):
-            return Settled(decided=before, unknown=set(new), fault=outcome.fault)
-        # Refused: it was fenced, or an earlier write of ours has landed after all. Look, and go on from there.
+        fault = outcome.fault if isinstance(outcome, Unknown) else _contended(claim)
+        # It was fenced, or somebody else has written the record. Or nobody knows whether an earlier write of ours has
+        # landed: the record tells. Go on from what it says.
         try:
             await claim.refresh(context)
         except PawnQueueError as error:
             return Settled(decided=before, unknown=set(new), fault=error)
         if not await backoff.pause():
-            return Settled(decided=before, unknown=set(new), fault=_contended(claim))
+            return Settled(decided=before, unknown=set(new), fault=fault)
 
 
 def _contended(claim: HeldClaim) -> StoreError:

@@ -52,6 +52,25 @@ async def test_what_was_acked_is_gone(world: World, ann: Process) -> None:
     assert not await ann.queue.claim(TOPIC, "c")
 
 
+async def test_an_unanswered_write_of_a_record_that_others_renew_is_no_unknown_settlement() -> None:
+    """Where ``csprng_verify`` cannot tell whether its write has landed, the record is read, and the rest is settled."""
+    async with World("csprng_verify") as world:
+        ann = await world.process()
+        claim = await claimed(ann, claim_id="run")
+        fault = ann.client.inject("lost", "PUT", "*/claims/run.0.json", times=1)
+        renewed: list[str] = []
+
+        def meanwhile(kind: Kind, key: str) -> None:
+            if fault.hits and kind == "HEAD" and "/claims/" in key and not renewed:
+                renewed.append(key)
+                world.alter("run.0", until=world.clock.server() + TTL)
+
+        ann.client.meanwhile = meanwhile
+        assert await ann.queue.ack(claim) == Settlement(acked=claim.ids)
+        assert renewed
+        assert world.bucket.below("messages/") == []
+
+
 @pytest.mark.parametrize("how", ["ack", "bury", "release"])
 async def test_the_record_of_a_claim_that_nobody_can_ask_for_is_deleted(world: World, ann: Process, how: str) -> None:
     """Settled to the end, a claim whose id was made up goes with its last leases, where a named one costs a PUT."""
