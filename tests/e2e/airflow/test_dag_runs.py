@@ -121,6 +121,31 @@ with DAG("skipping", schedule=None), claimed({topic!r}, group_id="batch") as cla
 """
 
 
+GROUPED = """
+from airflow.sdk import DAG, task, task_group
+from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueSettleOperator
+from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+
+with DAG("grouped", schedule=None):
+    sensor = PawnQueueSensor.partial(task_id="claim", deferrable=False).expand(topic={topics!r})
+
+    @task
+    def work(claim):
+        if claim["topic"] == {topics!r}[-1]:
+            raise ValueError("not this one")
+
+    @task
+    def after():
+        pass
+
+    @task_group
+    def each(claim):
+        work(claim) >> after()
+
+    each.expand(claim=sensor.output) >> PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
+"""
+
+
 STORED = """
 from airflow.models import Connection
 from airflow.sdk import DAG, task
@@ -185,6 +210,20 @@ def test_what_a_dag_skips_is_done(dag_test: DagTests, seaweedfs: S3Server, bucke
         assert run.xcom("batch.settle") == {"acked": 2, "buried": 0, "released": 0, "why": []}
     assert run.state == "success"
     assert list(run.tasks.values()).count("skipped") == 9
+
+
+def test_each_index_of_a_group_speaks_for_its_claim(dag_test: DagTests, seaweedfs: S3Server, bucket: str) -> None:
+    """Airflow gives the claims of a mapped sensor to the indexes in their order."""
+    topics = ["grouped_0", "grouped_1", "grouped_2"]
+    with SyncPawnQueue.open(s3=seaweedfs.address(bucket)) as queue:
+        for topic in topics:
+            queue.create_topic(topic)
+            queue.publish(topic, [{"n": n} for n in range(2)])
+        run = dag_test.run(GROUPED.format(topics=topics))
+        assert [queue.stats(topic).pending for topic in topics] == [0, 0, 2]
+    states = [run.tasks[f"each.{name}[{index}]"] for name in ("work", "after") for index in range(3)]
+    assert states == ["success", "success", "failed", "success", "success", "upstream_failed"]
+    assert (run.xcom("settle")["acked"], run.xcom("settle")["released"]) == (4, 2)
 
 
 def test_a_trigger_finds_a_connection_in_the_database(
