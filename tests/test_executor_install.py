@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.environments import environment_of
 from tests.support.faults import FaultServer
-from tests.support.wheels import pip
 
 if TYPE_CHECKING:
     from tests.support.wheels import Wheels
-
-TOP = Path(__file__).parent.parent
 
 # Runs in the new environment.
 PROGRAM = """
@@ -55,14 +52,10 @@ BUCKET = "queues"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_engine_runs_without_airflow_and_spark(tmp_path: Path, wheels: Wheels) -> None:
     """The engine's wheel, with what it asks for and no more, opens a queue in memory and on S3, by both clients."""
     environment = tmp_path / "venv"
-    venv.create(environment, with_pip=False, symlinks=True)
-    python = environment / "bin" / "python"
-
-    pip("--python", python, "install", "--constraint", TOP / "constraints.txt", wheels.engine)
+    python = environment_of(wheels.engine, environment)
 
     with FaultServer(buckets=(BUCKET,)) as server:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PAWNQUEUE_"))}

@@ -1,0 +1,88 @@
+"""Virtual environments that have one wheel, with what it asks for and no more."""
+
+from __future__ import annotations
+
+import csv
+import venv
+from collections import defaultdict
+from importlib.metadata import Distribution, distribution, distributions
+from itertools import accumulate
+from typing import TYPE_CHECKING
+from zipfile import ZipFile
+
+from packaging.requirements import Requirement
+
+from tests.support.wheels import pip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+
+def environment_of(wheel: Path, folder: Path) -> Path:
+    """Make the environment of a wheel in ``folder``, and return its Python.
+
+    What the wheel requires is linked from the environment of the tests: nothing is downloaded.
+    """
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    [packages] = folder.glob("lib/python3*/site-packages")
+    _link(_closure(_requirements(wheel)), packages)
+    pip("--python", python, "install", "--no-deps", "--no-index", wheel)
+    pip("--python", python, "check")
+    return python
+
+
+def _requirements(wheel: Path) -> list[str]:
+    with ZipFile(wheel) as archive:
+        [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+        lines = archive.read(name).decode().partition("\n\n")[0].splitlines()
+    return [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
+
+
+def _closure(requirements: Iterable[str]) -> list[Distribution]:
+    """Return every distribution that these need, directly or not, without the extras that nothing asks for."""
+    seen: set[tuple[str, str]] = set()
+    found: dict[str, Distribution] = {}
+    left = [(each, "") for each in requirements]
+    while left:
+        text, extra = left.pop()
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        for wanted in ("", *requirement.extras):
+            if (requirement.name, wanted) not in seen:
+                seen.add((requirement.name, wanted))
+                found[requirement.name] = distribution(requirement.name)
+                left += [(each, wanted) for each in found[requirement.name].requires or ()]
+    return list(found.values())
+
+
+def _link(needed: Iterable[Distribution], packages: Path) -> None:
+    """Link the files of these: a folder as a whole where no other distribution has files in it."""
+    owners: dict[str, set[str]] = defaultdict(set)
+    for each in distributions():
+        name = each.name
+        for file in _files(each):
+            for folder in _folders(file):
+                owners[folder].add(name)
+    linked = set()
+    for each in needed:
+        for file in _files(each):
+            place = next((folder for folder in _folders(file) if len(owners[folder]) == 1), file)
+            if place not in linked:
+                linked.add(place)
+                target = packages / place
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(str(each.locate_file(place)))
+
+
+def _files(installed: Distribution) -> list[str]:
+    """Return what a distribution has in site-packages. Its scripts name the Python that they were installed for."""
+    listed = csv.reader((installed.read_text("RECORD") or "").splitlines())
+    return [file for file, _, _ in listed if not file.startswith("..")]
+
+
+def _folders(file: str) -> Iterator[str]:
+    """Return the folders that a file is in, the outermost first."""
+    return accumulate(file.split("/")[:-1], "{}/{}".format)
