@@ -234,7 +234,9 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
         cause = "not_started"
     elif instance.state == _SKIPPED:
         why = f"{instance} was skipped by no task of its DAG: somebody marked it, or its run"
-        if skips.told_before(instance):
+        if skips.was_with_a_claim(instance):
+            why, cause = f"{instance} was skipped, as a claim that it was to work on was", "not_started"
+        elif skips.told_before(instance):
             why, cause = (
                 f"{instance} skipped itself before the run was cleared, and has not said so since",
                 "not_started",
@@ -299,9 +301,15 @@ class _Skips:
         self.round = round_of(context)
         self._states = states
         self._claim_tasks = claim_tasks
+        #: Tasks that claim for other settlements, of blocks in this one for example.
+        self._other_claims = {
+            name for task in settle.dag.tasks for name in getattr(task, "claim_tasks", ())
+        } - claim_tasks
         self._tasks: dict[str, Any] = {task.task_id: task for task in settle.get_flat_relatives(upstream=True)}
         self._single = {task_id for task_id, task in self._tasks.items() if not is_mapped(task)}
         self._known: dict[tuple[str, int | None], bool] = {}
+        #: Those that were skipped as a claim was that they were to work on, beside ours.
+        self._with_a_claim: set[tuple[str, int | None]] = set()
         self._give_up = time.monotonic() + PATIENCE
 
     def is_meant(self, instance: Instance, parts: Parts) -> bool:
@@ -310,6 +318,8 @@ class _Skips:
             return True
         if instance.index is None and instance.task_id not in self._single and parts.are_none:
             return True  # mapped over nothing
+        if self.was_with_a_claim(instance):
+            return False
         while time.monotonic() < self._give_up:
             time.sleep(_PAUSE)
             if self._by_itself(instance):
@@ -323,6 +333,10 @@ class _Skips:
     def told_before(self, instance: Instance) -> bool:
         """Say whether a task had skipped itself before its run was cleared."""
         return bool(_pulled(self._ti, instance, SKIPPED_KEY)) and not self._by_itself(instance)
+
+    def was_with_a_claim(self, instance: Instance) -> bool:
+        """Say whether a task was skipped as a claim was that it was to work on, beside ours."""
+        return (instance.task_id, instance.index) in self._with_a_claim
 
     def _by_others(self, instance: Instance) -> bool:
         """Say whether its rule, a branch, or the skip of a task before it explains that it was skipped."""
@@ -356,13 +370,21 @@ class _Skips:
         """Say whether a task before one was skipped as the DAG meant it.
 
         Where one of several claims is skipped, so is the work on all of them: ⚑ the others have messages all the same.
+        So it is with a claim of a block in this one, unless the DAG has left out that block. Its settlement is no work.
         """
         skipped = [one for one in self._before(task, before, index) if one.state == _SKIPPED]
-        if before in self._claim_tasks:
+        is_other = before in self._other_claims and not task.is_teardown
+        if before in self._claim_tasks or (is_other and not any(self._by_others(one) for one in skipped)):
             claims = claims_before(task, self._claim_tasks)
-            return bool(skipped) and not any(one.state == _DONE for claim in claims for one in self._of(claim))
-        parts = Parts(self._ti, self._tasks[before], self._claim_tasks, self._states)
-        return any(self.is_meant(one, parts) for one in skipped)
+            is_meant = not any(one.state == _DONE for claim in claims for one in self._of(claim))
+            is_with_a_claim = not is_meant
+        else:
+            parts = Parts(self._ti, self._tasks[before], self._claim_tasks, self._states)
+            is_meant = any(self.is_meant(one, parts) for one in skipped)
+            is_with_a_claim = any(self.was_with_a_claim(one) for one in skipped)
+        if skipped and is_with_a_claim:
+            self._with_a_claim.add((task.task_id, index))
+        return bool(skipped) and is_meant
 
     def _before(self, task: Any, before: str, index: int | None) -> list[Instance]:  # noqa: ANN401 - any operator
         """Return the instances of a task that come before an index of another one: in its mapped group, that index."""

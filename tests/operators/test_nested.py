@@ -1,0 +1,96 @@
+"""A block of claimed work in another one: what the outer messages become where the inner claim is skipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import DAG, task
+
+from airflow_provider_pawnqueue.decorators import claimed
+from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from airflow_provider_pawnqueue.hooks.keys import SKIPPED_KEY
+from airflow_provider_pawnqueue.operators import outcomes
+from tests.operators.played import claim_of, left
+from tests.support.airflow import TOPIC, FakeTask, context_of
+
+INNER = ("claim", "both", "after", "settle")
+
+
+class Nested:
+    """Work on an outer claim, and work on both of them in an inner block, which a branch may leave out."""
+
+    def __init__(self, queue: SyncPawnQueue) -> None:
+        with DAG("dag", schedule=None) as dag, claimed(TOPIC, group_id="outer", on_failure="bury") as outer:
+
+            @task
+            def alone(claim: Any) -> None: ...
+
+            @task
+            def both(outer: Any, inner: Any) -> None: ...
+
+            @task
+            def after() -> None: ...
+
+            begun = alone(outer)
+            with claimed("other", group_id="inner", soft_fail=True) as inner:
+                both(outer, inner) >> after()
+            begun >> inner.sensor
+        self.dag, self.queue = dag, queue
+        self.settle: Any = dag.get_task("outer.settle")
+        self.settle.claim = claim_of(queue, 2, task_id="outer.claim")
+        self.ti = FakeTask("outer.settle", states={"outer.claim": "success", "outer.alone": "success"})
+
+    def ended(self, **inner: str) -> dict[str, Any]:
+        """Let the tasks of the inner block have ended so, and settle the outer claim."""
+        self.ti.states |= {f"outer.inner.{name}": inner.get(name, "skipped") for name in INNER}
+        told: dict[str, Any] = self.settle.execute(context_of(self.ti))
+        return told
+
+    def skips_itself(self, task_id: str) -> None:
+        """Let a task say that it has skipped itself."""
+        self.ti.xcom_push(SKIPPED_KEY, value=True, task_id=task_id)
+
+
+@pytest.fixture
+def nested(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> Nested:
+    """It, of which no task is slow to say that it has skipped itself."""
+    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    return Nested(queue)
+
+
+def test_an_inner_claim_is_skipped(nested: Nested) -> None:
+    """Nothing came for it: what was to work on both has not worked on the outer messages, and they are given back."""
+    nested.skips_itself("outer.inner.claim")
+    with pytest.raises(
+        AirflowFailException, match=r"2 given back.*inner.both \(skipped\), outer.inner.after \(skipped\)\."
+    ):
+        nested.ended()
+    assert left(nested.queue) == (2, 0, 0), "nothing is to blame, so nothing is buried"
+    why = "outer.inner.both was skipped, as a claim that it was to work on was"
+    assert [each["reason"] for each in nested.ti.xcom_pull("outer.settle")["why"]] == [why]
+
+
+def test_work_on_both_runs_without_an_inner_claim(nested: Nested) -> None:
+    """By a rule of its own: the outer messages are done, and the inner settlement, which is skipped, is no work."""
+    nested.skips_itself("outer.inner.claim")
+    assert nested.ended(both="success", after="success")["acked"] == 2
+
+
+def test_work_on_both_skips_itself(nested: Nested) -> None:
+    """As in any block: it had nothing to do."""
+    nested.skips_itself("outer.inner.both")
+    assert nested.ended(claim="success", settle="success")["acked"] == 2
+
+
+def test_a_branch_leaves_out_the_inner_block(nested: Nested) -> None:
+    """The DAG has decided that the outer messages need nothing more."""
+    nested.ti.xcom_push("skipmixin_key", {"skipped": ["outer.inner.claim"]}, task_id="outer.alone")
+    assert nested.ended()["acked"] == 2
+
+
+def test_an_inner_claim_is_skipped_by_hand(nested: Nested) -> None:
+    """Somebody has marked the run: nobody has worked on what the outer block has."""
+    with pytest.raises(AirflowFailException, match=r"2 buried.*inner.claim \(skipped\)"):
+        nested.ended()
