@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from airflow.providers.common.compat.sdk import AirflowFailException
-
 from airflow_provider_pawnqueue.engine import TopicExistsError, TopicNotFoundError
-from airflow_provider_pawnqueue.operators.arguments import checked_count, checked_flag
+from airflow_provider_pawnqueue.hooks.arguments import (
+    check_constants,
+    checked_count,
+    checked_flag,
+    checked_topic,
+    checked_word,
+)
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
 
 if TYPE_CHECKING:
@@ -40,8 +44,9 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if "{{" not in str(if_exists) and if_exists not in _IF_EXISTS:
-            raise ValueError(f"if_exists={if_exists!r}: pass 'keep' or 'update'.")
+        check_constants(checked_topic, topic=topic)
+        check_constants(checked_deliveries, max_deliveries=max_deliveries)
+        check_constants(_checked_if_exists, if_exists=if_exists)
         self.topic = topic
         self.max_deliveries = max_deliveries
         self.if_exists = if_exists
@@ -49,14 +54,13 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
     def execute(self, context: Context) -> str:
         """Create it."""
         del context
-        if self.if_exists not in _IF_EXISTS:
-            raise AirflowFailException(f"if_exists={self.if_exists!r}: pass 'keep' or 'update'.")
+        if_exists = _checked_if_exists(self.if_exists)
         given: Any = {} if self.max_deliveries is None else {"max_deliveries": checked_deliveries(self.max_deliveries)}
         with failures():
             try:
                 return self.hook.create_topic(self.topic, **given).name
             except TopicExistsError as exists:
-                if self.if_exists == "update":
+                if if_exists == "update":
                     return self.hook.update_topic(self.topic, **given).name
                 self.log.warning("It keeps its settings: %s", exists)
                 return self.topic
@@ -74,6 +78,8 @@ class PawnQueueUpdateTopicOperator(PawnQueueOperator):
 
     def __init__(self, *, topic: str, max_deliveries: int | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_constants(checked_topic, topic=topic)
+        check_constants(checked_deliveries, max_deliveries=max_deliveries)
         self.topic = topic
         self.max_deliveries = max_deliveries
 
@@ -98,6 +104,8 @@ class PawnQueueDeleteTopicOperator(PawnQueueOperator):
 
     def __init__(self, *, topic: str, force: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_constants(checked_topic, topic=topic)
+        check_constants(checked_flag, force=force)
         self.topic = topic
         self.force = force
 
@@ -114,6 +122,10 @@ class PawnQueueDeleteTopicOperator(PawnQueueOperator):
         return {"messages": removed.messages, "dead_letters": removed.dead_letters}
 
 
-def checked_deliveries(given: object) -> int | None:
-    """Return a number of deliveries, None for ``never``, or fail without another try."""
-    return None if given == NEVER else checked_count(given, "max_deliveries")
+def checked_deliveries(given: object, name: str = "max_deliveries") -> int | None:
+    """Return a number of deliveries, None for ``never``."""
+    return None if given == NEVER else checked_count(given, name)
+
+
+def _checked_if_exists(given: object, name: str = "if_exists") -> str:
+    return checked_word(given, name, of=_IF_EXISTS)

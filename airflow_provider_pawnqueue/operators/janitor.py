@@ -11,8 +11,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pawnqueue.engine import PawnQueueError, TopicNotFoundError
 from airflow_provider_pawnqueue.hooks import telemetry
+from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_flag, checked_seconds, checked_topics
 from airflow_provider_pawnqueue.hooks.identity import Owner, installation
-from airflow_provider_pawnqueue.operators.arguments import checked_topics
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
 
 if TYPE_CHECKING:
@@ -51,9 +51,11 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_constants(checked_topics, topics=topics or None)
+        check_constants(checked_seconds, max_age=max_age)
         self.topics = topics
         self.max_age = max_age
-        self.is_dry_run = dry_run
+        self.is_dry_run = checked_flag(dry_run, "dry_run")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Sweep them, one after the other: what fails in one topic does not concern the next."""

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_pawnqueue.hooks import references
+from airflow_provider_pawnqueue.hooks.arguments import (
+    check_constants,
+    checked_count,
+    checked_flag,
+    checked_ids,
+    checked_topic,
+)
 from airflow_provider_pawnqueue.lineage import outputs
-from airflow_provider_pawnqueue.operators.arguments import checked_count, checked_ids
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
 
 if TYPE_CHECKING:
@@ -43,11 +49,12 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_constants(checked_topic, topic=topic)
         self.topic = topic
         self.payloads = payloads
         self.producer = producer
         self.headers = headers
-        self.create = create
+        self.create = checked_flag(create, "create")
 
     def execute(self, context: Context) -> list[str]:
         """Publish them."""
@@ -107,10 +114,13 @@ class PawnQueueRedriveOperator(PawnQueueOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_constants(checked_topic, topic=topic)
+        check_constants(checked_ids, ids=ids)
+        check_constants(checked_count, max_messages=max_messages)
         self.topic = topic
         self.ids = ids
         self.max_messages = max_messages
-        self.is_dry_run = dry_run  # BaseOperator.dry_run is a method
+        self.is_dry_run = checked_flag(dry_run, "dry_run")  # BaseOperator.dry_run is a method
 
     def execute(self, context: Context) -> dict[str, int]:
         """Give them back."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.hooks import references
-from airflow_provider_pawnqueue.operators.arguments import checked_count
+from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_count
 from airflow_provider_pawnqueue.operators.base import failures
 from airflow_provider_pawnqueue.operators.outputs import MessagesOutput
 from airflow_provider_pawnqueue.operators.settling import ClaimOperator
@@ -32,6 +32,7 @@ class PawnQueueMessagesOperator(ClaimOperator):
     template_fields: Sequence[str] = ("claim", "batch", "pawnqueue_conn_id")
 
     def __init__(self, *, claim: Any, batch: int | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - as the sensor returned it
+        check_constants(checked_count, batch=batch)
         super().__init__(claim=claim, **kwargs)
         self.batch = batch
 

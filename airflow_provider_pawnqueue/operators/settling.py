@@ -19,9 +19,16 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_pawnqueue.engine import PawnQueueError
 from airflow_provider_pawnqueue.engine.settlement import Settlement
 from airflow_provider_pawnqueue.hooks import references
+from airflow_provider_pawnqueue.hooks.arguments import (
+    check_constants,
+    checked_delay,
+    checked_flag,
+    checked_ids,
+    checked_text,
+    checked_word,
+)
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.lineage import inputs
-from airflow_provider_pawnqueue.operators.arguments import checked_delay, checked_flag, checked_ids
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure_of
 from airflow_provider_pawnqueue.operators.outcomes import Cause, Outcome, forgotten, has_claimed, outcome_of
 
@@ -151,6 +158,10 @@ def _named(held: Iterable[Claim]) -> str:
     return ", ".join(f"claim {claim.stem} of topic {claim.topic}" for claim in held)
 
 
+def _checked_outcome(given: object, name: str) -> str:
+    return checked_word(given, name, of=_OUTCOMES)
+
+
 def _is_final(error: PawnQueueError) -> bool:
     return isinstance(failure_of(error), AirflowFailException)
 
@@ -167,6 +178,7 @@ class PawnQueueAckOperator(ClaimOperator):
 
     def __init__(self, *, claim: Any, ids: Sequence[str] | str | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - as above
         super().__init__(claim=claim, **kwargs)
+        check_constants(checked_ids, ids=ids)
         self.ids = ids
 
     def execute(self, context: Context) -> dict[str, int]:
@@ -199,6 +211,8 @@ class PawnQueueRequeueOperator(ClaimOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(claim=claim, **kwargs)
+        check_constants(checked_ids, ids=ids)
+        check_constants(checked_delay, delay=delay)
         self.ids = ids
         self.delay = delay
         self.reason = reason
@@ -230,6 +244,8 @@ class PawnQueueBuryOperator(ClaimOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(claim=claim, **kwargs)
+        check_constants(checked_ids, ids=ids)
+        check_constants(checked_text, reason=reason)
         self.ids = ids
         self.reason = reason
 
@@ -256,6 +272,7 @@ class PawnQueueNackOperator(PawnQueueRequeueOperator):
 
     def __init__(self, *, requeue: bool = False, reason: str = "nacked by its DAG", **kwargs: Any) -> None:
         super().__init__(reason=reason, **kwargs)
+        check_constants(checked_flag, requeue=requeue)
         self.requeue = requeue
 
     def execute(self, context: Context) -> dict[str, int]:
@@ -314,9 +331,9 @@ class PawnQueueSettleOperator(ClaimOperator):
         kwargs.setdefault("retries", 3)
         kwargs.setdefault("retry_delay", timedelta(seconds=30))
         super().__init__(claim=claim, **kwargs)
-        for name, how in (("on_failure", on_failure), ("on_reported", on_reported or "requeue")):
-            if "{{" not in str(how) and how not in _OUTCOMES:
-                raise ValueError(f"{name}={how!r}: pass 'requeue' or 'bury'.")
+        # Without on_failure nothing could be decided; without on_reported, what on_failure says is.
+        check_constants(_checked_outcome, on_failure=on_failure or "", on_reported=on_reported or None)
+        check_constants(checked_delay, delay=delay)
         # What is claimed is settled, whatever became of the run before.
         self.depends_on_past = False
         self.on_failure = on_failure
@@ -360,15 +377,13 @@ class PawnQueueSettleOperator(ClaimOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Settle."""
-        on_reported = self.on_reported or self.on_failure
-        for name, how in (("on_failure", self.on_failure), ("on_reported", on_reported)):
-            if how not in _OUTCOMES:
-                raise AirflowFailException(f"{name}={how!r}: pass 'requeue' or 'bury'.")
+        on_failure = _checked_outcome(self.on_failure, "on_failure")
+        on_reported = _checked_outcome(self.on_reported or on_failure, "on_reported")
         delay = checked_delay(self.delay)
         self._check(context)
         outcome = outcome_of(context, self, self.claim_tasks)
         # ⚑ What never came to a task is not to blame, whatever on_failure says of what did.
-        outcomes: dict[Cause, str] = {"failed": self.on_failure, "reported": on_reported, "not_started": "requeue"}
+        outcomes: dict[Cause, str] = {"failed": on_failure, "reported": on_reported, "not_started": "requeue"}
         tally = Tally()
         total = self.settle_each(partial(self._settle, outcome, outcomes, delay), told=outcome.told, tally=tally)
         ti: Any = context["ti"]

@@ -20,12 +20,21 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.hooks import claiming, references
+from airflow_provider_pawnqueue.hooks.arguments import (
+    check_constants,
+    checked_batch,
+    checked_count,
+    checked_delay,
+    checked_flag,
+    checked_seconds,
+    checked_topics,
+    is_constant,
+)
 from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError, Wish
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.links import TopicLink
-from airflow_provider_pawnqueue.operators.arguments import checked_count, checked_seconds, checked_topics
 from airflow_provider_pawnqueue.operators.base import failure_of, failures
 from airflow_provider_pawnqueue.operators.outputs import ClaimsOutput
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
@@ -99,14 +108,20 @@ class PawnQueueSensor(BaseSensorOperator):
                 f"{type(self).__name__} {self.task_id!r} returns its claim by XCom: leave do_xcom_push on, also where "
                 "default_args of its DAG turn it off."
             )
+        check_constants(checked_topics, topic=topic)
+        check_constants(checked_count, max_messages=max_messages, min_messages=min_messages)
+        if is_constant(max_messages) and is_constant(min_messages):
+            checked_batch(max_messages, min_messages)
+        check_constants(checked_seconds, ttl=ttl, poke_interval=poke_interval)
+        check_constants(checked_delay, max_wait=max_wait)
         self.topic = topic
         self.max_messages = max_messages
         self.min_messages = min_messages
         self.consumer = consumer
         self.ttl = ttl
         self.pawnqueue_conn_id = pawnqueue_conn_id
-        self.inline = inline
-        self.deferrable = deferrable
+        self.inline = checked_flag(inline, "inline")
+        self.deferrable = checked_flag(deferrable, "deferrable")
         self._wishes: list[Wish] = []
 
     @property
@@ -211,12 +226,7 @@ class PawnQueueSensor(BaseSensorOperator):
 
     def _wanted(self, context: Context) -> list[Wish]:
         owner = Owner.of(context)
-        most = None if self.max_messages is None else checked_count(self.max_messages, "max_messages")
-        least = checked_count(self.min_messages, "min_messages")
-        if most is not None and least > most:
-            raise AirflowFailException(
-                f"min_messages={least} is more than max_messages={most}: no claim would ever have so many."
-            )
+        most, least = checked_batch(self.max_messages, self.min_messages)
         return [
             Wish(
                 topic,

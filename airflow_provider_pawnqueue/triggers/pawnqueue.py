@@ -13,6 +13,7 @@ from typing import Any, Final
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_pawnqueue.hooks.arguments import checked_count, checked_seconds, checked_text
 from airflow_provider_pawnqueue.hooks.names import DEFAULT_CONN_ID
 
 _WAITING: Final = f"{__package__}.waiting"
@@ -110,10 +111,10 @@ class PawnQueueEventTrigger(BaseEventTrigger):
         if getattr(self, "queue", None) != queue:  # an older base class ignores what it does not know
             raise ValueError(f"queue={queue!r} needs Airflow 3.4 or newer: leave it out.")
         del later
-        self.topic = topic
+        self.topic = checked_text(topic, "topic")
         self.pawnqueue_conn_id = pawnqueue_conn_id
-        self.min_messages = min_messages
-        self.ring_every = ring_every
+        self.min_messages = checked_count(min_messages, "min_messages")
+        self.ring_every = checked_seconds(ring_every, "ring_every")
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Say how it is made again; the same text each time, as Airflow tells triggers apart by it."""

@@ -182,9 +182,9 @@ def test_settled_twice(queue: SyncPawnQueue) -> None:
 def test_a_wrong_argument(queue: SyncPawnQueue) -> None:
     """Is told before anything is settled."""
     claim = claim_of(queue, 1)
-    rendered = Play()
-    rendered.settle.on_failure = "explode"
-    for play, sentence in ((rendered, "on_failure='explode'"), (Play(delay="soon"), "delay='soon'")):
+    for name, rendered in (("on_failure", "explode"), ("on_reported", "explode"), ("delay", "soon")):
+        play, sentence = Play(**{name: "{{ params.given }}"}), f"{name}='{rendered}'"
+        setattr(play.settle, name, rendered)
         with pytest.raises(AirflowFailException, match=sentence):
             play.ended(claim, work="success", after="success")
     assert left(queue) == (0, 1, 0)
