@@ -9,7 +9,7 @@ import pytest
 from tests.sim.run import ARENAS, name_of, run_chunk, run_many
 
 #: How many new schedules a test run tries; ``make sim`` tries 100,000.
-NEW = 3000
+NEW = 1000
 #: Schedules that once broke a promise, or died of something, by their arenas. The engine has changed since, so they may
 #: differ now.
 ONCE_FAILED = {
