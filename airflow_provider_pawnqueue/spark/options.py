@@ -135,6 +135,11 @@ class Options:
                 words = " or ".join(_USES[each] for each in meant)
                 instead = _INSTEAD.get((name, use), "leave it out")
                 raise _wrong(f"The option {name} is for {words}, and this is {_USES[use]}: {instead}.")
+        if "allowempty" in self.given and self.write_id is None:
+            raise _wrong(
+                "The option allowEmpty is for a write with a writeId, and this one has none: name the write by "
+                '.option("writeId", name), or leave allowEmpty out.'
+            )
 
     # --- where the queue is ---
 

@@ -118,7 +118,7 @@ FOR: dict[str, tuple[dict[str, str], set[str]]] = {
     "read": ({**QUEUE, "claim": CLAIM}, {"claim", "payloadSchema", "partitions"}),
     "peek": (PEEK, {"topic", "mode", "payloadSchema", "partitions", "maxMessages"}),
     "stream": (TOPIC, {"topic", "payloadSchema", "partitions", "maxMessagesPerBatch", "consumer", "ttl"}),
-    "batch write": (TOPIC, {"topic", "writeId", "allowEmpty", "producer"}),
+    "batch write": ({**TOPIC, "writeId": "w"}, {"topic", "writeId", "allowEmpty", "producer"}),
     "stream write": (TOPIC, {"topic", "producer"}),
 }
 VALUES = {"mode": "peek", "claim": CLAIM, "topic": "orders", "writeId": "w", "payloadSchema": "", "allowEmpty": "true"}
@@ -155,6 +155,15 @@ def test_what_to_do_instead(use: str, name: str, instead: str) -> None:
     """Where there is something better than to leave it out."""
     with pytest.raises(PawnQueueSparkError, match=instead):
         made(use, {**FOR[use][0], name: VALUES.get(name, "5")})
+
+
+@pytest.mark.parametrize("given", [{}, {"writeId": ""}])
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_only_a_named_write_can_have_been_committed_without_rows(given: dict[str, str], value: str) -> None:
+    """A write that nobody has named has another name each time: ``allowEmpty`` says nothing about it."""
+    with pytest.raises(PawnQueueSparkError, match=r'allowEmpty is for a write with a writeId.*\("writeId", ') as raised:
+        made("batch write", {**TOPIC, **given, "allowEmpty": value})
+    assert "\n" not in str(raised.value)
 
 
 def test_what_sparks_catalog_notes_of_a_table_is_left_to_it() -> None:
