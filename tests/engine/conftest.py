@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from airflow_provider_pawnqueue.engine import writes
 from tests.engine.opened import BUCKET
 from tests.engine.virtual import Process, World
+from tests.engine.written import SMALL
 from tests.support.faults import FaultServer
 
 
@@ -39,6 +41,12 @@ async def ann(world: World) -> Process:
 async def bob(world: World) -> Process:
     """Another one."""
     return await world.process()
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit notes its progress after every third message: a handful of messages has several notes."""
+    monkeypatch.setattr(writes, "CHUNK", SMALL)
 
 
 @pytest.fixture

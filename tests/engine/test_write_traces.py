@@ -11,12 +11,12 @@ from airflow_provider_pawnqueue.engine import (
     StoreError,
     layout,
     write_traces,
-    writes,
 )
 from airflow_provider_pawnqueue.engine.store.port import Unknown
 from tests.engine.virtual import TOPIC, Died, Process, World
 from tests.engine.written import (
     COUNT,
+    EVERY,
     OVER,
     SMALL,
     WRITE,
@@ -37,13 +37,7 @@ if TYPE_CHECKING:
     from tools.kit.stores import Answer, CarryOut, Request
 
 
-EVERY = list(range(COUNT))
-
-
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handful of messages has several notes of progress."""
-    monkeypatch.setattr(writes, "CHUNK", SMALL)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 async def test_what_was_consumed_is_not_sent_again() -> None:

@@ -27,8 +27,8 @@ from airflow_provider_pawnqueue.engine import events as happened
 from tests.engine.virtual import MARGIN, TOPIC, Died, Process, World, numbered, numbers
 from tests.engine.written import (
     COUNT,
+    EVERY,
     OVER,
-    SMALL,
     WRITE,
     committed,
     consumed,
@@ -46,13 +46,7 @@ from tests.engine.written import (
 if TYPE_CHECKING:
     from tests.engine.virtual import Effect, Kind
 
-EVERY = list(range(COUNT))
-
-
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handful of messages has several notes of progress."""
-    monkeypatch.setattr(writes, "CHUNK", SMALL)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 # --- staging ---

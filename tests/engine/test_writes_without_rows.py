@@ -14,7 +14,6 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotEmptyError,
     TopicNotFoundError,
     layout,
-    writes,
 )
 from airflow_provider_pawnqueue.engine.bounds import LATEST_PLACE, MOST_COUNT, MOST_RANGES
 from airflow_provider_pawnqueue.engine.janitor.report import SweepReport
@@ -22,9 +21,8 @@ from airflow_provider_pawnqueue.engine.records import TICKS, Rows, WriteRecord
 from airflow_provider_pawnqueue.engine.write_outcome import together
 from tests.engine.virtual import TOPIC, Process, World
 from tests.engine.written import (
-    COUNT,
+    EVERY,
     OVER,
-    SMALL,
     WRITE,
     committed,
     cut,
@@ -39,13 +37,7 @@ if TYPE_CHECKING:
     from tests.engine.virtual import Effect, Kind
 
 
-EVERY = list(range(COUNT))
-
-
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handful of messages has several notes of progress."""
-    monkeypatch.setattr(writes, "CHUNK", SMALL)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 async def test_what_was_changed_after_the_decision_is_told(world: World, ann: Process, bob: Process) -> None:

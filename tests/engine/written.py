@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 WRITE = "run-1"
 #: Three to a note of progress: seven messages have three chunks.
 SMALL, COUNT = 3, 7
+#: The numbers of those seven.
+EVERY = list(range(COUNT))
 #: After so long nobody can doubt that who committed is not trusted any more.
 OVER = writes.HOLD + 10
 A_DAY = 86_400.0
