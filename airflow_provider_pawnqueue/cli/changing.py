@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_pawnqueue.cli.running import UsageError, command, fail, say, show
 from airflow_provider_pawnqueue.engine import PawnQueueError, PublishError
+from airflow_provider_pawnqueue.operators.administration import NEVER, created
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
 
-    from airflow_provider_pawnqueue.engine import Claim, DeadLetter, Settlement, SweepReport
+    from airflow_provider_pawnqueue.engine import Claim, DeadLetter, Settlement, SweepReport, Topic
     from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 
 _STDIN: Final = "-"
@@ -186,16 +187,27 @@ def _confirm(sentence: str) -> None:
 
 
 @command
+def create_topic(hook: PawnQueueHook, args: Namespace) -> None:
+    """Create a topic. One that exists keeps its settings, or has them updated."""
+    given = {} if args.max_deliveries is None else {"max_deliveries": _deliveries(args.max_deliveries)}
+    _show_topic(created(hook, args.topic, args.if_exists, say, **given), args.output)
+
+
+@command
 def update_topic(hook: PawnQueueHook, args: Namespace) -> None:
     """Change what is set for a topic."""
+    _show_topic(hook.update_topic(args.topic, max_deliveries=_deliveries(args.max_deliveries)), args.output)
+
+
+def _deliveries(given: str) -> int | None:
     try:
-        most = None if args.max_deliveries == "never" else int(args.max_deliveries)
+        return None if given == NEVER else int(given)
     except ValueError:
-        raise UsageError(
-            f"--max-deliveries {args.max_deliveries!r}: write a whole number of at least 1, or never."
-        ) from None
-    changed = hook.update_topic(args.topic, max_deliveries=most)
-    show([{"topic": changed.name, "max_deliveries": changed.settings.max_deliveries}], args.output)
+        raise UsageError(f"--max-deliveries {given!r}: write a whole number of at least 1, or never.") from None
+
+
+def _show_topic(topic: Topic, output: str) -> None:
+    show([{"topic": topic.name, "max_deliveries": topic.settings.max_deliveries}], output)
 
 
 @command

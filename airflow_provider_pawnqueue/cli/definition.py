@@ -72,11 +72,14 @@ _WHY = Arg(("--reason",), help="Why, for those that look at the dead letter", re
 _PURGE_DEAD = Arg(("--dead",), help="Remove the dead letters (and, with --messages, both)", action="store_true")
 _PURGE_MESSAGES = Arg(("--messages",), help="Remove the messages: the default without --dead", action="store_true")
 
-_MAX_DELIVERIES = Arg(
-    ("--max-deliveries",),
-    metavar="N",
-    help="Bury a message after this many deliveries without a settlement; `never` for no limit",
-    required=True,
+_BURIED_AFTER = "Bury a message after this many deliveries without a settlement; `never` for no limit"
+_MAX_DELIVERIES = Arg(("--max-deliveries",), metavar="N", help=_BURIED_AFTER, required=True)
+_NEW_MAX_DELIVERIES = Arg(("--max-deliveries",), metavar="N", help=f"{_BURIED_AFTER} (default: 10)")
+_IF_EXISTS = Arg(
+    ("--if-exists",),
+    help="What to do with a topic that exists with other settings: keep them (the default), or update them",
+    choices=("keep", "update"),
+    default="keep",
 )
 _FORCE = Arg(("--force",), help="Delete its messages and dead letters too", action="store_true")
 
@@ -145,6 +148,12 @@ def get_pawnqueue_cli_commands() -> list[GroupCommand]:
                     help="Remove the messages of a topic, or its dead letters; the topic goes on",
                     func=_command("changing", "purge"),
                     args=(_TOPIC, _PURGE_DEAD, _PURGE_MESSAGES, _DRY_RUN, ARG_YES, *_COMMON),
+                ),
+                ActionCommand(
+                    name="create-topic",
+                    help="Create a topic",
+                    func=_command("changing", "create_topic"),
+                    args=(_TOPIC, _NEW_MAX_DELIVERIES, _IF_EXISTS, *_COMMON),
                 ),
                 ActionCommand(
                     name="update-topic",

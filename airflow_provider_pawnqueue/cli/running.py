@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from airflow_provider_pawnqueue.engine import PawnQueueError, TopicNotFoundError
 from airflow_provider_pawnqueue.engine.bounds import is_deeper
+from airflow_provider_pawnqueue.hooks.advice import in_airflow
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 
@@ -49,7 +50,9 @@ def command(work: Callable[[PawnQueueHook, Namespace], None]) -> Callable[[Names
             fail(_no_topic(hook, error))
         except AirflowNotFoundException as error:
             fail(_no_connection(args.conn_id, error))
-        except (PawnQueueError, UsageError, AirflowException) as error:
+        except PawnQueueError as error:
+            fail(in_airflow(error))
+        except (UsageError, AirflowException) as error:
             fail(str(error))
         finally:
             CLIENTS.close()  # not at the end of the process: what that says is for --verbose too
@@ -129,7 +132,7 @@ def _no_topic(hook: PawnQueueHook, error: TopicNotFoundError) -> str:
     meant = f" Did you mean {near[0]!r}?" if near else ""
     return (
         f"Topic {error.topic!r} does not exist: `airflow pawnqueue topics` lists those that do, and "
-        f"`airflow pawnqueue publish --create` makes one.{meant}"
+        f"`airflow pawnqueue create-topic {error.topic}` makes it.{meant}"
     )
 
 

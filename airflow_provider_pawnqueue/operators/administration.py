@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_pawnqueue.engine import TopicExistsError, TopicNotFoundError
@@ -18,7 +18,10 @@ from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-_IF_EXISTS: Final = ("keep", "update")
+    from airflow_provider_pawnqueue.engine import Topic
+    from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+
+IF_EXISTS: Final = ("keep", "update")
 #: What ``max_deliveries`` says where no message is ever buried for its deliveries.
 NEVER: Final = "never"
 
@@ -57,13 +60,7 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
         if_exists = _checked_if_exists(self.if_exists)
         given: Any = {} if self.max_deliveries is None else {"max_deliveries": checked_deliveries(self.max_deliveries)}
         with failures():
-            try:
-                return self.hook.create_topic(self.topic, **given).name
-            except TopicExistsError as exists:
-                if if_exists == "update":
-                    return self.hook.update_topic(self.topic, **given).name
-                self.log.warning("It keeps its settings: %s", exists)
-                return self.topic
+            return created(self.hook, self.topic, if_exists, self.log.warning, **given).name
 
 
 class PawnQueueUpdateTopicOperator(PawnQueueOperator):
@@ -122,10 +119,24 @@ class PawnQueueDeleteTopicOperator(PawnQueueOperator):
         return {"messages": removed.messages, "dead_letters": removed.dead_letters}
 
 
+def created(hook: PawnQueueHook, topic: str, if_exists: str, warn: Callable[[str], None], **given: Any) -> Topic:
+    """Create a topic, or return the one that exists, updated or not.
+
+    :param warn: is told where it exists with other settings, and keeps them.
+    """
+    try:
+        return hook.create_topic(topic, **given)
+    except TopicExistsError as exists:
+        if if_exists == "update":
+            return hook.update_topic(topic, **given)
+        warn(f"It keeps its settings: {exists}")
+        return hook.topic(topic)
+
+
 def checked_deliveries(given: object, name: str = "max_deliveries") -> int | None:
     """Return a number of deliveries, None for ``never``."""
     return None if given == NEVER else checked_count(given, name)
 
 
 def _checked_if_exists(given: object, name: str = "if_exists") -> str:
-    return checked_word(given, name, of=_IF_EXISTS)
+    return checked_word(given, name, of=IF_EXISTS)

@@ -9,6 +9,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from airflow_provider_pawnqueue.engine import ClaimBusyError, PawnQueueError, PublishError, QueueClosedError, StoreError
+from airflow_provider_pawnqueue.hooks.advice import in_airflow
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.patience import may_pass
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -45,7 +46,7 @@ def failures() -> Iterator[None]:
 
 def failure_of(error: PawnQueueError) -> AirflowException:
     """Return what a task raises for an error."""
-    return (AirflowException if _is_passing(error) else AirflowFailException)(str(error))
+    return (AirflowException if _is_passing(error) else AirflowFailException)(in_airflow(error))
 
 
 def _is_passing(error: PawnQueueError) -> bool:

@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pawnqueue.engine import PawnQueueError, TopicNotFoundError
 from airflow_provider_pawnqueue.hooks import telemetry
+from airflow_provider_pawnqueue.hooks.advice import in_airflow
 from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_flag, checked_seconds, checked_topics
 from airflow_provider_pawnqueue.hooks.identity import Owner, installation
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
@@ -72,7 +73,7 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
                 defects += found
             except TopicNotFoundError as error:
                 if self.topics:
-                    failed.append(str(error))
+                    failed.append(in_airflow(error))
                 # else it was deleted since it was listed
             except PawnQueueError as error:
                 failed.append(f"{topic}: {error}")

@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 
 from airflow_provider_pawnqueue.engine import PawnQueueError, QueueClosedError, StoreError
 from airflow_provider_pawnqueue.hooks import claiming
+from airflow_provider_pawnqueue.hooks.advice import in_airflow
 from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError, Wish
 from airflow_provider_pawnqueue.hooks.patience import awaited_patiently, may_pass
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -53,7 +54,7 @@ def failure(error: Exception) -> dict[str, Any]:
     is_transient = isinstance(error, (QueueClosedError, UnforeseenError)) or (
         isinstance(error, StoreError) and may_pass(error)
     )
-    return {"error": str(error), "transient": is_transient}
+    return {"error": described(error), "transient": is_transient}
 
 
 def _wish(trigger: PawnQueueClaimTrigger, topic: str) -> Wish:
@@ -150,7 +151,9 @@ async def backlog_of(trigger: PawnQueueEventTrigger) -> Backlog:
 
 def described(error: Exception) -> str:
     """Say what an error is in a sentence; of one that is not ours, its kind alone, as its text may hold a payload."""
-    if isinstance(error, (PawnQueueError, AirflowException)):
+    if isinstance(error, PawnQueueError):
+        return in_airflow(error)
+    if isinstance(error, AirflowException):
         return str(error)
     return f"an unexpected {type(error).__name__}"
 

@@ -164,11 +164,38 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
     for topic, given, sentence in (
         ("orders", "few", "--max-deliveries 'few'"),
         ("orders", "0", "max_deliveries"),
-        ("nowhere", "3", "does not exist"),
+        ("nowhere", "3", "`airflow pawnqueue create-topic nowhere` makes it"),
     ):
         done = run("update-topic", topic, "--max-deliveries", given)
         assert done.code == 1
         assert sentence in done.err
+
+
+def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
+    """The row has what is set; one that exists keeps its settings, which is said, or has them updated."""
+    for words, most, note in (
+        ((), 10, ""),
+        (("--max-deliveries", "3"), 10, "It keeps its settings"),
+        (("--max-deliveries", "3", "--if-exists", "update"), 3, ""),
+        (("--max-deliveries", "never", "--if-exists", "update"), None, ""),
+        ((), None, ""),
+    ):
+        done = run("create-topic", "orders", *words, "--output", "json")
+        assert (done.code, done.rows) == (0, [{"topic": "orders", "max_deliveries": most}])
+        assert note in done.err
+        assert bool(note) == bool(done.err)
+        assert queue.topic("orders").settings.max_deliveries == most
+    assert run("create-topic", "bills", "--max-deliveries", "never", "--output", "json").rows == [
+        {"topic": "bills", "max_deliveries": None}
+    ]
+    for words, sentence in (
+        (("a/b",), "'a/b' (3 characters) is no topic name"),
+        (("new", "--max-deliveries", "few"), "--max-deliveries 'few'"),
+        (("new", "--max-deliveries", "0"), "max_deliveries"),
+    ):
+        done = run("create-topic", *words)
+        assert (done.code, sentence in done.err) == (1, True)
+    assert queue.list_topics() == ["bills", "orders"]
 
 
 @pytest.mark.parametrize(("answer", "is_left"), [("y\n", False), ("n\n", True), ("", True)])
@@ -192,6 +219,7 @@ def test_delete_topic(run: Run, queue: SyncPawnQueue) -> None:
     queue.publish("orders", [{"n": 1}], create=True)
     refused = run("delete-topic", "orders", "--yes")
     assert (refused.code, queue.list_topics()) == (1, ["orders"])
+    assert "`airflow pawnqueue delete-topic orders --force`" in refused.err
     [would] = run("delete-topic", "orders", "--force", "--dry-run", "--output", "json").rows
     assert queue.list_topics() == ["orders"]
     [done] = run("delete-topic", "orders", "--force", "--yes", "--output", "json").rows

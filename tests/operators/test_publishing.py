@@ -145,7 +145,7 @@ def test_update_topic(queue: SyncPawnQueue) -> None:
 def test_delete_topic(queue: SyncPawnQueue) -> None:
     """One with messages by force alone; deleting it again does no harm."""
     queue.publish(TOPIC, [{"n": 1}])
-    with pytest.raises(AirflowFailException, match=TOPIC):
+    with pytest.raises(AirflowFailException, match=r"force=True.*`airflow pawnqueue delete-topic orders --force`"):
         PawnQueueDeleteTopicOperator(task_id="t", topic=TOPIC).execute(NOBODY)
     delete = PawnQueueDeleteTopicOperator(task_id="t", topic=TOPIC, force="True")
     assert [delete.execute(NOBODY) for _ in range(2)] == [

@@ -391,8 +391,17 @@ def test_killed_while_python_ends() -> None:
 
 def test_an_unknown_topic_fails_at_once(queue: SyncPawnQueue) -> None:
     """Without waiting for its timeout, and without another try."""
-    with pytest.raises(AirflowFailException, match="nowhere"):
-        polling("nowhere", timeout=600).execute(context_of(FakeTask("claim")))
+    for deferrable in (False, True):
+        with pytest.raises(AirflowFailException) as failed:
+            PawnQueueSensor(task_id="claim", topic="nowhere", deferrable=deferrable).execute(
+                context_of(FakeTask("claim"))
+            )
+        for way in (
+            "create_topic('nowhere')",
+            "PawnQueueCreateTopicOperator",
+            "airflow pawnqueue create-topic nowhere",
+        ):
+            assert way in str(failed.value)
 
 
 class Away(HookedStore):

@@ -221,6 +221,7 @@ async def test_a_topic_that_is_missing_is_logged_once(queue: SyncPawnQueue, caps
     await ringing.aclose()
     said = capsys.readouterr().out
     assert said.count("event trigger of topic later cannot look, and goes on trying: Topic 'later' does not exist") == 1
+    assert "`airflow pawnqueue create-topic later`" in said
     assert said.count("event trigger of topic later can look again") == 1
     assert "Traceback" not in said
 
