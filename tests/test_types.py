@@ -27,6 +27,7 @@ def work(queue: SyncPawnQueue) -> None:
     queue.nack(claim, [first.id], requeue=True, delay=5)
     queue.requeue(claim, first, delay=5, reason="not yet")
     queue.bury(claim, claim[1:], reason="no item", error="KeyError")
+    queue.settle(claim, requeue={first: "not yet"}, bury={first.id: "no item"})
     for letter in queue.dead_letters("t"):
         print(letter.reason, when, left)
 
@@ -70,6 +71,8 @@ def test_a_type_checker_knows_the_front_door(tmp_path: Path) -> None:
     of_async = "async def other(queue: PawnQueue, claim: Claim) -> None:\n" + "".join(
         f"    {'await ' if line.startswith('queue') else ''}{line}\n" for line in WRONG
     )
-    errors = checked(tmp_path, head + of_sync + of_async)
+    without_async = "def third() -> None:\n    with PawnQueue.open():\n        pass\n"
+    errors = checked(tmp_path, head + of_sync + of_async + without_async)
     lines = {int(error.split(":")[1]) for error in errors}
-    assert lines == {*range(3, 3 + len(WRONG)), *range(4 + len(WRONG), 4 + 2 * len(WRONG))}, "\n".join(errors)
+    count = len(WRONG)
+    assert lines == {*range(3, 3 + count), *range(4 + count, 4 + 2 * count), 5 + 2 * count}, "\n".join(errors)

@@ -46,7 +46,22 @@ class Closeable(Protocol):
 Q = TypeVar("Q", bound=Closeable)
 
 
-class Opening(Generic[Q]):
+class ForAsyncWith:
+    """What is entered by ``async with``: ``with`` gets a sentence. A type checker refuses it as ever."""
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(
+                "PawnQueue is for asyncio: write `async with PawnQueue.open(...) as queue`, or `with "
+                "SyncPawnQueue.open(...) as queue` where there is no asyncio."
+            )
+
+        def __exit__(self, *_: object) -> None:  # without it, Python says that this is missing
+            pass
+
+
+class Opening(ForAsyncWith, Generic[Q]):
     """A queue that is about to be opened: await it, or enter it."""
 
     def __init__(self, open_: Callable[[], Awaitable[Q]]) -> None:

@@ -33,7 +33,7 @@ from airflow_provider_pawnqueue.engine.health import Health, health
 from airflow_provider_pawnqueue.engine.inspect_topic import Location, find, peek
 from airflow_provider_pawnqueue.engine.janitor import AskOwner, SweepReport, asking, finish, sweep
 from airflow_provider_pawnqueue.engine.lifetime import CLOSE_SECONDS
-from airflow_provider_pawnqueue.engine.opening import Opening, Sections, open_bucket
+from airflow_provider_pawnqueue.engine.opening import ForAsyncWith, Opening, Sections, open_bucket
 from airflow_provider_pawnqueue.engine.probe import ProbeResult, probe
 from airflow_provider_pawnqueue.engine.publish import NewMessage, checked_messages
 from airflow_provider_pawnqueue.engine.redrive import RedriveResult, redrive
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 LAST_SECONDS = 0.5
 
 
-class PawnQueue(Decisions):
+class PawnQueue(Decisions, ForAsyncWith):
     """A queue in a bucket. Made by :meth:`open`, and used in the event loop that opened it."""
 
     def __init__(self, context: Context, agreed: BucketRecord) -> None:

@@ -197,6 +197,17 @@ async def test_what_nothing_can_be_opened_with(wrong: dict[str, Any], sentence: 
         await PawnQueue.open(**wrong)
 
 
+async def test_with_without_async_is_told_in_a_sentence() -> None:
+    """For a queue that is about to be opened, and for one that is: it stays open, as nothing was done."""
+    opening: Any = PawnQueue.open(store=MemoryStore())
+    async with opening as opened:
+        for misused in (opening, opened):
+            said = r"write `async with PawnQueue\.open.*or `with SyncPawnQueue\.open"
+            with pytest.raises(TypeError, match=said), misused:
+                pytest.fail("it was entered")
+        assert not opened.closed
+
+
 async def test_both_queues_say_which_they_are() -> None:
     """Their bucket, their strategy, and whether they are closed; no secret."""
     settings = {"s3": {"bucket_name": "queues", "aws_access_key_id": "AKIAKEY", "aws_secret_access_key": "hush"}}
