@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError
+from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.patience import patiently
 from airflow_provider_pawnqueue.hooks.stopping import stop_the_task
-from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION
+from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION, kill_unless_it_ends
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import Claim, ClaimReference, Settings, SyncPawnQueue
@@ -108,6 +109,7 @@ class Session:
     def _lost(self, error: LeaseLostError) -> None:
         if not self._ended.is_set():
             stop_the_task(str(error), self._ended)
+            kill_unless_it_ends(self._ended, in_a_task)
 
 
 class Sessions:

@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 class WorkStoppedError(BaseException):
     """Stops a task wherever it works, as its claim is lost; :class:`LeaseLostError` is its cause.
 
-    No ``Exception``: a task that goes on with the next message where one of them raises must not go on after this.
+    No ``Exception``: a task that goes on with the next message where one of them raises must not go on after this. A
+    task that catches it and works on is killed four seconds later; without a supervisor, half a minute later.
 
     :when: a task works on messages of a claim, anywhere in its code: its claim is lost, or its supervisor is gone.
     :done: what the task has done so far; its messages are not settled by it.

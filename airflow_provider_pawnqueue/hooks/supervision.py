@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -29,6 +30,9 @@ WATCH_SECONDS: Final = 1.0
 HEARD_SECONDS: Final = 5.0
 #: How long a task without a supervisor may unwind before it is killed.
 UNWIND_SECONDS: Final = 30.0
+#: How long a task that has lost its claim may unwind before it is killed. ⚑ §2: two margins lie between the
+#: moment from which a holder trusts its claim no more and the one at which others take it over.
+LOST_SECONDS: Final = 4.0
 
 _ORPHANED: Final = "the supervisor of this task is gone, and another try of it will have the claim"
 
@@ -114,7 +118,30 @@ class Supervision:
         if stop_the_task(_ORPHANED).wait(HEARD_SECONDS):
             for holder in left:
                 holder.leave()
-        threading.Thread(target=_kill_this_process, name="pawnqueue-last-resort", daemon=True).start()
+        _kill_after(UNWIND_SECONDS, "This task has lost its supervisor, and has not ended when it was stopped")
+
+
+def kill_unless_it_ends(ended: threading.Event, is_working: Callable[[], bool]) -> None:
+    """Kill this process if its task still works some seconds from now on a claim that it has lost.
+
+    ⚑ §5.2: something has caught the error, or the main thread cannot be interrupted, and others have the messages.
+
+    :param ended: what is set when the work on the claim has ended.
+    :param is_working: whether the task's own code runs: its callbacks, after that, may take their time.
+    """
+    if not is_its_own_supervisor():
+        _kill_after(LOST_SECONDS, "This task has lost its claim, and works on", ended, is_working)
+
+
+def _kill_after(
+    seconds: float, why: str, unless: threading.Event | None = None, is_working: Callable[[], bool] = lambda: True
+) -> None:
+    def last_resort() -> None:
+        if not (unless or threading.Event()).wait(seconds) and is_working():
+            logger.error("%s: it is killed.", why)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=last_resort, name="task-last-resort", daemon=True).start()
 
 
 def _is_gone(parent: int) -> bool:
@@ -146,16 +173,6 @@ def task_has_ended() -> bool:
 def _comms() -> Any:  # noqa: ANN401 - Airflow's
     runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
     return getattr(runner, "SUPERVISOR_COMMS", None)
-
-
-def _kill_this_process() -> None:
-    """End a task that has lost its supervisor and does not end by itself: others have its messages.
-
-    Its threads may work on, or something has caught the error, or the main thread cannot be interrupted.
-    """
-    time.sleep(UNWIND_SECONDS)
-    logger.error("This task has lost its supervisor, and has not ended when it was stopped: it is killed.")
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 #: That of this process.
