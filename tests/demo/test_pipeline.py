@@ -40,6 +40,7 @@ def test_it_adds_up(demo: Callable[..., Demo]) -> None:
     assert (ROOT / ".run" / "demo.svg").read_text(encoding="utf-8").startswith("<svg ")
 
 
+@pytest.mark.full
 def test_ctrl_c_leaves_nothing_behind(demo: Callable[..., Demo]) -> None:
     """Interrupted while Spark works, it says so, exits with 130, and all that it had started is gone."""
     run = demo(PIPELINE, *FEW)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,42 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from tools.kit.servers import S3Server
-    from tools.kit.spark import SparkCluster
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-# Prints a line for each executor that has worked: what it found in its environment. Every task waits for the other to
-# have begun, which only two executors of one core make possible.
-BOTH_EXECUTORS = """
-import os
-from pyspark import BarrierTaskContext
-from pyspark.sql import SparkSession
-
-
-def work(batches):
-    BarrierTaskContext.get().barrier()
-    import airflow_provider_pawnqueue
-    import pyarrow as pa
-
-    yield from (
-        pa.RecordBatch.from_pydict({
-            "executor": [os.environ["SPARK_EXECUTOR_DIRS"]],
-            "given": [os.environ.get("PAWNQUEUE_S3_ENDPOINT_URL", "-")],
-            "package": [airflow_provider_pawnqueue.__file__],
-        })
-        for _ in [*batches][:1]
-    )
-
-
-spark = SparkSession.builder.getOrCreate()
-rows = spark.range(0, 2, 1, 2).mapInArrow(work, "executor string, given string, package string", barrier=True).collect()
-for executor in sorted({row.executor for row in rows}):
-    print("executor", executor)
-print(sorted({(row.given, row.package) for row in rows}))
-"""
 
 # Never ends by itself. A task on each executor says by a file that it runs, and waits.
 ENDLESS = """
@@ -128,6 +95,7 @@ def test_one_session_at_a_time(spark: SparkSession) -> None:
     assert "SPARK_HOME" not in os.environ
 
 
+@pytest.mark.full
 def test_sessions_follow_each_other(tmp_path: Path) -> None:
     """Each session of a process has a JVM of its own: what was set for the first is not there in the second."""
     program = """
@@ -152,41 +120,9 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, os.listdir(
     assert done.stdout.splitlines() == ["7 first", "2 pawnqueue", "True []"], done.stderr
 
 
-@pytest.mark.servers
-def test_a_cluster_runs_a_job_on_both_workers(tmp_path: Path, spark_cluster: SparkCluster, seaweedfs: S3Server) -> None:
-    """Each worker has an executor, with its worker's environment, in which Python imports the package of this tree."""
-    job = tmp_path / "job.py"
-    job.write_text(BOTH_EXECUTORS)
-
-    done = submit(job, master=spark_cluster.master_url)
-
-    assert done.status == 0, done.log
-    *executors, told = done.output.splitlines()
-    assert len(executors) == 2
-    assert told == str([(seaweedfs.endpoint, str(ROOT / "airflow_provider_pawnqueue" / "__init__.py"))])
-    assert sorted(worker["state"] for worker in spark_cluster.state()["workers"]) == ["ALIVE", "ALIVE"]
-
-
-@pytest.mark.servers
-def test_an_executor_that_is_killed_is_replaced(spark_cluster: SparkCluster, endless: Path, running: Path) -> None:
-    """Executors can be found and killed; the job runs on, with another in its place."""
-    with SparkJob(endless, [running], master=spark_cluster.master_url) as job:
-        wait_until(lambda: len([*running.glob("*-0")]) == 2, "both tasks run")
-        first = spark_cluster.executors
-        os.kill(first[0], signal.SIGKILL)
-        wait_until(lambda: len([*running.glob("*-1")]) == 1, "the task of the killed executor runs again")
-        assert len(first) == 2
-        assert len(spark_cluster.executors) == 2
-        assert first[0] not in spark_cluster.executors
-        assert job.running
-
-    wait_until(lambda: spark_cluster.executors == [], "the executors have ended with their job")
-
-
 def test_a_job_that_is_not_over_is_told_with_its_log(endless: Path, running: Path) -> None:
-    """A job that takes too long says what it was at, and is ended with its driver when it is left."""
+    """A job that takes too long says what it was at, and its JVM is ended when the block is left."""
     with SparkJob(endless, [running], master="local[2]") as job:
-        wait_until(lambda: len([*running.iterdir()]) == 2, "both tasks run")
         with pytest.raises(JobNotOverError, match="its log ends with"):
             job.wait(0.1)
         driver = job._process.pid
@@ -211,6 +147,7 @@ def test_nothing_is_left_of_a_run_of_tests(endless: Path, running: Path) -> None
     wait_until(lambda: not any(Path(folder).exists() for folder in told["folders"]), "the folders are gone")
 
 
+@pytest.mark.full
 def test_the_java_of_pypi_runs_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a machine has no Java, PyPI's runs a job by spark-submit, with Python workers."""
     monkeypatch.setenv(CHOICE, "pypi")

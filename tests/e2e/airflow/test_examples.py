@@ -76,34 +76,34 @@ def test_publish_claim_work_settle(airflow: Airflow, example: Callable[[str], No
 def test_mapped(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:
     """The one that failed is given back with its error; the others are acked; the run has failed, as its task did."""
     queue.create_topic("parcels")
-    queue.publish("parcels", [{"address": f"street {n}"} if n != 3 else {} for n in range(6)])
+    queue.publish("parcels", [{"address": f"street {n}"} if n != 1 else {} for n in range(3)])
     example("orders_mapped")
     run_id = airflow.trigger("orders_mapped")
     airflow.wait_for_run("orders_mapped", run_id, "failed")
     ended = states(airflow, "orders_mapped", run_id)
-    assert ended["parcels.deliver"] == {"success": 5, "failed": 1}
+    assert ended["parcels.deliver"] == {"success": 2, "failed": 1}
     assert left_of(queue, "parcels") == {"delayed": 1}
 
 
 def test_alert(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:
-    """Of 21 messages the poison one is buried and 20 are done; the alert runs, and the run has failed.
+    """Of four messages the poison one is buried and three are done; the alert runs, and the run has failed.
 
     A second run, in which nothing fails, is a success, with nothing to alert on.
     """
     queue.create_topic("registrations")
-    ids = queue.publish("registrations", [{"name": f"n{n}"} if n != 7 else {} for n in range(21)])
+    ids = queue.publish("registrations", [{"name": f"n{n}"} if n != 2 else {} for n in range(4)])
     example("orders_alert")
     run_id = airflow.trigger("orders_alert")
     airflow.wait_for_run("orders_alert", run_id, "failed", timeout=300)
     ended = states(airflow, "orders_alert", run_id)
-    assert ended["registrations.register"] == {"success": 20, "failed": 1}
+    assert ended["registrations.register"] == {"success": 3, "failed": 1}
     assert ended["registrations.summarise"] == {"upstream_failed": 1}
     assert ended["registrations.settle"] == {"failed": 1}
     assert ended["registrations.settled"] == ended["alert"] == {"success": 1}
     assert left_of(queue, "registrations") == {"dead": 1}
     [told] = airflow.api.xcom("orders_alert", run_id, "alert")
-    assert "register[7] failed: KeyError: 'name'" in told
-    assert ids[7] in told
+    assert "register[2] failed: KeyError: 'name'" in told
+    assert ids[2] in told
 
     queue.publish("registrations", [{"name": "last"}])
     run_id = airflow.run("orders_alert")
@@ -143,17 +143,19 @@ def test_the_janitor(airflow: Airflow, example: Callable[[str], None], queue: Sy
 
 
 def test_on_arrival(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:
-    """Of a burst of 500 messages all are worked on once, and nothing is stranded."""
+    """Of a burst of 250 messages, more than two claims take, all are worked on once, and nothing is stranded."""
     queue.create_topic("arrivals")
     example("orders_on_arrival")
-    queue.publish("arrivals", [{"n": n} for n in range(500)])
-    airflow.wait_for(lambda: left_of(queue, "arrivals") == {}, "all 500 messages to be settled", timeout=240)
-    worked = 0
-    for run in airflow.api.runs("orders_on_arrival"):
-        airflow.wait_for_run("orders_on_arrival", run["dag_run_id"], state=("success", "failed"))
-        if states(airflow, "orders_on_arrival", run["dag_run_id"])["arrivals.work"]["success"]:
-            worked += airflow.api.xcom("orders_on_arrival", run["dag_run_id"], "arrivals.work")
-    assert worked == 500
+    queue.publish("arrivals", [{"n": n} for n in range(250)])
+
+    def worked() -> int:
+        # A run that is too many finds nothing for a minute: its end is not waited for.
+        runs = [run["dag_run_id"] for run in airflow.api.runs("orders_on_arrival")]
+        done = [run for run in runs if states(airflow, "orders_on_arrival", run)["arrivals.work"]["success"]]
+        return sum(airflow.api.xcom("orders_on_arrival", run, "arrivals.work") for run in done)
+
+    airflow.wait_for(lambda: left_of(queue, "arrivals") == {}, "all 250 messages to be settled", timeout=240)
+    assert worked() == 250
 
 
 @pytest.mark.full
@@ -174,7 +176,7 @@ def test_on_arrival_after_a_pause(airflow: Airflow, example: Callable[[str], Non
 def test_one_run_each(airflow: Airflow, example: Callable[[str], None], queue: SyncPawnQueue) -> None:
     """Each message has a run of its own, which is named by it."""
     queue.create_topic("tickets")
-    ids = queue.publish("tickets", [{"ticket": n} for n in range(5)])
+    ids = queue.publish("tickets", [{"ticket": n} for n in range(3)])
     example("orders_one_run_each")
     airflow.run("tickets_dispatch")
 

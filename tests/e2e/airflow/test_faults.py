@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -95,13 +96,14 @@ dag = janitor_dag("janitor_of_faults", schedule={schedule})
 class Scene:
     """A topic with messages, a DAG that holds them, and how it ends."""
 
-    def __init__(self, airflow: Airflow, queue: SyncPawnQueue, journal: Journal, dag_id: str, bucket: str) -> None:
-        self.airflow, self.queue, self.journal, self.dag_id = airflow, queue, journal, dag_id
-        self.topic = dag_id
-        self._bucket = bucket
+    def __init__(self, airflow: Airflow, server: S3Server, bucket: str, folder: Path, dag_id: str) -> None:
+        folder.mkdir()
+        self.airflow, self.queue, self.journal = airflow, SyncPawnQueue.open(s3=server.address(bucket)), Journal(folder)
+        self.dag_id = self.topic = dag_id
+        self._client, self._bucket = server.client(), bucket
         self.ids: list[str] = []
-        queue.create_topic(self.topic)
-        airflow.write_dags(f"{dag_id}.py", journal.dag(dag_id, self.topic))
+        self.queue.create_topic(self.topic)
+        airflow.write_dags(f"{dag_id}.py", self.journal.dag(dag_id, self.topic))
         airflow.api.unpause(dag_id)
 
     def publish(self, count: int = 5) -> list[str]:
@@ -117,12 +119,16 @@ class Scene:
         """Start a run, and wait until its task has all messages."""
         self.publish()
         run_id = self.start()
-        self.journal.wait_for(bool, "the task has messages")
+        self.has_messages()
         return run_id
 
-    def keys(self, folder: str, client: object) -> list[str]:
+    def has_messages(self) -> None:
+        """Wait until the task has all messages."""
+        self.journal.wait_for(bool, "the task has messages")
+
+    def keys(self, folder: str) -> list[str]:
         """Return the names of the objects in a folder of the topic."""
-        listed = client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self.topic}/{folder}/")  # type: ignore[attr-defined]
+        listed = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self.topic}/{folder}/")
         return [each["Key"] for each in listed.get("Contents", [])]
 
     def end(self, *runs: str, state: str = "success") -> None:
@@ -140,28 +146,34 @@ class Scene:
         found = self.queue.stats(self.topic)
         assert (found.pending, found.in_flight, found.delayed, found.dead) == (0, 0, 0, 0), found
 
-    def swept(self, client: object) -> None:
-        """Let the janitor pass: no lease is left then."""
-        self.airflow.write_dags("janitor_of_faults.py", JANITOR.format(schedule="None"))
-        self.airflow.api.unpause("janitor_of_faults")
-        self.airflow.run("janitor_of_faults")
-        assert self.keys("leases", client) == []
+    def swept(self) -> None:
+        """Sweep the topic: no lease is left then."""
+        self.queue.sweep(self.topic)
+        assert self.keys("leases") == []
 
 
 @pytest.fixture
-def queue(seaweedfs: S3Server, bucket: str) -> Iterator[SyncPawnQueue]:
-    """The queue of the connection ``pawnqueue_default``."""
-    with SyncPawnQueue.open(s3=seaweedfs.address(bucket)) as queue:
-        yield queue
+def scene_of(
+    airflow: Airflow, seaweedfs: S3Server, bucket: str, tmp_path: Path, dag_id: str
+) -> Iterator[Callable[[str], Scene]]:
+    """Make a topic, and a DAG that works on it, both with a name of their own."""
+    made: list[Scene] = []
+
+    def make(name: str) -> Scene:
+        made.append(Scene(airflow, seaweedfs, bucket, tmp_path / name, f"{dag_id}_{name}"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.journal.let_end()
+        airflow.remove_dags(f"{each.dag_id}.py")
+        each.queue.close()
 
 
 @pytest.fixture
-def scene(airflow: Airflow, queue: SyncPawnQueue, tmp_path: Path, dag_id: str, bucket: str) -> Iterator[Scene]:
+def scene(scene_of: Callable[[str], Scene]) -> Scene:
     """A topic, and a DAG that works on it."""
-    made = Scene(airflow, queue, Journal(tmp_path), dag_id, bucket)
-    yield made
-    made.journal.let_end()
-    airflow.remove_dags(f"{dag_id}.py")
+    return scene_of("alone")
 
 
 def _until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
@@ -171,28 +183,35 @@ def _until(condition: Callable[[], object], what: str, seconds: float = 60.0) ->
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("how", ["kill", pytest.param("terminate", marks=pytest.mark.full)])
-def test_the_triggerer_ends_between_claim_and_event(scene: Scene, seaweedfs: S3Server, how: str) -> None:
+# Each story is played up to its next ``yield``, by turns with others: they wait together.
+
+
+def its_triggerer_is_killed(scene: Scene) -> Iterator[None]:
     """It had claimed, and its event is lost: the next one finds the same claim, and no second batch is taken."""
-    client = seaweedfs.client()
     run_id = scene.start()
+    yield
     scene.airflow.wait_for_task(scene.dag_id, run_id, "batch.claim", "deferred")
     scene.publish()
-    _until(lambda: scene.keys("claims", client), "the trigger has claimed", 120)
-    (scene.airflow.kill if how == "kill" else scene.airflow.terminate)("triggerer")
-    [record] = scene.keys("claims", client)
+    _until(lambda: scene.keys("claims"), "the trigger has claimed", 120)
+    scene.airflow.kill("triggerer")
+    [record] = scene.keys("claims")
     scene.airflow.start("triggerer")
+    yield
     scene.end(run_id)
-    assert scene.keys("claims", client) == [record]
-    scene.swept(client)
+    assert scene.keys("claims") == [record]
+    scene.swept()
 
 
-def test_a_task_is_killed_while_the_janitor_keeps_its_claim(scene: Scene, seaweedfs: S3Server) -> None:
-    """Its next try has the same messages within a minute of its start, although the claim was renewed meanwhile."""
+def its_task_is_killed(scene: Scene) -> Iterator[None]:
+    """Its next try has the same messages within a minute of its start, although the janitor renewed the claim."""
     scene.airflow.write_dags("janitor_of_faults.py", JANITOR.format(schedule="timedelta(seconds=5)"))
     scene.airflow.api.unpause("janitor_of_faults")
-    run_id = scene.started_work()
+    scene.publish()
+    run_id = scene.start()
+    yield
+    scene.has_messages()
     scene.airflow.task_processes(scene.dag_id, run_id, "batch.work").kill_task()
+    yield
     notes = scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages")
     second = [note for note in notes if note.number == 2]
     [began] = [
@@ -203,19 +222,90 @@ def test_a_task_is_killed_while_the_janitor_keeps_its_claim(scene: Scene, seawee
     waited = second[0].wall - datetime.fromisoformat(began).timestamp()
     assert waited < 60, f"the second try had the messages {waited:.1f} s after its start"
     assert set(second[0].ids) == set(notes[0].ids)
+    scene.airflow.remove_dags("janitor_of_faults.py")
     scene.end(run_id)
-    scene.swept(seaweedfs.client())
+    scene.swept()
 
 
-def test_a_task_whose_supervisor_is_killed_stops(scene: Scene, seaweedfs: S3Server) -> None:
-    """Nobody would hear of it any more: it stops, and leaves its claim to the next try."""
-    run_id = scene.started_work()
+def its_supervisor_is_killed(scene: Scene) -> Iterator[None]:
+    """Airflow hears nothing of the task any more: it stops, and leaves its claim to the next try."""
+    scene.publish()
+    run_id = scene.start()
+    yield
+    scene.has_messages()
     processes = scene.airflow.task_processes(scene.dag_id, run_id, "batch.work")
     processes.kill_supervisor()
     _until(lambda: not Path(f"/proc/{processes.task}").exists(), "the orphan has ended", 30)
+    yield
     scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages")
     scene.end(run_id)
-    scene.swept(seaweedfs.client())
+    scene.swept()
+
+
+def it_is_cleared(scene: Scene) -> Iterator[None]:
+    """Everything begins anew: what it had is given back when its task has ended, and claimed again."""
+    scene.publish()
+    run_id = scene.start()
+    yield
+    scene.has_messages()
+    first = scene.journal.notes()[0].pid
+    scene.airflow.api.clear_run(scene.dag_id, run_id)
+    yield
+    scene.journal.wait_for(lambda notes: notes[-1].pid != first, "another process has the messages")
+    scene.end(run_id)
+    scene.swept()
+
+
+def it_is_marked_failed_before_another_try(scene: Scene) -> Iterator[None]:
+    """Airflow skips the task that waits for its next try, and settles: the messages are given back, none is acked."""
+    scene.airflow.write_dags(f"{scene.dag_id}.py", FAILING.format(dag_id=scene.dag_id))
+    scene.publish()
+    run_id = scene.start()
+    yield
+    scene.airflow.wait_for_task(scene.dag_id, run_id, "batch.work", "up_for_retry")
+    scene.airflow.api.mark_run(scene.dag_id, run_id, "failed")
+    yield
+    scene.airflow.wait_for_run(scene.dag_id, run_id, "failed", timeout=120)
+    assert scene.airflow.api.task_instance(scene.dag_id, run_id, "batch.work")["state"] == "skipped"
+    assert scene.queue.stats(scene.topic).pending == len(scene.ids)
+
+
+STORIES = (
+    its_task_is_killed,
+    its_supervisor_is_killed,
+    it_is_cleared,
+    it_is_marked_failed_before_another_try,
+    its_triggerer_is_killed,
+)
+
+
+def test_five_runs_and_a_fault_for_each(scene_of: Callable[[str], Scene]) -> None:
+    """They go on at once, and each is judged by itself."""
+    for _ in zip_longest(*(story(scene_of(story.__name__)) for story in STORIES)):
+        pass
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("story", STORIES)
+def test_a_fault_alone(story: Callable[[Scene], Iterator[None]], scene: Scene) -> None:
+    """Nothing else goes on meanwhile."""
+    for _ in story(scene):
+        pass
+
+
+@pytest.mark.full
+def test_the_triggerer_is_stopped_between_claim_and_event(scene: Scene) -> None:
+    """The next one finds the same claim, as after a kill."""
+    run_id = scene.start()
+    scene.airflow.wait_for_task(scene.dag_id, run_id, "batch.claim", "deferred")
+    scene.publish()
+    _until(lambda: scene.keys("claims"), "the trigger has claimed", 120)
+    scene.airflow.terminate("triggerer")
+    [record] = scene.keys("claims")
+    scene.airflow.start("triggerer")
+    scene.end(run_id)
+    assert scene.keys("claims") == [record]
+    scene.swept()
 
 
 def test_keys_are_replaced_and_a_mapped_task_loses_its_supervisor(
@@ -271,36 +361,26 @@ def test_keys_are_replaced_and_a_mapped_task_loses_its_supervisor(
 
 
 @pytest.mark.full
-def test_a_machine_dies_under_its_task(scene: Scene, seaweedfs: S3Server) -> None:
+def test_a_machine_dies_under_its_task(scene: Scene) -> None:
     """Supervisor and task are gone at once; Airflow finds out, and the next try has the same messages."""
     run_id = scene.started_work()
     scene.airflow.task_processes(scene.dag_id, run_id, "batch.work").kill_both()
     scene.journal.wait_for(lambda notes: notes[-1].number == 2, "the second try has messages")
     scene.end(run_id)
-    scene.swept(seaweedfs.client())
+    scene.swept()
 
 
-def test_the_scheduler_is_restarted(scene: Scene, seaweedfs: S3Server) -> None:
+def test_the_scheduler_is_restarted(scene: Scene) -> None:
     """It cannot adopt what runs, and starts another try: the two never have the messages together."""
     run_id = scene.started_work()
     scene.airflow.kill("scheduler", alone=True)
     scene.airflow.start("scheduler")
     scene.end(run_id)
-    scene.swept(seaweedfs.client())
-
-
-def test_a_run_is_cleared_while_it_works(scene: Scene, seaweedfs: S3Server) -> None:
-    """Everything begins anew: what it had is given back when its task has ended, and claimed again."""
-    run_id = scene.started_work()
-    first = scene.journal.notes()[0].pid
-    scene.airflow.api.clear_run(scene.dag_id, run_id)
-    scene.journal.wait_for(lambda notes: notes[-1].pid != first, "another process has the messages")
-    scene.end(run_id)
-    scene.swept(seaweedfs.client())
+    scene.swept()
 
 
 @pytest.mark.full
-def test_a_run_is_marked_failed_while_it_works(scene: Scene, seaweedfs: S3Server) -> None:
+def test_a_run_is_marked_failed_while_it_works(scene: Scene) -> None:
     """The janitor gives back what it had, and the next run has it."""
     run_id = scene.started_work()
     first = scene.journal.notes()[0].pid
@@ -310,19 +390,7 @@ def test_a_run_is_marked_failed_while_it_works(scene: Scene, seaweedfs: S3Server
     again = scene.start()
     scene.journal.wait_for(lambda notes: notes[-1].pid != first, "another process has the messages")
     scene.end(again)
-    scene.swept(seaweedfs.client())
-
-
-def test_a_run_is_marked_failed_before_another_try(scene: Scene) -> None:
-    """Airflow skips the task that waits for its next try, and settles: the messages are given back, none is acked."""
-    scene.airflow.write_dags(f"{scene.dag_id}.py", FAILING.format(dag_id=scene.dag_id))
-    scene.publish()
-    run_id = scene.start()
-    scene.airflow.wait_for_task(scene.dag_id, run_id, "batch.work", "up_for_retry")
-    scene.airflow.api.mark_run(scene.dag_id, run_id, "failed")
-    scene.airflow.wait_for_run(scene.dag_id, run_id, "failed", timeout=120)
-    assert scene.airflow.api.task_instance(scene.dag_id, run_id, "batch.work")["state"] == "skipped"
-    assert scene.queue.stats(scene.topic).pending == len(scene.ids)
+    scene.swept()
 
 
 @pytest.mark.full
@@ -340,7 +408,7 @@ def test_the_store_is_away_for_a_minute(scene: Scene, seaweedfs: S3Server) -> No
         180,
     )
     scene.end(working, waiting)
-    scene.swept(seaweedfs.client())
+    scene.swept()
 
 
 @contextmanager
@@ -368,7 +436,7 @@ def _command(process: Path) -> list[str]:
 
 
 @pytest.mark.full
-def test_two_airflows_on_one_bucket(scene: Scene, seaweedfs: S3Server, connection: dict[str, Any]) -> None:
+def test_two_airflows_on_one_bucket(scene: Scene, connection: dict[str, Any]) -> None:
     """The other one's janitor does not touch what this one's run has, though a run of that name has ended there."""
     run_id = scene.started_work()
     with Airflow(connections={"pawnqueue_default": connection}, parallelism=2) as other:
@@ -382,4 +450,4 @@ def test_two_airflows_on_one_bucket(scene: Scene, seaweedfs: S3Server, connectio
         assert (report["fenced_claims"], report["renewed_claims"], report["given_back"]) == (0, 0, 0)
     scene.end(run_id)
     assert {note.number for note in scene.journal.notes()} == {1}
-    scene.swept(seaweedfs.client())
+    scene.swept()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.airflow, pytest.mark.servers, pytest.mark.timeout(600)]
 
-RUNS = 6
-EACH = 3
+RUNS = 3
+EACH = 2
 
 DAG = """
 from airflow.sdk import DAG, task

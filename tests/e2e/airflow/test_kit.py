@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tools.kit.airflow import Airflow, AirflowError
-from tools.kit.leftovers import descendants, marked
+from tools.kit.leftovers import marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,20 +96,6 @@ def {dag_id}():
 """
 
 
-def test_a_run_succeeds(airflow: Airflow, dag_id: str) -> None:
-    """A DAG of two tasks runs, with this tree's package; its XComs and logs can be read."""
-    assert airflow.write_dags(f"{dag_id}.py", TWO_TASKS.format(dag_id=dag_id)) == [dag_id]
-
-    run_id = airflow.run(dag_id, {"given": 7}, run_id="the-first")
-
-    assert run_id == "the-first"
-    path, given = airflow.api.xcom(dag_id, run_id, "add")
-    assert Path(path).is_relative_to(ROOT)
-    assert given == 7
-    assert "told to the log" in airflow.task_logs(dag_id, run_id)["task_id=where/attempt=1.log"]
-    assert {task["state"] for task in airflow.api.task_instances(dag_id, run_id)} == {"success"}
-
-
 def test_an_import_error_is_told(airflow: Airflow, dag_id: str) -> None:
     """A DAG file that cannot be imported is an error with the traceback; mended, it is parsed."""
     with pytest.raises(AirflowError, match="no_such_thing"):
@@ -135,22 +121,7 @@ def test_what_is_wrong_with_a_run_is_told(airflow: Airflow, dag_id: str) -> None
     assert [one["state"] for one in airflow.api.tries(dag_id, run_id, "double", 1)] == ["failed", "success"]
 
 
-def test_a_triggerer_is_killed(airflow: Airflow, dag_id: str) -> None:
-    """A task whose trigger was lost with its triggerer goes on when there is a triggerer again."""
-    airflow.write_dags(f"{dag_id}.py", DEFERRING.format(dag_id=dag_id))
-    run_id = airflow.trigger(dag_id)
-    airflow.wait_for_task(dag_id, run_id, "wait", "deferred")
-    before = [airflow.pids["triggerer"], *descendants(airflow.pids["triggerer"])]
-
-    airflow.kill("triggerer")
-
-    assert "triggerer" not in airflow.pids
-    assert not set(before) & set(airflow.processes)
-    airflow.start("triggerer")
-    airflow.wait_for_run(dag_id, run_id)
-    assert airflow.api.xcom(dag_id, run_id, "wait") == "resumed"
-
-
+@pytest.mark.full
 def test_a_second_triggerer(airflow: Airflow, dag_id: str) -> None:
     """One triggerer takes over from another that was killed."""
     airflow.start("triggerer-2")
@@ -167,31 +138,7 @@ def test_a_second_triggerer(airflow: Airflow, dag_id: str) -> None:
     assert "triggerer-2" not in airflow.pids
 
 
-def test_a_task_is_killed(airflow: Airflow, dag_id: str) -> None:
-    """A task whose process is killed is tried again; its supervisor goes on."""
-    airflow.write_dags(f"{dag_id}.py", SLEEPS_AT_FIRST.format(dag_id=dag_id))
-    run_id = airflow.trigger(dag_id)
-    processes = airflow.task_processes(dag_id, run_id, "sleep")
-
-    processes.kill_task()
-    airflow.wait_for_run(dag_id, run_id)
-
-    assert airflow.api.xcom(dag_id, run_id, "sleep") == 2
-    assert processes.supervisor in descendants(airflow.pids["scheduler"])
-
-
-def test_a_run_is_marked(airflow: Airflow, dag_id: str) -> None:
-    """A run that is marked as failed ends, and so does its task's process."""
-    airflow.write_dags(f"{dag_id}.py", SLEEPS_AT_FIRST.format(dag_id=dag_id))
-    run_id = airflow.trigger(dag_id)
-    processes = airflow.task_processes(dag_id, run_id, "sleep")
-
-    airflow.api.mark_run(dag_id, run_id, "failed")
-
-    airflow.wait_for_run(dag_id, run_id, "failed")
-    airflow.wait_for(lambda: processes.task not in airflow.processes, "the task's process has ended")
-
-
+@pytest.mark.full
 def test_nothing_is_left_of_an_airflow(airflow: Airflow, dag_id: str) -> None:
     """Two Airflows run at once; of the one that is stopped while its task runs no process is left, nor a file."""
     with Airflow(parallelism=1) as other:

@@ -43,7 +43,7 @@ def impatient_connection(airflow_session: Airflow, connection: dict[str, Any]) -
     return "pawnqueue_impatient"
 
 
-@pytest.fixture(params=["local", "cluster"])
+@pytest.fixture(params=["local", pytest.param("cluster", marks=pytest.mark.full)])
 def master(request: pytest.FixtureRequest) -> str:
     """The Spark connection: of each kind, one after the other."""
     if request.param == "cluster":
