@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin, hookimpl
 
-from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, ROUND, SKIPPED_KEY, round_of, told
+from airflow_provider_pawnqueue.hooks.keys import BEGUN_KEY, ERROR_KEY, ROUND, SKIPPED_KEY, round_of, told
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION
 
 _CLAIM = "PawnQueueSensor"
@@ -33,6 +33,9 @@ def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  
         and any(_is_a(one, _CLAIM) for one in (task, *task.get_flat_relatives(upstream=True)))
     ):
         SUPERVISION.watch_this_task()
+    # ⚑ A task that was not cleared with its sensor has not worked on what that has claimed since.
+    if _is_settled(task_instance) and (number := round_of(task_instance.get_template_context())):
+        task_instance.xcom_push(key=BEGUN_KEY, value={ROUND: number})
 
 
 @hookimpl

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+#: In which round of its run a task began, where the run had been cleared.
+BEGUN_KEY: Final = "pawnqueue_begun"
 #: A task's exception.
 ERROR_KEY: Final = "pawnqueue_error"
 #: That a task has skipped itself.

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from airflow.providers.common.compat.sdk import XComArg
 
-from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY, is_of_round, round_of
+from airflow_provider_pawnqueue.hooks.keys import (
+    BEGUN_KEY,
+    ERROR_KEY,
+    REPORT_KEY,
+    ROUND,
+    SKIPPED_KEY,
+    is_of_round,
+    round_of,
+)
 from airflow_provider_pawnqueue.hooks.reports import read_report
 from airflow_provider_pawnqueue.operators.instances import Instance, States, instances_of, is_mapped, states_of
 from airflow_provider_pawnqueue.operators.parts import Part, Parts, claims_before, inputs_of
@@ -219,11 +227,10 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
     if is_new or instance.state in {_DONE, _SKIPPED}:
         for message, why in report.get("failed", {}).items():
             outcome.failed[message] = f"{instance}: {why}"
-    if instance.state == _DONE or (instance.state == _SKIPPED and skips.is_meant(instance, parts)):
+    if skips.is_done(instance, parts) or parts.is_clearing_up:
         return
-    if parts.is_clearing_up:
-        return
-    outcome.tasks.append(f"{instance} ({instance.state or 'not run'})")
+    is_early = instance.state == _DONE
+    outcome.tasks.append(f"{instance} ({'before the claim' if is_early else instance.state or 'not run'})")
     cause: Cause = "failed"
     if instance.state == "upstream_failed":
         why = f"{instance} did not run, as a task before it had failed"
@@ -241,11 +248,15 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
                 f"{instance} skipped itself before the run was cleared, and has not said so since",
                 "not_started",
             )
+    elif is_early:
+        why, cause = f"{instance} has not run since its run was cleared, and the messages claimed anew", "not_started"
     else:
         why = f"{instance} failed: {_pulled(ti, instance, ERROR_KEY) or 'it ended without an error, killed perhaps'}"
     # ⚑ What it had done before its run was cleared is not done since.
     done = frozenset(report.get("done", ()) if is_new else ())
-    outcome.failures.append(Failure(parts.of(instance.index), parts.claim_tasks, NotDone(why, cause), done))
+    outcome.failures.append(
+        Failure(None if is_early else parts.of(instance.index), parts.claim_tasks, NotDone(why, cause), done)
+    )
 
 
 class _Stops:
@@ -312,6 +323,12 @@ class _Skips:
         self._with_a_claim: set[tuple[str, int | None]] = set()
         self._give_up = time.monotonic() + PATIENCE
 
+    def is_done(self, instance: Instance, parts: Parts) -> bool:
+        """Say whether a task has done its part, or its DAG has left it out."""
+        if instance.state == _DONE:
+            return not self._is_before_the_claim(instance, parts)
+        return instance.state == _SKIPPED and self.is_meant(instance, parts)
+
     def is_meant(self, instance: Instance, parts: Parts) -> bool:
         """Say whether a task that was skipped has skipped itself, or was skipped by what came before it."""
         if self._by_itself(instance) or self._by_others(instance):
@@ -325,6 +342,18 @@ class _Skips:
             if self._by_itself(instance):
                 return True
         return False
+
+    def _is_before_the_claim(self, instance: Instance, parts: Parts) -> bool:
+        """Say whether a task began in an earlier round of its run than one that claims for it.
+
+        ⚑ Airflow clears the sensor with each task of its block, and leaves the others as they were.
+        """
+        claims = (one for claim in parts.claim_tasks for one in self._of(claim))
+        return bool(self.round) and self._begun(instance) < max(map(self._begun, claims), default=0)
+
+    def _begun(self, instance: Instance) -> int:
+        told = _pulled(self._ti, instance, BEGUN_KEY)
+        return int(told.get(ROUND, 0)) if isinstance(told, Mapping) else 0
 
     def _by_itself(self, instance: Instance) -> bool:
         told = _pulled(self._ti, instance, SKIPPED_KEY)

@@ -17,10 +17,12 @@ from airflow.sdk import DAG, task
 
 from airflow_provider_pawnqueue import plugin
 from airflow_provider_pawnqueue.hooks import stopping, supervision
+from airflow_provider_pawnqueue.hooks.keys import BEGUN_KEY, ROUND
 from airflow_provider_pawnqueue.hooks.supervision import Supervision
 from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueSettleOperator
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
 from tests.hooks.opening import MARK, ROOT
+from tests.support.airflow import FakeTask
 
 TASK_RUNNER = "airflow.sdk.execution_time.task_runner"
 
@@ -68,6 +70,15 @@ def test_tasks_behind_a_claim_are_watched(watch: Supervision, name: str) -> None
     """The sensor too, which would claim for ever; mapped ones; those behind a user's own sensor."""
     plugin.on_task_instance_running(None, SimpleNamespace(task=tasks()[name]))
     assert watch._thread is not None
+
+
+@pytest.mark.parametrize(("name", "number"), [("claim", 2), ("work", 2), ("work", 0), ("aside", 2)])
+def test_tasks_before_a_settlement_say_in_which_round_they_began(watch: Supervision, name: str, number: int) -> None:
+    """Of a run that was cleared: of any other one, that is known."""
+    ti: Any = FakeTask(name)
+    ti.task, ti.clear_number = tasks()[name], number
+    plugin.on_task_instance_running(None, ti)
+    assert ti.xcom_pull(name, BEGUN_KEY) == ({ROUND: 2} if number and name != "aside" else None)
 
 
 def test_other_tasks_are_not(watch: Supervision) -> None:
