@@ -87,9 +87,11 @@ async def _redrive(context: Context, topic: str, *, only: Collection[str] | None
 
 
 async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bool:
-    # ⚑ §5: a burial that is not finished yet would copy the dead letter a second time. Whoever meets its lease
-    # finishes it; the dead letter can be redriven then.
-    if await context.read_lease(topic, uuid) is not None:
+    # ⚑ §5: a burial that is not finished would copy the dead letter a second time, or another one over it. Its lease
+    # is held until the burial is finished. A released lease belongs to another message under this uuid, which any
+    # publisher may have sent: it does not keep the letter here.
+    standing = await context.read_lease(topic, uuid)
+    if standing is not None and standing.lease.state != "released":
         return False
     # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
     seconds = info.last_modified.replace(microsecond=0).timestamp()

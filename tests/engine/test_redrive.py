@@ -156,6 +156,35 @@ async def test_a_letter_that_is_still_being_buried_is_skipped(world: World, ann:
     assert len(world.bucket.below("messages/")) == 1
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["another name", "its own name"])
+async def test_a_message_under_a_letters_uuid_does_not_keep_it(world: World, ann: Process, again: bool) -> None:  # noqa: FBT001
+    """A message that nobody here can take is given back, and its lease stays: the letter is redriven all the same."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    [name] = world.bucket.below("messages/")
+    claim = await ann.queue.claim(TOPIC, "c")
+    [one] = claim.ids
+    await ann.queue.bury(claim, reason="bad")
+    newer = world.bucket.plant(layout.message(TOPIC, name if again else f"x-{one}.json"), {"v": 2})
+    await world.later(FULL_LOOK)
+    assert not await ann.queue.claim(TOPIC, "c")
+    assert world.bucket.lease(one).state == "released"
+    assert (await ann.queue.redrive(TOPIC)).moved == [one]
+    assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]
+    assert newer in {version for version, _ in world.bucket.snapshot().values()}
+
+
+async def test_a_letter_waits_while_a_message_under_its_uuid_is_claimed(world: World, ann: Process) -> None:
+    """Its claim may bury it, over the letter that is being moved."""
+    [one] = await bury(ann, 1)
+    world.bucket.plant(layout.message(TOPIC, f"x-{one}.json"), {"id": "other", "payload": {"n": 1}})
+    await world.later(FULL_LOOK)
+    claim = await ann.queue.claim(TOPIC, "c")
+    assert numbers(claim) == [1]
+    assert (await ann.queue.redrive(TOPIC)).skipped == [one]
+    await ann.queue.ack(claim)
+    assert (await ann.queue.redrive(TOPIC)).moved == [one]
+
+
 @pytest.mark.parametrize("finisher", ["redriver", "consumer", "janitor"])
 @pytest.mark.parametrize("effect", ["dies", "dies after"])
 @pytest.mark.parametrize("step", range(9))
