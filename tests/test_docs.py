@@ -116,19 +116,31 @@ def test_the_blocks_of_a_page_run(page: Path) -> None:
 TESTS = [block for page in PAGES for block in blocks(page) if block.kind == "python test"]
 
 
-@pytest.mark.parametrize("block", TESTS, ids=lambda block: f"{name(block.page)}:{block.line}")
-def test_the_tests_of_a_page_pass(block: Block, tmp_path: Path) -> None:
+def files_of(page: Path) -> list[Block]:
+    """Return the files that a page shows beside its tests."""
+    return [file for file in blocks(page) if file.kind.startswith(FILE)]
+
+
+#: A process of pytest takes seconds to start: the tests of a page share one, and those of all pages without files too.
+PROJECTS: dict[str, list[Block]] = {}
+for each in TESTS:
+    PROJECTS.setdefault(name(each.page) if files_of(each.page) else "pages without files", []).append(each)
+
+
+@pytest.mark.parametrize("project", PROJECTS)
+def test_the_tests_of_a_page_pass(project: str, tmp_path: Path) -> None:
     """What a page shows as a test is one, and passes as a file of its own, beside the files that the page shows."""
-    files = [file for file in blocks(block.page) if file.kind.startswith(FILE)]
+    files = files_of(PROJECTS[project][0].page)
     for file in files:
         path = tmp_path / file.kind.removeprefix(FILE)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.body)
-    (tmp_path / "test_page.py").write_text(block.body)
+    for block in PROJECTS[project]:
+        (tmp_path / f"test_{block.page.stem.replace('-', '_')}_{block.line}.py").write_text(block.body)
     # In a project with DAGs that run, Airflow's libraries warn of each other: that is not ours.
     (tmp_path / "pytest.ini").write_text(PYTEST + ("" if files else "filterwarnings = error\n"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pytest.ini", "test_page.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pytest.ini"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(TOP)},
         capture_output=True,
@@ -136,7 +148,7 @@ def test_the_tests_of_a_page_pass(block: Block, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert f"{len(PROJECTS[project])} passed" in done.stdout
 
 
 QUICKSTART_TEST = """
