@@ -198,8 +198,9 @@ time.sleep(0.4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("client", ["obstore", "boto3"])
-@pytest.mark.parametrize("end", ["", "sys.exit(3)", "1 / 0"])
+@pytest.mark.parametrize(
+    ("client", "end"), [("obstore", ""), ("boto3", ""), ("obstore", "sys.exit(3)"), ("boto3", "1 / 0")]
+)
 def test_a_process_that_ends_leaves_its_claims(
     server: FaultServer, here: Clients, connection: Callable[..., str], client: str, end: str
 ) -> None:

@@ -375,7 +375,7 @@ import os, sys, time, signal, logging
 from airflow_provider_pawnqueue.hooks import pawnqueue, sessions, stopping, supervision
 pawnqueue.in_a_task = lambda: True
 sessions.SESSION_TTL, sessions.INTERVAL = {session}, 1.0
-supervision.WATCH_SECONDS, supervision.UNWIND_SECONDS = 0.1, 8.0
+supervision.WATCH_SECONDS = 0.1
 hook = pawnqueue.PawnQueueHook("q")
 claim = dict(topic="orders", claim_id="mine", generation=int(sys.argv[1]), session=sys.argv[2])
 
@@ -389,6 +389,7 @@ def work():
 LONG = WORK.format(session=600.0)
 ENDS = "work(); sys.stdin.readline()"
 ORPHANED = f"""{LONG}
+supervision.UNWIND_SECONDS = float(sys.argv[4])
 if os.fork() == 0:
     work()
     try:
@@ -483,10 +484,10 @@ def test_the_next_process_waits_for_the_time_of_one_that_was_killed(scene: Scene
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lives_on", ["0", "5"])
+@pytest.mark.parametrize("lives_on", ["0", "2"])
 def test_a_task_without_a_supervisor_is_stopped(scene: Scene, lives_on: str) -> None:
     """In its sleep, and its claim is left to the next try, which need not wait: neither for its time nor its end."""
-    supervisor = scene.start(ORPHANED, lives_on)
+    supervisor = scene.start(ORPHANED, lives_on, "8")
     assert scene.told(supervisor).endswith(" 3")
     with pytest.raises(ClaimBusyError):
         scene.hook.attach(scene.claim)
@@ -500,7 +501,7 @@ def test_a_task_without_a_supervisor_is_stopped(scene: Scene, lives_on: str) -> 
 @pytest.mark.slow
 def test_a_task_without_a_supervisor_that_works_on_is_killed(scene: Scene) -> None:
     """It has caught the order, or its threads have not heard it."""
-    supervisor = scene.start(ORPHANED, "600")
+    supervisor = scene.start(ORPHANED, "600", "1")
     pid = int(scene.told(supervisor).split()[0])
     supervisor.kill()
     assert "stopped:" in scene.told(supervisor)
