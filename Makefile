@@ -96,15 +96,16 @@ lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import
 	@echo "== mypy";          $(BIN)/mypy
 	@echo "== import-linter"; $(BIN)/lint-imports
 
-# All runs two at a time. What starts nothing comes first, and ends in some minutes; of what starts servers, Spark or
-# Airflow, most of the time is spent in waiting for them.
+# What starts nothing comes first, and ends in some minutes. What starts servers, Spark or Airflow waits for them for
+# half of its time, so that two cores have work for three.
 STARTS := servers or peer or spark or airflow
 NOT_HERE := ceph or compose or own_store or full
 TWO := -n 2
+THREE := -n 3
 
 test: $(STAMP) $(PEER_STAMP)  ## every test that needs neither Debian packages nor an account
 	@echo "== tests that start nothing"; $(PYTEST) $(TWO) -m "not ($(STARTS) or $(NOT_HERE))"
-	@echo "== tests on real servers, Spark and Airflow"; $(PYTEST) $(TWO) -m "($(STARTS)) and not ($(NOT_HERE))"
+	@echo "== tests on real servers, Spark and Airflow"; $(PYTEST) $(THREE) -m "($(STARTS)) and not ($(NOT_HERE))"
 
 test-fast: $(STAMP)  ## the inner loop: no servers, nothing slow
 	@echo "== fast tests"; $(PYTEST) $(TWO) -m "not ($(STARTS) or $(NOT_HERE) or slow)"

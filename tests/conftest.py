@@ -38,14 +38,21 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("here")
 
 
+#: They share an Airflow, which each process starts for itself.
 _AIRFLOW = "tests/e2e/airflow/"
+_AIRFLOW_WITH_SPARK = "tests/e2e/airflow/spark/"
+#: They need the wheels, which each process builds for itself.
+_WHEELS = ("tests/test_executor_install.py", "tests/test_provider_install.py", "tests/test_wheels.py")
 
 
 class ByServer(LoadScopeScheduling):
-    """Which tests go to one process, where several run at once: those of a file, and all that share the one Airflow."""
+    """Which tests go to one process, where several run at once: those of a file, and those that share what is slow."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _AIRFLOW if nodeid.startswith(_AIRFLOW) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return next(
+            (shared[0] for shared in ((_AIRFLOW_WITH_SPARK,), (_AIRFLOW,), _WHEELS) if file.startswith(shared)), file
+        )
 
 
 @pytest.hookimpl(optionalhook=True)  # some run without xdist
@@ -64,7 +71,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _turn(item: pytest.Item) -> int:
     if item.nodeid.startswith(_AIRFLOW):
         return 0
-    return 1 if item.get_closest_marker("spark") else 2
+    if item.get_closest_marker("spark"):
+        return 1
+    return 2 if item.get_closest_marker("slow") else 3
 
 
 @pytest.fixture
