@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,10 @@ _ALIVE = frozenset({"running", "queued", "deferred", "restarting", "up_for_resch
 #: What a sweep reports by name.
 _WRONG = ("stuck", "strangers", "failures", "defects")
 _GOING = frozenset({"running", "queued", "restarting"})
+#: The longest name of a DAG or a run that Airflow takes, in characters.
+_LONGEST_NAME = 250
+#: What would end a segment of a URL's path, or be read as something else in it.
+_NOT_IN_A_SEGMENT = re.compile(r"[/\\?#%\x00-\x1f\x7f]")
 
 
 class PawnQueueJanitorOperator(PawnQueueOperator):
@@ -115,7 +120,7 @@ class Runs:
         self._ti = ti
         self._max_age = max_age
         self._installation = installation()
-        self._answers: dict[tuple[str, str], Literal["going", "ended"] | None] = {}
+        self._answers: dict[tuple[str, str], Literal["going", "ended"] | _UnansweredError | None] = {}
         self._lock = threading.Lock()  # a sweep asks from several threads, and Airflow hears one at a time
 
     def ask(self, claim: OpenClaim) -> Literal["going", "ended"] | None:
@@ -123,21 +128,31 @@ class Runs:
         owner = Owner.parse(claim.owner)
         if owner is None or owner.installation != self._installation:
             return None
+        # ⚑ A record's owner is input, and its names become parts of a path in Airflow's API.
+        if not (_is_one_segment(owner.dag_id) and _is_one_segment(owner.run_id)):
+            return None
         if datetime.now(UTC) - claim.created_at > self._max_age:
             return None
         key = owner.dag_id, owner.run_id
         with self._lock:
             if key not in self._answers:
                 self._answers[key] = self._asked(*key)
-            return self._answers[key]
+            answer = self._answers[key]
+        if isinstance(answer, _UnansweredError):
+            raise answer
+        return answer
 
-    def _asked(self, dag_id: str, run_id: str) -> Literal["going", "ended"] | None:
+    def _asked(self, dag_id: str, run_id: str) -> Literal["going", "ended"] | _UnansweredError | None:
         try:
-            state = str(getattr(found := self._ti.get_dagrun_state(dag_id, run_id), "value", found))
-        except Exception as error:
+            return self._answer(dag_id, run_id)
+        except Exception as error:  # noqa: BLE001 - whatever Airflow answers, it concerns the claims of this run
             if _is_not_found(error):
                 return None  # a run that was deleted, or one of another Airflow that has this one's name
-            raise
+            # Without its text, which may repeat what Airflow answered.
+            return _UnansweredError(f"Airflow answered with {type(error).__name__}")
+
+    def _answer(self, dag_id: str, run_id: str) -> Literal["going", "ended"] | None:
+        state = str(getattr(found := self._ti.get_dagrun_state(dag_id, run_id), "value", found))
         if state not in _GOING:
             return "ended"
         return "going" if self._something_happens(dag_id, run_id) else None
@@ -154,6 +169,15 @@ class Runs:
                 raise
         states = self._ti.get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
         return any(state in _ALIVE for state in states.values())
+
+
+class _UnansweredError(Exception):
+    """Airflow does not say how a run goes."""
+
+
+def _is_one_segment(name: str) -> bool:
+    """Say whether a name stays one segment of a URL's path, as the names of DAGs and nearly all runs do."""
+    return 0 < len(name) <= _LONGEST_NAME and name not in (".", "..") and _NOT_IN_A_SEGMENT.search(name) is None
 
 
 def _is_not_found(error: Exception) -> bool:

@@ -23,6 +23,17 @@ from tests.support.airflow_names import DagSerialization
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import SweepReport, SyncPawnQueue
 
+#: Names of a DAG and a run that would ask Airflow for something else, if they were part of a URL's path.
+NO_SEGMENTS = [
+    ("../variables/db_pw?", "x"),
+    ("..", "variables"),
+    ("dag", "../../connections/aws"),
+    ("dag", "run#"),
+    ("dag", "%2e%2e"),
+    ("dag\x00", "run"),
+    ("", "run"),
+    ("dag", "r" * 251),
+]
 NOT_FOUND = RuntimeError("API_SERVER_ERROR: 404 NOT_FOUND")
 
 
@@ -89,8 +100,8 @@ def test_what_is_said_of_a_run(api: Api, answer: str | None) -> None:
         open_claim("script-7"),
         open_claim(str(Owner("elsewhere", "dag", "run", "claim"))),
         open_claim(age=timedelta(days=2)),
+        *(open_claim(str(Owner("here", dag, run, "claim"))) for dag, run in NO_SEGMENTS),
     ],
-    ids=["a program's", "of another Airflow", "too old"],
 )
 def test_who_is_not_asked_about(claim: OpenClaim) -> None:
     """What is not ours, or has been spoken for too long, is left to its own time; Airflow hears nothing of it."""
@@ -100,15 +111,19 @@ def test_who_is_not_asked_about(claim: OpenClaim) -> None:
 
 
 def test_a_run_is_asked_about_once() -> None:
-    """However many claims it has; an error is asked again, and concerns its own claim."""
+    """However many claims it has, and also where Airflow does not say; what it answers then is not repeated."""
     api = Api()
     runs = Runs(api, timedelta(days=1))
     with ThreadPoolExecutor(4) as pool:
         assert set(pool.map(runs.ask, [open_claim()] * 20)) == {"going"}
     assert api.asked == 1
-    broken = Runs(Api(RuntimeError("500")), timedelta(days=1))
-    with pytest.raises(RuntimeError):
-        broken.ask(open_claim())
+    broken = Api(RuntimeError("{'key': 'db_pw', 'value': 'hunter2'}"))
+    runs = Runs(broken, timedelta(days=1))
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"^Airflow answered with RuntimeError$") as caught:
+            runs.ask(open_claim())
+        assert caught.value.__context__ is None
+    assert broken.asked == 1
 
 
 def sweep(api: Any = None, **more: Any) -> dict[str, Any]:

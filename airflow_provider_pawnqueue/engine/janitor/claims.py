@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,8 +10,9 @@ from airflow_provider_pawnqueue.engine import layout, size_hint
 from airflow_provider_pawnqueue.engine.claims import effects, records, takeover
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
 from airflow_provider_pawnqueue.engine.claims.renewing import lengthened
-from airflow_provider_pawnqueue.engine.concurrency import first_of, for_each
+from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError
+from airflow_provider_pawnqueue.engine.janitor.report import NoAnswerError
 from airflow_provider_pawnqueue.engine.records import Decision
 from airflow_provider_pawnqueue.engine.store.port import NO_VERSION, Done, Unknown
 
@@ -149,11 +149,10 @@ class Claims:
         if self._ask is None:
             return None
         try:
-            asking = asyncio.ensure_future(self._ask(record))
             # ⚑ §5.7: an answer that does not come concerns its claim as well, and the sweep comes to an end.
-            if await first_of(asking, self._care.context.clock, LONGEST_ANSWER):
-                return asking.result()
-            why = f"it was asked about, and there was no answer within {LONGEST_ANSWER:g} seconds"
+            return await self._ask(record, self._care.context.clock, LONGEST_ANSWER)
+        except NoAnswerError as error:
+            why = str(error)
         except Exception as error:  # noqa: BLE001 - whatever the caller's code raises, it concerns this claim alone
             why = f"it could not be asked about: {type(error).__name__}: {error}"
         self._care.tell(key, why, by_the_store=False)

@@ -7,14 +7,18 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias, TypeVar
 
+from airflow_provider_pawnqueue.engine.clock import Clock
+from airflow_provider_pawnqueue.engine.concurrency import first_of
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
+
+T = TypeVar("T")
 
 Verdict: TypeAlias = Literal["going", "ended"]
 
 #: Asked about an open claim, by its record: does the run on whose behalf it was claimed still go on? None: not known.
-AskByRecord: TypeAlias = Callable[[ClaimRecord], Awaitable[Verdict | None]]
+AskByRecord: TypeAlias = Callable[[ClaimRecord, Clock, float], Awaitable[Verdict | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,52 @@ def asking(topic: str, ask: AskOwner | None) -> AskByRecord | None:
     """Ask by what is shown of a record, whether the answer is awaited or not; or ask nobody."""
     if ask is None:
         return None
+    if not inspect.iscoroutinefunction(ask):
+        return _OneAtATime(topic, ask)
 
-    async def by_record(record: ClaimRecord) -> Verdict | None:
-        shown = OpenClaim.of(topic, record)
-        answer = ask(shown) if inspect.iscoroutinefunction(ask) else await asyncio.to_thread(ask, shown)
-        return await answer if isinstance(answer, Awaitable) else answer
+    async def by_record(record: ClaimRecord, clock: Clock, at_most: float) -> Verdict | None:
+        return await _answer(ask(OpenClaim.of(topic, record)), clock, at_most)
 
     return by_record
+
+
+class NoAnswerError(Exception):
+    """Nobody knows whether the owner of a claim goes on."""
+
+
+class _OneAtATime:
+    """Asks a function that blocks: in a thread, and about one claim at a time.
+
+    ⚑ §5.7: the wait for a turn is not part of the time that an answer may take, so slow answers about other claims
+    leave an honest one its full time. While one is overdue, the rest of the sweep is not asked about.
+    """
+
+    def __init__(self, topic: str, ask: AskOwner) -> None:
+        self._topic = topic
+        self._ask = ask
+        self._turn = asyncio.Lock()
+        self._overdue = False
+
+    async def __call__(self, record: ClaimRecord, clock: Clock, at_most: float) -> Verdict | None:
+        async with self._turn:
+            if self._overdue:
+                raise NoAnswerError("it was not asked about, as an earlier question has no answer yet")
+            self._overdue = True
+            answer = await _answer(asyncio.to_thread(self._asked, OpenClaim.of(self._topic, record)), clock, at_most)
+            return await _answer(answer, clock, at_most) if isinstance(answer, Awaitable) else answer
+
+    def _asked(self, claim: OpenClaim) -> Awaitable[Verdict | None] | Verdict | None:
+        try:
+            return self._ask(claim)
+        finally:
+            self._overdue = False
+
+
+async def _answer(answer: Awaitable[T], clock: Clock, at_most: float) -> T:
+    task = asyncio.ensure_future(answer)
+    if await first_of(task, clock, at_most):
+        return task.result()
+    raise NoAnswerError(f"it was asked about, and there was no answer within {at_most:g} seconds")
 
 
 @dataclass(slots=True)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine import OpenClaim, layout
 from airflow_provider_pawnqueue.engine.janitor import Verdict
+from airflow_provider_pawnqueue.engine.janitor.claims import LONGEST_ANSWER
+from airflow_provider_pawnqueue.engine.janitor.report import asking
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from tests.engine.janitor.swept import UUID, abandoned, ended, going, orphan, report, unnoted
 from tests.engine.virtual import OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
+from tests.support.clock import VirtualClock
 from tests.support.settlements import late
 
 if TYPE_CHECKING:
@@ -107,6 +111,48 @@ async def test_a_question_that_is_never_answered_concerns_its_claim(
     [failure] = report_.failures
     assert failure == f"{TOPIC}/claims/run-1.0.json: it was asked about, and there was no answer within 60 seconds"
     assert world.bucket.body(layout.claim(TOPIC, "run-1.0")) != before, "meanwhile it was over, and nobody renewed it"
+
+
+async def test_the_wait_for_a_turn_is_no_part_of_an_answers_time() -> None:
+    """A function that blocks is asked about one claim at a time; a slow answer takes no time from the next one's."""
+    clock = VirtualClock(by_hand=True)
+    answered = threading.Semaphore(0)
+
+    def ask(_: OpenClaim) -> Verdict:
+        answered.acquire(timeout=10)
+        return "going"
+
+    by_record = asking(TOPIC, ask)
+    assert by_record is not None
+    answers = [asyncio.ensure_future(by_record(ClaimRecord(claim_id=f"{n}"), clock, 60.0)) for n in range(3)]
+    for number, answer in enumerate(answers, 1):
+        await clock.fallen_asleep.wait()
+        clock.fallen_asleep.clear()
+        assert clock.slept == [60.0] * number
+        answered.release()
+        assert await answer == "going"
+
+
+async def test_nobody_is_asked_about_behind_an_answer_that_does_not_come(
+    world: World, ann: Process, bob: Process
+) -> None:
+    """One claim waits for its minute, and the sweep ends; the next sweep asks anew."""
+    await claims_of(ann, 3)
+    answers = threading.Event()
+
+    def ask(_: OpenClaim) -> Verdict:
+        answers.wait(10)
+        return "going"
+
+    await world.later(10)
+    started = world.clock.elapsed()
+    report_ = await bob.queue.sweep(TOPIC, ask=ask)
+    answers.set()
+    assert world.clock.elapsed() - started == pytest.approx(LONGEST_ANSWER, abs=5)
+    assert sorted(failure.partition(": ")[2] for failure in report_.failures) == [
+        "it was asked about, and there was no answer within 60 seconds",
+        *["it was not asked about, as an earlier question has no answer yet"] * 2,
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "renewed"), [(10, 1), (TTL - 1, 1), (TTL, 0), (OVERDUE, 0)])
