@@ -294,6 +294,9 @@ def test_what_a_claim_has_is_given_back_or_buried(run: Run, queue: SyncPawnQueue
     assert done.rows == [{"id": ids[1], "result": "buried", "error": ""}]
     assert [letter.reason for letter in queue.dead_letters("orders")] == ["no item"]
 
+    done = run("requeue", "orders", "run", "--id", ids[0], "--id", "mistyped")
+    assert (done.code, "has no message 'mistyped', so nothing was settled" in done.err) == (1, True)
+
     assert run("requeue", "orders", "run", "--id", ids[0], "--delay", "60").code == 0
     done = run("requeue", "orders", "run", "--output", "json")
     assert done.rows == [{"id": ids[2], "result": "given back", "error": ""}]
