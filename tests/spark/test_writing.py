@@ -100,8 +100,8 @@ class Target:
         """The records of writes."""
 
         async def read(queue: PawnQueue) -> list[WriteRecord]:
-            found = [await queue._context.store.get(key, ALL) for key in keys]
-            return [WriteRecord.decode(each.body, "record") for each in found if each is not None]
+            found = [(key, await queue._context.store.get(key, ALL)) for key in keys]
+            return [WriteRecord.decode(each.body, key) for key, each in found if each is not None]
 
         keys = self.keys("writes")
         return self.queue.run(read)
