@@ -40,7 +40,7 @@ def record_extends() -> Patches:
     return [(Attempt, "_record", record), AS_IT_WAS_RECKONED]
 
 
-@mutant("§4.4 The record is created only where there is none: a taker may have fenced it", 4, 19, 20, arena="duel")
+@mutant("§4.4 The record is created only where there is none: a taker may have fenced it", 19, 20, arena="duel")
 def record_overwrites() -> Patches:
     async def create(context: Context, topic: str, record: ClaimRecord) -> Any:
         if record.state == "open":
@@ -52,7 +52,7 @@ def record_overwrites() -> Patches:
     return [(records, "create", create)]
 
 
-@mutant("§4.3 The bodies are read only after the leases were won", 138, 89, 197)
+@mutant("§4.3 The bodies are read only after the leases were won", 89, 206)
 def bodies_first() -> Patches:
     read: ContextVar[Bodies | None] = ContextVar("read", default=None)
     original, original_fetch = Attempt._win, Bodies.fetch
@@ -121,8 +121,7 @@ def cut_off() -> Patches:
 
 @mutant(
     "§4 A cancelled claim gives back by a record: somebody may be about to record the very leases",
-    1251,
-    1945,
+    370,
     arena="crowd",
 )
 def given_back_without_a_record() -> Patches:

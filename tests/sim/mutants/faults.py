@@ -112,7 +112,7 @@ def one_fault_ends_the_sweep() -> Patches:
     return [(Care, "alone", alone)]
 
 
-@mutant("§5.6 What is left alone is tried again ever more seldom, and not at every look", 3, 5, 14, arena="stuck")
+@mutant("§5.6 What is left alone is tried again ever more seldom, and not at every look", 5, 14, arena="stuck")
 def nothing_is_put_aside() -> Patches:
     return [(Aside, "__contains__", lambda *_: False)]
 
@@ -149,7 +149,7 @@ def patience_with_each_record() -> Patches:
     return [(known, "BRIEFLY", HASTE)]
 
 
-@mutant("§5.6 A record that cannot be read stops no claim's look for rivals", 5, 11, 27, arena="stuck-csprng")
+@mutant("§5.6 A record that cannot be read stops no claim's look for rivals", 11, 27, arena="stuck-csprng")
 def unreadable_rival_fails_all() -> Patches:
     original = Known.not_closed
 

@@ -12,7 +12,7 @@ from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from tests.sim.mutants.entering import Patches, mutant
 
 
-@mutant("§5 The janitor lists leases before messages, and looks again before it removes one", 1351, 96, 326)
+@mutant("§5 The janitor lists leases before messages, and looks again before it removes one", 326, 341)
 def janitor_order() -> Patches:
     original = sweeping._Sweep.run
 
@@ -37,7 +37,7 @@ def given_back_early() -> Patches:
     return [(sweeping_claims.Claims, "_end", end)]
 
 
-@mutant("§4 What has ended is given back by compare-and-set: somebody may have taken it over", 418, 499)
+@mutant("§4 What has ended is given back by compare-and-set: somebody may have taken it over", 499, 838)
 def given_back_whatever_happened() -> Patches:
     original = sweeping_claims.Claims._carry_out
 

@@ -13,7 +13,7 @@ from tests.sim.mutants.entering import Patches, mutant
 from tools.kit.stores import ALL
 
 
-@mutant("§5 A dead letter whose burial is not finished is not redriven", 230, 230, 417)
+@mutant("§5 A dead letter whose burial is not finished is not redriven", 200, 647)
 def redrive_early() -> Patches:
     original = redrive._move
 

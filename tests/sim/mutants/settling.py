@@ -18,7 +18,7 @@ from airflow_provider_pawnqueue.engine.store.port import Done
 from tests.sim.mutants.entering import Patches, mutant
 
 
-@mutant("§4 Settle writes the decisions into the record before their effects", 25, 44, 68)
+@mutant("§4 Settle writes the decisions into the record before their effects", 74, 99)
 def no_decision() -> Patches:
     async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
         settled = {**claim.record.settled, **decisions}
@@ -42,7 +42,7 @@ def settles_whatever_happened() -> Patches:
     return [(records, "change", change)]
 
 
-@mutant("§4 A failed COPY never leads to a DELETE", 6, 6, 37)
+@mutant("§4 A failed COPY never leads to a DELETE", 33, 123)
 def copy_failure_is_ignored() -> Patches:
     original = effects._bury
 
@@ -78,7 +78,7 @@ def lease_before_message() -> Patches:
     return [(effects, "_remove", remove)]
 
 
-@mutant("§4 The record is closed only when all effects are confirmed", 1328, 1578)
+@mutant("§4 The record is closed only when all effects are confirmed", 1578)
 def closed_too_early() -> Patches:
     original = effects.carry_out
 
