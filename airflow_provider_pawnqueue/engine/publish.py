@@ -11,14 +11,17 @@ from airflow_provider_pawnqueue.engine.cancellation import in_full
 from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.concurrency import all_of, for_each
 from airflow_provider_pawnqueue.engine.errors import (
+    CompatibilityError,
     InvalidPayloadError,
+    ObjectTooLargeError,
     PublishError,
     StoreError,
     TopicNotFoundError,
 )
 from airflow_provider_pawnqueue.engine.events import Published, logger_of
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_SMALL_RECORD_BYTES
 from airflow_provider_pawnqueue.engine.payload import checked_headers, checked_payload
-from airflow_provider_pawnqueue.engine.records import Envelope
+from airflow_provider_pawnqueue.engine.records import DeadReason, Envelope, Lease, UnreadableRecordError
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
 if TYPE_CHECKING:
@@ -207,19 +210,41 @@ async def send(  # noqa: PLR0913, PLR0917 - a message, its place, and two questi
 
 
 async def has_landed(context: Context, topic: str, name: str, uuid: str) -> bool:
-    """Say whether an attempt without an answer arrived: the message, its lease or its dead letter is there.
+    """Say whether an attempt without an answer arrived: the message is stored, or left a lease or a dead letter.
 
-    §7: a message that was claimed and settled meanwhile has left none of them, and is sent again. It is then
+    §7: A message that was claimed and settled meanwhile has left none of them, and is sent again. It is then
     delivered twice, under one id: the one duplicate that a publisher can make.
+
+    ⚑ §7: A lease and a dead letter are a trace of the message whose full name is in their bodies, and of no other one.
+    Another message may have the same uuid: anybody can publish one, and so does a write whose id is used again. Where
+    the body has no name, the message is sent again, as a duplicate costs less than a loss.
     """
-    store, registers = context.store, context.registers
-    return any(
-        await all_of(
-            store.head(layout.message(topic, name)),
-            registers.head(layout.lease(topic, uuid)),
-            store.head(layout.dead_letter(topic, uuid)),
-        )
+    stored, leased, buried = await all_of(
+        context.store.head(layout.message(topic, name)),
+        _leased_name(context, topic, uuid),
+        _buried_name(context, topic, uuid),
     )
+    return stored is not None or name in (leased, buried)
+
+
+async def _leased_name(context: Context, topic: str, uuid: str) -> str:
+    """Return the name of the message whose lease is kept under this uuid; "" where there is none, or it has no name."""
+    key = layout.lease(topic, uuid)
+    found = await context.registers.look(key)
+    try:
+        return Lease.decode(found.body, key).key if found is not None else ""
+    except (UnreadableRecordError, CompatibilityError):
+        return ""
+
+
+async def _buried_name(context: Context, topic: str, uuid: str) -> str:
+    """Return the name that the dead letter under this uuid had, by its reason, which is written before the letter."""
+    key = layout.dead_reason(topic, uuid)
+    try:
+        found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
+        return DeadReason.decode(found.body, key).name if found is not None else ""
+    except (ObjectTooLargeError, UnreadableRecordError, CompatibilityError):
+        return ""
 
 
 async def is_there_still(topic: str, ask: Callable[[str], Awaitable[bool]]) -> bool:

@@ -27,7 +27,9 @@ class UnreadTracesError(StoreError):
 
 
 async def claimed_since(context: Context, topic: str, write: WriteRecord, since: float) -> set[str]:
-    """Return which messages were in claims that were changed since then.
+    """Return the names of the messages that were in claims which were changed since then.
+
+    ⚑ §7: The full names, as another message may have the uuid of one of the write's.
 
     ⚑ §7: a record that cannot be read may name some of them, so the write waits for it, but not for ever. Half a write
     that stays visible is worse than messages of one chunk that are published twice, under the same ids.
@@ -54,7 +56,7 @@ async def claimed_since(context: Context, topic: str, write: WriteRecord, since:
         if isinstance(found, PawnQueueError):
             unread[stem] = found
         elif found is not None:
-            claimed.update(found.record.members)
+            claimed.update(member.name for member in found.record.members.values())
     if unread:
         _wait_or_go_on(topic, write, unread, await context.now())
     return claimed

@@ -499,6 +499,7 @@ class HeldWrite:
         """Return those of a chunk that another one has begun which left no trace: they are sent, perhaps once more.
 
         A message is looked for before its lease, and that before its claim's record, as they go in this order.
+        ⚑ §7: Each of them counts by the message's full name, as another message may have the same uuid.
         """
         if not chunk:
             return []
@@ -516,10 +517,10 @@ class HeldWrite:
         )
         sought = [each for each, landed in zip(sought, found, strict=True) if not landed]
         claimed = await self._claimed_since() if sought else set()
-        return [each for each in sought if each.id not in claimed]
+        return [each for each in sought if each.name not in claimed]
 
     async def _claimed_since(self) -> set[str]:
-        """Return which messages claims have had that were changed since the write was decided."""
+        """Return the names of the messages in claims that were changed since the write was decided."""
         record = self._found.record
         return await write_traces.claimed_since(self._context, self._topic, record, decided_at(self._context, record))
 

@@ -57,7 +57,8 @@ class _Seen:
         del who, before
         parsed = layout.parse_message(key) if key.startswith(layout.messages(TOPIC)) else None
         for write_id, ids in self._expected.items():
-            if parsed is not None and after is not None and parsed.uuid in ids:
+            is_row = parsed is not None and parsed.name != _stranger(parsed.uuid)
+            if is_row and after is not None and parsed.uuid in ids:
                 self.published[write_id].add(parsed.uuid)
 
     def violations(self, world: World) -> list[str]:
@@ -81,6 +82,11 @@ class _Seen:
         return broken
 
 
+def _stranger(uuid: str) -> str:
+    """Return the name of a message that no write has published."""
+    return layout.message_name(0.0, uuid)
+
+
 def _ids(write_id: str) -> list[str]:
     return [layout.written_id(TOPIC, write_id, part, place) for part in range(PARTS) for place in range(ROWS // PARTS)]
 
@@ -93,6 +99,8 @@ async def _writing(world: World) -> list[str]:
     actors = {"W1": _commit, "W2": _commit, "W3": _commit, "C1": _consume, "C2": _consume, "J1": _sweep}
     if chance.random() < 0.3:
         actors["D1"] = _make_anew
+    if world.stream("strangers").random() < 0.3:
+        actors["P1"] = _publish_under_a_rows_uuid
     for name, actor in actors.items():
         process = world.process(name)
         process.spawn(_again(process, world.stream(f"actor {name}"), actor, seen))
@@ -144,6 +152,13 @@ async def _consume(_: Process, queue: PawnQueue, chance: random.Random, __: _See
 
 async def _sweep(_: Process, queue: PawnQueue, __: random.Random, ___: _Seen) -> None:
     await queue.sweep(TOPIC)
+
+
+async def _publish_under_a_rows_uuid(process: Process, _: PawnQueue, chance: random.Random, __: _Seen) -> None:
+    """Publish a message under the uuid of a row, which anybody can tell beforehand; half of them are malformed."""
+    uuid = chance.choice(_ids(chance.choice(IDS[int(process.world.loop.now // EACH) :])))
+    body = chance.choice((b"x", b'{"id":"stranger","payload":{}}'))
+    await process.store.put(layout.message(TOPIC, _stranger(uuid)), body)
 
 
 async def _make_anew(process: Process, queue: PawnQueue, chance: random.Random, seen: _Seen) -> None:

@@ -114,6 +114,20 @@ def claims_are_no_trace() -> Patches:
     return [(HeldWrite, "_claimed_since", claimed_since)]
 
 
+@mutant("§7 A trace counts under the row's own name only", 29, 33, 50, arena="writing")
+def traces_count_by_uuid() -> Patches:
+    async def has_landed(context: Any, topic: str, name: str, uuid: str) -> bool:
+        return any(
+            [
+                await context.store.head(layout.message(topic, name)),
+                await context.registers.head(layout.lease(topic, uuid)),
+                await context.store.head(layout.dead_letter(topic, uuid)),
+            ]
+        )
+
+    return [(writes, "has_landed", has_landed)]
+
+
 @mutant(
     "§7 A write waits for claim records that cannot be read",
     test=f"{_TRACES}::test_a_claim_record_that_can_be_read_again_is_a_trace",
