@@ -25,7 +25,7 @@ class DoneWrites:
         return known is not None and latest <= known
 
     def add(self, topic: str, write_id: str, latest: datetime) -> None:
-        """Remember that the write that published a message at this time is done."""
+        """Remember that the write that published a message at this time, or before it, is done."""
         known = self._latest.pop((topic, write_id), latest)
         self._latest[topic, write_id] = max(known, latest)
         if len(self._latest) > MOST:

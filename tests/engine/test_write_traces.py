@@ -15,6 +15,7 @@ from airflow_provider_pawnqueue.engine import (
 from airflow_provider_pawnqueue.engine.store.port import Unknown
 from tests.engine.virtual import TOPIC, Died, Process, World
 from tests.engine.written import (
+    A_DAY,
     COUNT,
     EVERY,
     OVER,
@@ -105,6 +106,42 @@ async def test_a_claim_without_an_id_leaves_no_record_of_a_write_that_is_done(
     assert looks == 1
     assert requests == {"PUT": 1, "DELETE": 2}
     assert world.bucket.below("claims/") == []
+
+
+async def test_a_message_with_a_false_time_says_nothing_of_a_later_write(
+    world: World, ann: Process, bob: Process
+) -> None:
+    """Anybody can publish one that names a write of the future: records that the write needs are kept all the same."""
+    forged = {"id": "i", "payload": {"n": 100}, "write_id": WRITE, "created_at": "9998-12-31T00:00:00+00:00"}
+    world.fill([forged])
+    assert await consumed(bob, None) == {100: 1}
+    assert world.bucket.below("claims/") == []
+    await _cut_behind_the_first_chunk(ann)
+    delivered = await consumed(bob, None)
+    await world.later(OVER)
+    await (await world.process()).queue.sweep(TOPIC)
+    delivered += await consumed(bob, None)
+    assert delivered == Counter(EVERY)
+
+
+async def test_a_message_with_a_false_time_says_nothing_of_the_write_after_this_one(
+    world: World, ann: Process, bob: Process
+) -> None:
+    """The write that it names is done, and its id is used again once its record is gone."""
+    await committed(ann)
+    forged = {"id": "i", "payload": {"n": 100}, "write_id": WRITE, "created_at": "9998-12-31T00:00:00+00:00"}
+    world.fill([forged])
+    assert len(await consumed(bob, None)) == COUNT + 1
+    for _ in range(3):
+        await world.later(A_DAY)
+        await ann.queue.sweep(TOPIC)
+    assert record(world) is None
+    await _cut_behind_the_first_chunk(ann)
+    delivered = await consumed(bob, None)
+    await world.later(OVER)
+    await (await world.process()).queue.sweep(TOPIC)
+    delivered += await consumed(bob, None)
+    assert delivered == Counter(EVERY)
 
 
 async def test_a_record_is_kept_where_it_cannot_be_told_whether_a_write_is_done(world: World, ann: Process) -> None:

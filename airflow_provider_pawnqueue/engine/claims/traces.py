@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout, size_hint
@@ -50,15 +50,20 @@ async def _is_done(context: Context, topic: str, write_id: str, latest: datetime
     """Say whether the write that published a message at this time is known to be done.
 
     A write whose messages were seen, and that has no record any more, was done: only then its record is removed.
+
+    ⚑ §7: Which write a message names, and which time, is its publisher's choice. What this look tells is remembered
+    for messages up to now, and no longer: those of a later write under the same id have later times.
     """
     if context.done_writes.has(topic, write_id, latest):
         return True
+    # Who decides the later write may be wrong about the store's time by a margin, and so may we.
+    now = datetime.fromtimestamp(await context.now() - 2 * context.margin, UTC)
     info = await context.registers.head(layout.write(topic, write_id))
     if info is None:
-        context.done_writes.add(topic, write_id, latest)
+        context.done_writes.add(topic, write_id, min(latest, now))
         return True
     hint = size_hint.hint_of_write(info.size, info.last_modified)
     if hint is None or hint.state != "done":
         return False
-    context.done_writes.add(topic, write_id, max(latest, info.last_modified + _DATE_RESOLUTION))
+    context.done_writes.add(topic, write_id, max(min(latest, now), info.last_modified + _DATE_RESOLUTION))
     return True

@@ -161,6 +161,22 @@ def claims_without_an_id_leave_no_trace() -> Patches:
 
 
 @mutant(
+    "§7 A write that is done is done for messages up to now only",
+    test=f"{_TRACES}::test_a_message_with_a_false_time_says_nothing_of_a_later_write",
+)
+def messages_tell_the_time() -> Patches:
+    original = traces._is_done
+
+    async def is_done(context: Any, topic: str, write_id: str, latest: Any) -> bool:
+        found = await original(context, topic, write_id, latest)
+        if found:
+            context.done_writes.add(topic, write_id, latest)
+        return found
+
+    return [(traces, "_is_done", is_done)]
+
+
+@mutant(
     "§7 Records are kept while a write is not done",
     test=f"{_TRACES}::test_records_are_kept_while_a_write_cannot_be_finished",
 )
