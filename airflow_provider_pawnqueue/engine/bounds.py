@@ -8,7 +8,7 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 #: Spark's integers end here.
 MOST_COUNT: Final = 2**31 - 1
@@ -34,6 +34,10 @@ LONGEST_NAME_BYTES: Final = 255
 LONGEST_MESSAGE_ID: Final = 1024
 #: The longest name of a producer or a consumer, in characters.
 LONGEST_REGISTERED_NAME: Final = 256
+#: A claim's owner, its consumer and its session. Airflow's owners are the longest: four names of up to 250 characters.
+MAX_HOLDER_CHARACTERS: Final = 1024
+#: How much is kept of a reason, and of the error beside it.
+MAX_REASON_CHARACTERS: Final = 2000
 
 #: The name of a message's object: printable ASCII without a slash, so that no store changes it.
 MESSAGE_NAME: Final = re.compile(rf"[ -.0-~]{{1,{LONGEST_NAME_BYTES}}}")
@@ -51,6 +55,18 @@ UuidText: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{_UUID}$")]
 PlainText: TypeAlias = Annotated[
     str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", min_length=1, max_length=LONGEST_REGISTERED_NAME)
 ]
+#: The name of a claim's owner, consumer or session. Errors and logs name them.
+HolderText: TypeAlias = Annotated[str, StringConstraints(max_length=MAX_HOLDER_CHARACTERS)]
+
+
+def cut_reason(text: str) -> str:
+    """Return as much of a reason, or of an error, as is kept."""
+    return text[:MAX_REASON_CHARACTERS]
+
+
+#: Why something became of a message. ⚑ §1: a longer text is cut where it is read, as it is copied from record to
+#: record, each of which has other fields beside it: a lease that is read whole could be too large to be taken over.
+ReasonText: TypeAlias = Annotated[str, AfterValidator(cut_reason)]
 
 
 _FIRST_DATE: Final = datetime.fromtimestamp(0, UTC)

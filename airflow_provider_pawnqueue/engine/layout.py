@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Literal, TypeAlias, TypeGuard, get_args
 
-from airflow_provider_pawnqueue.engine.bounds import MESSAGE_NAME, within_bounds
+from airflow_provider_pawnqueue.engine.bounds import MAX_HOLDER_CHARACTERS, MESSAGE_NAME, within_bounds
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, InvalidTopicError
 from airflow_provider_pawnqueue.engine.names import ClaimStem, Unit
 
@@ -30,7 +30,6 @@ _STAGED_SLASHES = 3  # topic, folder, write, name
 _MOST_PARTS = 10**9
 _STAMP = "%Y%m%dT%H%M%S_%f"
 _STAMPED = re.compile(r"\d{8}T\d{6}_\d{6}")
-_LONGEST_HOLDER = 1024
 _SHOWN = 40  # of a bad name, in an error
 
 
@@ -222,12 +221,12 @@ def checked_holder(name: object, what: str) -> str:
     if (
         _is_text(name)
         and name.strip()
-        and len(name) <= _LONGEST_HOLDER
+        and len(name) <= MAX_HOLDER_CHARACTERS
         and name.encode(errors="replace").decode() == name
     ):
         return name
     raise InvalidArgumentError(
-        f"{what} is a text of 1 to {_LONGEST_HOLDER:,} characters, not {_shown(name)}.", operation="claim"
+        f"{what} is a text of 1 to {MAX_HOLDER_CHARACTERS:,} characters, not {_shown(name)}.", operation="claim"
     )
 
 

@@ -22,9 +22,11 @@ from airflow_provider_pawnqueue.engine.bounds import (
     ByteCount,
     Count,
     Duration,
+    HolderText,
     MessageName,
     NotJsonError,
     PlainText,
+    ReasonText,
     Time,
     UuidText,
     parse_json,
@@ -231,8 +233,8 @@ class Member(Part):
     name: MessageName
     size: ByteCount = 0  # of its body, as a LIST has told it; 0: nobody knows
     deliveries: Count = 1  # how often it was handed out, this time included
-    reason: str = ""  # given when it was last given back, and the error beside it
-    error: str = ""
+    reason: ReasonText = ""  # given when it was last given back, and the error beside it
+    error: ReasonText = ""
 
 
 class Decision(Part):
@@ -240,13 +242,14 @@ class Decision(Part):
 
     how: Literal["acked", "dead", "released", "gone"]
     until: Time = 0.0  # released: not to be delivered before
-    reason: str = ""  # dead: for the record beside the dead letter; released: for the same, if it comes to that
-    error: str = ""
+    reason: ReasonText = ""  # dead: for the record beside the dead letter; released: for the same, if it comes to that
+    error: ReasonText = ""
     max_deliveries: Count | None = None  # dead, as it had been delivered this often: the topic's limit
     unseen: bool = False  # decided by the claim itself: its consumer was never given the message
     returned: bool = False  # given back by closing the queue: its owner has not finished with it
     lost: bool = False  # released by who never had it, in spite of who did: whoever had it then comes too late
-    id: str = ""  # of the message, where it is not the uuid in its key: a redriven one's
+    #: Of the message, where it is not the uuid in its key: a redriven one's.
+    id: str = Field(default="", max_length=LONGEST_MESSAGE_ID)
 
 
 class _Texts(dict[str, tuple[object, str]]):
@@ -282,9 +285,9 @@ class ClaimRecord(Record):
 
     claim_id: str
     generation: int = 0
-    owner: str = ""
-    consumer: str = ""
-    session: str = ""
+    owner: HolderText = ""
+    consumer: HolderText = ""
+    session: HolderText = ""
     state: Literal["open", "expired", "closed"] = "open"
     created_at: Time = 0.0
     until: Time = 0.0
@@ -395,7 +398,7 @@ class WriteRecord(Record):
     state: Literal["begun", "done", "dropped"] = "begun"
     created_at: Time = 0.0
     until: Time = 0.0  # until then, its writer is trusted to go on with it
-    holder: str = ""  # who wrote this: one attempt at carrying it out
+    holder: HolderText = ""  # who wrote this: one attempt at carrying it out
     ttl: Time = 0.0  # the same from when it was written: the record's size tells it
     place: int = Field(default=0, ge=0, le=LATEST_PLACE)  # of the first message, in ticks since 1970
     count: Count = 0  # of all messages
@@ -443,7 +446,7 @@ class Lease(Record):
 
     what: ClassVar[str] = "lease"
 
-    consumer_id: str = ""
+    consumer_id: HolderText = ""
     message_id: str = ""
     claimed_at: str = ""
     expires_at: str = ""
@@ -454,8 +457,8 @@ class Lease(Record):
     claim: str = ""  # the stem of its record; none for a lease of pawn-queue's
     deliveries: Count = 0  # held: how often it was handed out if it is handed out by this lease; released: so far
     source: UuidText | Literal[""] = ""  # moving: the dead letter's uuid
-    reason: str = ""  # released: given with it, and the error beside it
-    error: str = ""
+    reason: ReasonText = ""  # released: given with it, and the error beside it
+    error: ReasonText = ""
 
     def fits(self, key: str) -> bool:
         """See :meth:`Record.fits`."""
@@ -478,16 +481,16 @@ class DeadReason(Record):
 
     what: ClassVar[str] = "reason"
 
-    reason: str
-    error: str = ""
+    reason: ReasonText
+    error: ReasonText = ""
     deliveries: Count = 0
-    consumer: str = ""
+    consumer: HolderText = ""
     claim: str = ""
     at: str = ""
     name: str = ""  # of the key that it had below messages/
     max_deliveries: Count | None = None  # the topic's limit, if it was reached: then reason is the last one given
-    given_reason: str = ""  # when it was last given back, and the error beside it
-    given_error: str = ""
+    given_reason: ReasonText = ""  # when it was last given back, and the error beside it
+    given_error: ReasonText = ""
 
 
 @cache

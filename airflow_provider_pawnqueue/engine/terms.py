@@ -15,7 +15,6 @@ from airflow_provider_pawnqueue.engine.arguments import (
     checked_ttl,
     is_number,
 )
-from airflow_provider_pawnqueue.engine.claims.bodies import LONGEST_ERROR
 from airflow_provider_pawnqueue.engine.claims.claiming import ClaimRequest
 from airflow_provider_pawnqueue.engine.claims.renewing import session_time
 from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError
@@ -163,8 +162,8 @@ class NotDone:
 
         :param operation: the method that was called. All that bury have to say why, but for pawn-queue's ``nack``.
         """
-        why = checked_text(reason, "reason", topic, operation)[:LONGEST_ERROR]
-        details = checked_text(error, "error", topic, operation)[:LONGEST_ERROR]
+        why = checked_text(reason, "reason", topic, operation)
+        details = checked_text(error, "error", topic, operation)
         later = checked_seconds(delay, "delay", topic, operation)
         if not requeue and not why.strip() and operation != "nack":
             raise InvalidArgumentError(

@@ -273,14 +273,29 @@ class Poll:
                 "What was claimed for task %s was lost at once, so it waits on: %s", waiter.wish.owner, error
             )
             waiter.is_known = True
-        except (StoreError, TopicNotFoundError, QueueClosedError):
+        except StoreError as error:
             waiter.is_known = True  # it may have been claimed
+            if not await self._is_of_its_claim(waiter, error):
+                raise
+            waiter.fail(error)
+        except (TopicNotFoundError, QueueClosedError):
+            waiter.is_known = True
             raise
         except PawnQueueError as error:
             waiter.fail(error)
         except Exception as error:  # noqa: BLE001 - a defect of ours, or of one message: it concerns nobody else
             waiter.fail(self._unforeseen(error, f"Claiming for task {waiter.wish.owner}"))
         return "not now"
+
+    async def _is_of_its_claim(self, waiter: Waiter, error: StoreError) -> bool:
+        """Return whether only the claim that one task has already is refused. ⚑ §5.6: then it is that task's error.
+
+        :raises StoreError: the store refuses to list the topic's claims, too: it concerns all who wait.
+        """
+        if error.transient or not waiter.was_known:
+            return False
+        await self._queue.known_claims(self._topic, {waiter.wish.claim_id})
+        return True
 
     def _unforeseen(self, error: Exception, what: str) -> UnforeseenError:
         found = UnforeseenError.of(error, what, self._topic)

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_pawnqueue.engine import layout, size_hint
-from airflow_provider_pawnqueue.engine.bounds import LATEST_PLACE, MOST_RANGES, NotJsonError, parse_json
+from airflow_provider_pawnqueue.engine.bounds import (
+    LATEST_PLACE,
+    MAX_HOLDER_CHARACTERS,
+    MAX_REASON_CHARACTERS,
+    MOST_RANGES,
+    NotJsonError,
+    parse_json,
+)
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_SMALL_RECORD_BYTES
 from airflow_provider_pawnqueue.engine.records import (
     ClaimRecord,
+    DeadReason,
     Envelope,
     Lease,
     Record,
@@ -43,6 +52,8 @@ BEGUN: dict[str, Any] = {
 SEEN: dict[str, Any] = {"role": "producers", "name": "n", "entity_id": UUID, "registered_at": "", "last_seen": ""}
 
 LONG = 10**4000
+HOLDERS = ("owner", "consumer", "session")
+TOO_LONG = "x" * (MAX_HOLDER_CHARACTERS + 1)
 MANY = 20_000
 GOOD: list[tuple[type[Record], str, Mapping[str, Any]]] = [
     (Lease, LEASE, HELD),
@@ -51,6 +62,7 @@ GOOD: list[tuple[type[Record], str, Mapping[str, Any]]] = [
     (RegistrationRecord, PERSON, SEEN),
     (WriteRecord, WRITE, {**BEGUN, "published": 4, "lost": [{"first": 0, "count": 1}, {"first": 2, "count": 2}]}),
     (WriteRecord, WRITE, {**BEGUN, "place": LATEST_PLACE}),
+    (ClaimRecord, CLAIM, {**BATCH, **dict.fromkeys(HOLDERS, "\n" * MAX_HOLDER_CHARACTERS)}),
 ]
 #: By the record that is forged: its fields that do not fit.
 FORGED: list[tuple[type[Record], str, Mapping[str, Any], dict[str, Any]]] = [
@@ -74,6 +86,11 @@ FORGED: list[tuple[type[Record], str, Mapping[str, Any], dict[str, Any]]] = [
     (ClaimRecord, CLAIM, BATCH, {"members": {UUID: {"name": f"x\x7f{NAME}"}}}),
     (ClaimRecord, CLAIM, BATCH, {"settled": {OTHER: {"how": "acked"}}}),
     (ClaimRecord, CLAIM, BATCH, {"settled": {UUID: {"how": "released", "until": 1e300}}}),
+    (ClaimRecord, CLAIM, BATCH, {"settled": {UUID: {"how": "acked", "id": TOO_LONG}}}),
+    *((ClaimRecord, CLAIM, BATCH, {field: TOO_LONG}) for field in HOLDERS),
+    (Lease, LEASE, HELD, {"consumer_id": TOO_LONG}),
+    (WriteRecord, WRITE, BEGUN, {"holder": TOO_LONG}),
+    (DeadReason, layout.dead_reason(TOPIC, UUID), {"reason": "r"}, {"consumer": TOO_LONG}),
     (WriteRecord, layout.write(TOPIC, "x"), BEGUN, {}),
     (WriteRecord, WRITE, BEGUN, {"objects": []}),
     (WriteRecord, WRITE, BEGUN, {"count": 6}),
@@ -135,6 +152,23 @@ def test_what_does_not_fit_is_garbage(
     """A number, a time or a name out of bounds, a key of another record, fields that contradict each other."""
     with pytest.raises(UnreadableRecordError):
         kind.decode(json.dumps({**body, **forged}).encode(), key)
+
+
+@pytest.mark.parametrize("character", ["x", "\x01", "\U0001f980"])
+def test_reasons_and_errors_are_cut_where_they_are_read(character: str) -> None:
+    """Whatever copies them into another record has to have room for what is beside them."""
+    text, kept = character * 130_000, character * MAX_REASON_CHARACTERS
+    told = {"reason": text, "error": text}
+    members = {UUID: {"name": NAME, **told}}
+    batch = {**BATCH, "members": members, "settled": {UUID: {"how": "dead", **told}}}
+    record = ClaimRecord.decode(json.dumps(batch).encode(), CLAIM)
+    lease = Lease.decode(json.dumps({**HELD, **told}).encode(), LEASE)
+    letter = {**told, "given_reason": text, "given_error": text}
+    dead = DeadReason.decode(json.dumps(letter).encode(), layout.dead_reason(TOPIC, UUID))
+    for each in (record.members[UUID], record.settled[UUID], lease, dead):
+        assert (each.reason, each.error) == (kept, kept)
+    assert (dead.given_reason, dead.given_error) == (kept, kept)
+    assert len(dead.encode()) < MAX_SMALL_RECORD_BYTES
 
 
 def message(payload: str) -> bytes:

@@ -57,7 +57,7 @@ async def test_large_records_are_read_a_few_at_a_time(monkeypatch: pytest.Monkey
         a = await w.process()
         for n in range(9):
             body = ClaimRecord(
-                claim_id=f"c{n}", until=w.clock.server() + 100, ttl=100.0, owner="x" * (800 if n else 5_000)
+                claim_id=f"c{n}", until=w.clock.server() + 100, ttl=100.0, nonce="x" * (800 if n else 5_000)
             )
             w.bucket.plant(layout.claim(TOPIC, f"c{n}.0"), body.encode())
         keys = [layout.claim(TOPIC, f"c{n}.0") for n in range(9)]

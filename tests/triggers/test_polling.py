@@ -17,7 +17,8 @@ from airflow_provider_pawnqueue.engine import (
     TopicNotFoundError,
     layout,
 )
-from airflow_provider_pawnqueue.engine.records import ClaimRecord
+from airflow_provider_pawnqueue.engine.object_sizes import MAX_SMALL_RECORD_BYTES
+from airflow_provider_pawnqueue.engine.records import ClaimRecord, Lease
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
 from airflow_provider_pawnqueue.triggers import polling
@@ -302,6 +303,38 @@ async def test_a_refusal_fails_all(world: LoopWorld) -> None:
     ann.client.inject("denied", "LIST")
     ended = await asyncio.gather(*waiting(ann, 3), return_exceptions=True)
     assert all(isinstance(error, StoreError) and "denied" in str(error) for error in ended)
+
+
+@virtual
+async def test_a_refused_claim_fails_its_own_task_alone(world: LoopWorld) -> None:
+    """The record of the claim that one task has is denied: the others wait on, and are given what comes."""
+    ann, bob = await world.process(), await world.process()
+    await bob.queue.publish(TOPIC, numbered(1))
+    first = wish("task-0")
+    await claiming.claimed(bob.queue, first)
+    ann.client.inject("denied", "GET", layout.claim(TOPIC, f"{first.claim_id}.0"))
+    tasks = waiting(ann, 3)
+    await world.later(5)
+    assert isinstance(tasks[0].exception(), StoreError)
+    assert not any(task.done() for task in tasks[1:])
+    await bob.queue.publish(TOPIC, numbered(30))
+    assert len(await asyncio.wait_for(asyncio.gather(*tasks[1:]), 20)) == 2
+
+
+@virtual
+async def test_a_forged_lease_fails_nobody(world: LoopWorld) -> None:
+    """The lease of the only message is as large as one may be: the first who waits is given the message."""
+    ann = await world.process()
+    [uuid] = await ann.queue.publish(TOPIC, numbered(1))
+    [name] = world.bucket.below("messages/")
+    body = Lease(state="released", key=name, until=1.0, deliveries=1).encode().rstrip()
+    text = "x" * (MAX_SMALL_RECORD_BYTES - len(body))
+    world.bucket.plant(layout.lease(TOPIC, uuid), body.replace(b'"reason":""', f'"reason":"{text}"'.encode()))
+    tasks = waiting(ann, 3)
+    await world.later(5)
+    assert [task.done() for task in tasks] == [True, False, False]
+    assert tasks[0].result()
+    await gone(tasks)
 
 
 @virtual

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 #: The reason of a message that was delivered too often, if no consumer gave one.
 OUT_OF_DELIVERIES = "max_deliveries"
-#: Of a reason or an error: it is kept in the claim record for each message.
-LONGEST_ERROR = 2000
 
 
 @dataclass(slots=True)
@@ -217,4 +215,4 @@ def _out_of_deliveries(topic: TopicRecord, member: Member) -> Decision:
 
 
 def _dead(reason: str, error: str) -> Decision:
-    return Decision(how="dead", reason=reason, error=error[:LONGEST_ERROR], unseen=True)
+    return Decision(how="dead", reason=reason, error=error, unseen=True)

@@ -63,6 +63,8 @@ logger = logger_of("claims")
 
 #: How often a claim is looked at again because somebody changed it between the look and the write.
 LOOKS = 200
+#: How much of an owner's or a consumer's name an error shows.
+MAX_SHOWN_CHARACTERS = 200
 
 
 class ById:
@@ -381,8 +383,13 @@ class ById:
 
 
 def _who(record: ClaimRecord) -> str:
-    who = f"consumer {record.consumer!r} (in another process, or by another claim of this one)"
-    return who if record.owner == record.consumer else f"{who} on behalf of {record.owner!r}"
+    who = f"consumer {_shown(record.consumer)} (in another process, or by another claim of this one)"
+    return who if record.owner == record.consumer else f"{who} on behalf of {_shown(record.owner)}"
+
+
+def _shown(name: str) -> str:
+    """Return a name as an error shows it: others have written it, so it may be long, and hold any character."""
+    return repr(name if len(name) <= MAX_SHOWN_CHARACTERS else f"{name[:MAX_SHOWN_CHARACTERS]}…")
 
 
 def busy_error(  # noqa: PLR0913, PLR0917 - who wants what, and who has it

@@ -104,7 +104,7 @@ async def claim_fresh(
     ⚑ §5.7: nobody leaves empty-handed while there is plenty: who lost a race looks again, and tries elsewhere.
     """
     fault: StoreError | None = None
-    unread = False
+    unread = is_answered = False
     began = context.clock.elapsed()
     looks = 0.0
     while looks < LOOKS:
@@ -114,6 +114,7 @@ async def claim_fresh(
         result = await attempt.run()
         unread = unread or attempt.unread
         fault = fault or attempt.fault
+        is_answered = is_answered or attempt.is_answered
         if isinstance(result, HeldClaim):
             return result
         if result is Outcome.TAKEN or (request.named and attempt.recorded):
@@ -126,7 +127,8 @@ async def claim_fresh(
         request = request if request.named else replace(request, claim_id=context.clock.uuid())
     if unread and fault is None:
         await _check_that_the_store_answers(context, request.topic.name)
-    if fault is not None:
+    # ⚑ §5.6: where the store has answered for other leases, what it refuses concerns the messages that it refused.
+    if fault is not None and not is_answered:
         raise fault
     empty = nothing(context, request)
     if unread:
@@ -166,6 +168,7 @@ class Attempt:
         self._may_be_recorded = False
         self.fault: StoreError | None = None
         self.unread = False  # there were messages, or leases, that the store does not give
+        self.is_answered = False  # of some lease it has said whether it is ours
 
     @property
     def recorded(self) -> bool:
@@ -248,6 +251,7 @@ class Attempt:
         refused = 0
         for candidate, (_, member), outcome in zip(batch, steps, outcomes, strict=True):
             if not isinstance(outcome, Unknown):
+                self.is_answered = True
                 del won.asked[candidate.uuid]
             if isinstance(outcome, Done):
                 won.members[candidate.uuid] = member
@@ -346,7 +350,12 @@ class Attempt:
         """Give back what another live claim's record names: it is that claim's."""
         theirs = await self._finder.named_by_others(self._request.stem, claim.record.members)
         if theirs:
-            decisions = {uuid: Decision(how="released", until=until, unseen=True) for uuid, until in theirs.items()}
+            # ⚑ §6: no longer than for a time of ours. After that their record is asked again, and what only a forged
+            # one held is free as soon as somebody has deleted it.
+            ours = await self._context.now() + self._request.ttl
+            decisions = {
+                uuid: Decision(how="released", until=min(until, ours), unseen=True) for uuid, until in theirs.items()
+            }
             await settling.settle(self._context, claim, decisions)
             claim.withhold(theirs)
 

@@ -119,6 +119,11 @@ class HeldClaim(Claim):
         return self._record.unsettled
 
     @property
+    def unlisted(self) -> list[str]:
+        """The uuids of messages that it was given, and that its record does not list."""
+        return [uuid for uuid in self._uuids if uuid not in self._record.members]
+
+    @property
     def given_away(self) -> bool:
         """Whether this process has left it to others."""
         return self._given_away

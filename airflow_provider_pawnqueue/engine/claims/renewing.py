@@ -28,7 +28,7 @@ async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, se
     async with claim.lock:
         backoff = context.store.backoff()
         while True:
-            if claim.recorded and not claim.left:
+            if _is_settled(claim):
                 return  # all is settled: there is nothing to keep, and a final record is not written again
             # ⚑ §2: counted from before the request is sent; and who is past its time has lost it, and says so.
             # It is asked for the time first: if our clock may have stood still, that tells.
@@ -87,6 +87,15 @@ def renewed(context: Context, record: ClaimRecord, now: float, *, ttl: float, se
     until = lengthened(context, record, now + ttl)
     session_until = min(max(record.session_end, now + session_ttl), until)
     return record.model_copy(update={"until": until, "session_until": session_until, "lasts": ttl})
+
+
+def _is_settled(claim: HeldClaim) -> bool:
+    if not claim.recorded:
+        return False
+    # ⚑ §4: others may take what its record does not list. Nobody of ours writes such a record.
+    if claim.unlisted:
+        raise lost_error(claim, f"its record does not list {len(claim.unlisted)} of its messages any more")
+    return not claim.left
 
 
 def _check_trusted(claim: HeldClaim, now: float) -> None:

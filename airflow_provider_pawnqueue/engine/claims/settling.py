@@ -141,28 +141,32 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
         record = claim.record
         standing = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
         # What the janitor gave back after the claim had ended is lost to whoever settles it now.
-        late = {uuid for uuid, decision in standing.items() if decision.lost}
-        before = {uuid: decision for uuid, decision in standing.items() if uuid not in late}
-        new = {uuid: decisions[uuid] for uuid in decisions if uuid not in record.settled}
+        lost = {uuid for uuid, decision in standing.items() if decision.lost}
+        # ⚑ §4: so is what the record lists no more, as its lease alone means nothing. ⚑ §1: it is not decided either:
+        # readers take a record that decides of more than its members for garbage, and all its decisions with it.
+        lost |= wanted - standing.keys() - record.members.keys()
+        # ⚑ §4: each message has an answer, whatever becomes of the others: every result below tells what was lost.
+        before = {uuid: decision for uuid, decision in standing.items() if uuid not in lost}
+        new = {uuid: decisions[uuid] for uuid in decisions if uuid not in standing and uuid not in lost}
         if not new:
-            return Settled(decided=before, lost=late)
+            return Settled(decided=before, lost=lost)
         if record.state != "open" or not claim.is_ours():
-            return Settled(decided=before, lost=late | set(new))
+            return Settled(decided=before, lost=lost | set(new))
         changed = record.model_copy(update={"settled": {**record.settled, **new}})
         # ⚑ §4, §5.3: by compare-and-set on what we have read. Who was fenced is refused, and changes nothing.
         outcome = await records.change(context, claim.topic, changed, claim.version)
         if isinstance(outcome, Done):
             claim.moved_to(changed, outcome.version)
-            return Settled(decided={**before, **new})
+            return Settled(decided={**before, **new}, lost=lost)
         fault = outcome.fault if isinstance(outcome, Unknown) else _contended(claim)
         # It was fenced, or somebody else has written the record. Or nobody knows whether an earlier write of ours has
         # landed: the record tells. Go on from what it says.
         try:
             await claim.refresh(context)
         except PawnQueueError as error:
-            return Settled(decided=before, unknown=set(new), fault=error)
+            return Settled(decided=before, lost=lost, unknown=set(new), fault=error)
         if not await backoff.pause():
-            return Settled(decided=before, unknown=set(new), fault=fault)
+            return Settled(decided=before, lost=lost, unknown=set(new), fault=fault)
 
 
 def _contended(claim: HeldClaim) -> StoreError:
