@@ -160,8 +160,15 @@ def _probe(findings: _Findings, found: ProbeResult) -> None:
 def _janitor(findings: _Findings, queue: SyncPawnQueue) -> None:
     """Look whether a janitor sweeps the topics: of many, the first ones tell."""
     topics = queue.list_topics()
-    some = topics[:_ASKED_FOR_A_SWEEP]
-    unswept = [topic for topic in some if not is_swept(queue.topic(topic).swept_at)]
+    some: list[str] = []
+    unswept: list[str] = []
+    for topic in topics[:_ASKED_FOR_A_SWEEP]:
+        try:
+            if not is_swept(queue.topic(topic).swept_at):
+                unswept.append(topic)
+            some.append(topic)
+        except PawnQueueError as error:
+            findings.add(f"topic {topic}", str(error), "note")
     if not topics:
         findings.add("janitor", "there is no topic yet")
     elif unswept:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.cli.running import command, fail, say, show
 from airflow_provider_pawnqueue.engine import PawnQueueError
@@ -15,36 +16,47 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine import DeadLetter, Message
     from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 
+Found = TypeVar("Found")
+
 
 @command
 def topics(hook: PawnQueueHook, args: Namespace) -> None:
-    """List the topics."""
-    found = [hook.topic(name) for name in hook.list_topics()]
+    """List the topics. What fails in one topic does not concern the others."""
+    found, failures = _of_each(hook.list_topics(), hook.topic)
     show(
         [{"topic": each.name, **each.settings.model_dump(), "created_at": each.created_at} for each in found],
         args.output,
     )
+    if failures:
+        fail(*failures)
 
 
 @command
 def stats(hook: PawnQueueHook, args: Namespace) -> None:
     """Count messages. What fails in one topic does not concern the others."""
-    rows: list[dict[str, Any]] = []
     failures: list[str] = []
     if args.topic is not None:
-        rows.append(_counted(hook, args.topic))
+        rows = [_counted(hook, args.topic)]
     else:
-        for topic in hook.list_topics():
-            try:
-                rows.append(_counted(hook, topic))
-            except PawnQueueError as error:
-                failures.append(f"Topic {topic}: {error}")
+        rows, failures = _of_each(hook.list_topics(), lambda topic: _counted(hook, topic))
     show(rows, args.output)
     unswept = [topic for topic in (row["topic"] for row in rows) if not is_swept(hook.topic(topic).swept_at)]
     if unswept:
         say(no_janitor(unswept))
     if failures:
         fail(*failures)
+
+
+def _of_each(topics: Iterable[str], look: Callable[[str], Found]) -> tuple[list[Found], list[str]]:
+    """Return what was found of topics, and a sentence on each that failed."""
+    found: list[Found] = []
+    failures: list[str] = []
+    for topic in topics:
+        try:
+            found.append(look(topic))
+        except PawnQueueError as error:
+            failures.append(f"Topic {topic}: {error}")
+    return found, failures
 
 
 def _counted(hook: PawnQueueHook, topic: str) -> dict[str, Any]:

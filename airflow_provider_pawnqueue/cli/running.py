@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from airflow_provider_pawnqueue.engine import PawnQueueError, TopicNotFoundError
 from airflow_provider_pawnqueue.engine.bounds import is_deeper
+from airflow_provider_pawnqueue.engine.events import one_line
 from airflow_provider_pawnqueue.hooks.advice import in_airflow
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -63,7 +64,7 @@ def command(work: Callable[[PawnQueueHook, Namespace], None]) -> Callable[[Names
 
 def say(sentence: str) -> None:
     """Tell the user something that is no part of the output."""
-    sys.stderr.write(f"{_printable(sentence)}\n")
+    sys.stderr.write(f"{one_line(sentence)}\n")
 
 
 def fail(*sentences: str) -> NoReturn:
@@ -114,13 +115,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
             text = json.dumps(value, default=_as_json, ensure_ascii=False) if value else ""
         case _:
             text = str(value)
-    text = _printable(text)
-    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"
-
-
-def _printable(text: str) -> str:
-    """Write out what would steer a terminal: messages are written by others."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return one_line(text, _WIDEST)
 
 
 def _no_topic(hook: PawnQueueHook, error: TopicNotFoundError) -> str:

@@ -25,16 +25,24 @@ LONGEST_LINE = 4000
 NO_COROUTINE = "for an async one, let a plain one put the event into an asyncio.Queue."
 
 
+def one_line(text: str, longest: int = LONGEST_LINE) -> str:
+    """Write out what would begin a line or steer a terminal, and cut what is too long: others write ids and names."""
+    shown = text if len(text) <= longest else f"{text[:longest]}…"
+    return shown if shown.isprintable() else "".join(map(_printable, shown))
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
 class _OneLine(logging.Filter):
-    """Writes out what would begin a line or steer a terminal: keys, ids and names are written by others."""
+    """Keeps each message of a log to one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record where it has to be, and let every one pass."""
         text = record.getMessage()
-        if len(text) > LONGEST_LINE or not text.isprintable():
-            shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"
-            record.msg = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
-            record.args = None
+        if (line := one_line(text)) != text:
+            record.msg, record.args = line, None
         return True
 
 

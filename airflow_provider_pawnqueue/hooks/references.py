@@ -71,7 +71,14 @@ def written(message: Message) -> dict[str, Any]:
 def decoded_messages(value: Any) -> Any:  # noqa: ANN401 - a list, or lists in it
     """Read the texts in what XCom has, whatever lists they are in. What is a dict was written by a former release."""
     if isinstance(value, str):
-        return json.loads(value)
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            raise InvalidArgumentError(
+                "The messages in XCom are not JSON, so another program has written them: read them from the bucket by "
+                "PawnQueueHook().messages(claim).",
+                operation="read messages",
+            ) from None
     if isinstance(value, Sequence):
         return [decoded_messages(each) for each in value]
     return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_pawnqueue.engine.events import one_line
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_count
 from airflow_provider_pawnqueue.operators.base import failures
@@ -50,7 +51,9 @@ class PawnQueueMessagesOperator(ClaimOperator):
         each = [(message.id, references.text_of(message)) for message in found]
         unwritable = [message for message, text in each if text is None]
         if unwritable:
-            self.log.error("No task is given these messages, as JSON cannot hold them: %s", ", ".join(unwritable))
+            self.log.error(
+                "No task is given these messages, as JSON cannot hold them: %s", one_line(", ".join(unwritable))
+            )
             hook.report(failed=dict.fromkeys(unwritable, "JSON cannot hold it: it is nested too deeply"))
         texts = [text for _, text in each if text is not None]
         if self.batch is None:

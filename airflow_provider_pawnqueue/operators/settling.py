@@ -17,6 +17,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_pawnqueue.engine import PawnQueueError
+from airflow_provider_pawnqueue.engine.events import one_line
 from airflow_provider_pawnqueue.engine.settlement import Settlement
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import (
@@ -402,7 +403,7 @@ class PawnQueueSettleOperator(ClaimOperator):
                 "%r is no message of the claim, and was reported as failed (%s): all messages that its task was given "
                 "count as failed. Report message.id.",
                 message,
-                why,
+                one_line(why),
             )
         if outcome.tasks:
             raise AirflowFailException(
@@ -451,7 +452,8 @@ class PawnQueueSettleOperator(ClaimOperator):
             told[outcomes[each.cause]][message] = why
         for why, messages in alike.items():
             some = ", ".join(messages[:_NAMED]) + (" ..." if len(messages) > _NAMED else "")
-            self.log.info("%d messages of claim %s were not done (%s): %s", len(messages), held.stem, some, why)
+            line = f"{len(messages)} messages of claim {held.stem} were not done ({some}): {why}"
+            self.log.info("%s", one_line(line))
         return self.hook.queue.settle(held, delay=delay, requeue=told["requeue"], bury=told["bury"])
 
 

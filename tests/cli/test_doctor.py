@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import MemoryStore
+from airflow_provider_pawnqueue.engine import MemoryStore, layout
 from airflow_provider_pawnqueue.engine.store.port import Expect
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -46,6 +46,18 @@ def test_a_good_store_is_found_good(run: Run) -> None:
     assert {f"probe: {name}" for name in fields} <= set(found)
     assert {"round trip", "clock", "client", "identity", "airflow-provider-pawnqueue", "apache-airflow"} <= set(found)
     assert "wrong" not in {state for state, _ in found.values()}
+
+
+def test_a_topic_of_a_newer_format_is_noted(run: Run, queue: SyncPawnQueue, store: MemoryStore) -> None:
+    """It does not end the rest of the findings."""
+    queue.create_topic("orders")
+    queue.create_topic("newer")
+    store._write(layout.topic_marker("newer"), b'{"v":2}')
+
+    found = states(run("doctor", "--output", "json"))
+
+    assert found["topic newer"][0] == "note"
+    assert "No janitor has swept orders" in str(found["janitor"][1])
 
 
 def test_a_topic_that_no_janitor_sweeps_is_noted_at_once(run: Run, queue: SyncPawnQueue) -> None:

@@ -44,6 +44,22 @@ def test_every_format_shows_what_is_there(run: Run, queue: SyncPawnQueue, output
         assert yaml.safe_load(done.out)[0]["pending"] == 2
 
 
+@pytest.mark.parametrize("command", ["topics", "stats"])
+def test_a_topic_of_a_newer_format_hides_no_other(
+    run: Run, queue: SyncPawnQueue, store: MemoryStore, command: str
+) -> None:
+    """The others are shown; it is named, with what to do, and the exit code says that something is missing."""
+    for name in ("a", "b", "c"):
+        queue.create_topic(name)
+    store._write(layout.topic_marker("b"), b'{"v":2}')
+
+    done = run(command, "--output", "json")
+
+    assert [row["topic"] for row in done.rows] == ["a", "c"]
+    assert done.code == 1
+    assert "Topic b: " in done.err
+
+
 def test_stats_says_at_once_that_no_janitor_sweeps(run: Run, queue: SyncPawnQueue) -> None:
     """Beside the numbers, in a sentence that names the topics; those that were swept are not among them."""
     for name in ("a", "b", "c", "d", "swept"):

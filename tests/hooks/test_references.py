@@ -168,3 +168,17 @@ def test_texts_that_no_parser_can_read() -> None:
     """Are no reference, and no other error."""
     for text in ("[" * 100_000, "(" * 100_000):
         assert references.literal(text) == text
+
+
+@pytest.mark.parametrize("generation", [float("inf"), float("nan"), "9" * 5000, None, []])
+def test_a_generation_that_is_no_number_is_refused(generation: object) -> None:
+    """In one sentence, as every other reference that is none."""
+    with pytest.raises(InvalidArgumentError):
+        references.from_xcom({**WRITTEN, "generation": generation}, HERE, "ack")
+
+
+@pytest.mark.parametrize("messages", ["x", "[" * 100_000])
+def test_messages_that_are_not_json_are_refused(messages: str) -> None:
+    """A task that is given them is told where it finds them."""
+    with pytest.raises(InvalidArgumentError, match="read them from the bucket"):
+        references.received({**WRITTEN, "messages": messages})

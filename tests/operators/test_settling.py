@@ -88,6 +88,20 @@ def test_the_hook_settles_by_messages_and_refuses_strangers(queue: SyncPawnQueue
     assert (done.buried, len(done.acked)) == ([first.id], 1)
 
 
+def test_what_others_wrote_begins_no_line_of_the_log(
+    queue: SyncPawnQueue, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither an id nor an error can forge a line, or steer the terminal of who reads it."""
+    claim, play = claim_of(queue, 2), Play(on_failure="bury")
+    forged = "no stock\n[2026-11-19] ERROR - topic invoices was deleted\x1b[2J"
+    play.ti.xcom_push(REPORT_KEY, {"failed": {ids_of(claim)[1]: forged}}, task_id="work")
+    with caplog.at_level("INFO"):
+        play.ended(claim, work="success", after="success")
+    told = [*(record.getMessage() for record in caplog.records), *"".join(capfd.readouterr()).splitlines()]
+    assert any("were not done" in line for line in told)
+    assert not [line for line in told if line.startswith("[2026-11-19]") or "\x1b[2J" in line or "\n" in line]
+
+
 def test_one_of_several_is_lost(queue: SyncPawnQueue) -> None:
     """The others are settled, and the task fails by its sentence."""
     queue.create_topic("other")

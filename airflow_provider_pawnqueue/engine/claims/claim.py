@@ -87,7 +87,7 @@ class ClaimReference:
         """Read what :meth:`to_dict` wrote."""
         try:
             return cls(str(data["topic"]), str(data["claim_id"]), int(data["generation"]), str(data["session"]))
-        except (KeyError, TypeError, ValueError) as problem:
+        except (KeyError, OverflowError, TypeError, ValueError) as problem:
             raise InvalidArgumentError(
                 f"This is no claim reference ({_wrong(data, problem)}): pass what hand_over() returned, or the dict of "
                 "its to_dict(), which JSON can carry.",
