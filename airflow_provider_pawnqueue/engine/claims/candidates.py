@@ -71,7 +71,7 @@ class _View:
     leases: dict[str, ObjectInfo] | None = None  # listed when there is a message
     covered: dict[str, float] | None = None  # what live claims have: asked for when a lease may be due
     cursor: str = ""  # all messages up to this key were listed
-    seen: set[str] = field(default_factory=set)  # which they were, while one page shows them all
+    seen: set[str] = field(default_factory=set)  # their names, while one page shows them all
     shelf: list[Candidate] = field(default_factory=list)  # free, and not tried for yet
     doubtful: dict[str, Candidate] = field(default_factory=dict)  # may be due: their leases are to be read
     again: dict[str, Candidate] = field(default_factory=dict)  # may be due, and were put aside before
@@ -97,7 +97,7 @@ class Finder:
         self.errands = Errands(context.clock)
         self._known = Known(context, topic, self.aside)
         self._view: _View | None = None
-        self._strangers: set[str] = set()
+        self._has_told_strangers = False
         self._lock = asyncio.Lock()
         self._lent: set[str] = set()  # what claims of this process are trying for
         self._returned = asyncio.Event()
@@ -123,10 +123,11 @@ class Finder:
             await first_of(self._returned.wait(), self._context.clock, COURTESY)
         return []
 
-    def is_well(self, uuid: str) -> None:
+    def is_well(self, uuid: str, name: str) -> None:
         """Hear that a message is handed out: if it was put aside before, others may be well again, too."""
-        if self.aside.was_put(uuid):
+        if self._was_put(uuid, name):
             self.aside.clear(uuid)
+            self.aside.clear(name)
             self._retried = -math.inf
 
     def take_back(self, lent: Sequence[Candidate], left: Sequence[Candidate]) -> None:
@@ -161,7 +162,9 @@ class Finder:
             raise
         # One lease is for one message: another one under its uuid, as only a stranger would publish, comes after it.
         first = {candidate.uuid: candidate for candidate in reversed(found)}
-        found = [candidate for candidate in found if first[candidate.uuid] is candidate]
+        if len(first) < len(found):
+            found = [candidate for candidate in found if first[candidate.uuid] is candidate]
+            view.is_stale = True
         view.shelf = [*found[most:], *view.shelf]  # something may have been taken back meanwhile
         return found[:most]
 
@@ -267,16 +270,14 @@ class Finder:
         leases = view.leases or {}
         free: list[Candidate] = []
         doubtful: dict[str, Candidate] = {}
-        for info in page:
-            parsed = layout.parse_message(info.key)
-            if parsed is None:
-                self._leave_alone(info.key)
-            elif parsed.uuid in view.seen:
+        messages = self._messages_of(page)
+        for parsed, info in messages:
+            if parsed.name in view.seen:
                 continue
-            elif parsed.uuid in self._lent:
+            if parsed.uuid in self._lent:
                 view.due = min(view.due, now + RUSH)
-            elif not self._is_for_us(parsed.uuid, info):
-                view.due = min(view.due, now + self.aside.back_in(parsed.uuid))
+            elif not self._is_for_us(parsed, info):
+                view.due = min(view.due, now + self._back_in(parsed.uuid, parsed.name))
             else:
                 lease = leases.get(parsed.uuid)
                 if lease is not None and self._known.claim_of(parsed.uuid, lease) in self.aside:
@@ -288,38 +289,59 @@ class Finder:
                 elif (due := self._known.due_at(parsed.uuid, lease)) > now:
                     view.due = min(view.due, due)
                 else:
-                    doubtful[parsed.uuid] = candidate
+                    self._choose(doubtful, candidate)
         # A stranger's key behind all messages would hide what is published before it.
-        view.cursor = max([view.cursor, *(info.key for info in page if layout.parse_message(info.key))])
+        view.cursor = max([view.cursor, *(info.key for _, info in messages)])
         if len(view.seen) < A_PAGE:
-            seen = {parsed.uuid for info in page if (parsed := layout.parse_message(info.key))}
-            view.seen.update(seen - self._lent)
-        open_ = await self._uncovered(view, doubtful)
-        put = {uuid: one for uuid, one in open_.items() if self._was_put(uuid, leases[uuid])}
-        view.again.update(put)
-        view.doubtful.update((uuid, one) for uuid, one in open_.items() if uuid not in put)
+            view.seen.update(parsed.name for parsed, _ in messages if parsed.uuid not in self._lent)
+        for uuid, one in (await self._uncovered(view, doubtful)).items():
+            was_put = self._was_put(uuid, one.name) or self.aside.was_put(self._known.claim_of(uuid, leases[uuid]))
+            self._choose(view.again if was_put else view.doubtful, one)
         return self._never_tried(view, free)
 
-    def _was_put(self, uuid: str, lease: ObjectInfo) -> bool:
-        return self.aside.was_put(uuid) or self.aside.was_put(self._known.claim_of(uuid, lease))
+    def _messages_of(self, page: Sequence[ObjectInfo]) -> list[tuple[layout.MessageKey, ObjectInfo]]:
+        parsed = [(layout.parse_message(info.key), info) for info in page]
+        self._leave_alone([info.key for key, info in parsed if key is None])
+        return [(key, info) for key, info in parsed if key is not None]
+
+    def _was_put(self, uuid: str, name: str) -> bool:
+        return self.aside.was_put(uuid) or self.aside.was_put(name)
+
+    def _back_in(self, uuid: str, name: str) -> float:
+        return max(self.aside.back_in(uuid), self.aside.back_in(name))
+
+    def _choose(self, some: dict[str, Candidate], candidate: Candidate) -> None:
+        """Add a candidate; of messages that share a uuid only the first stays, or the first that was never put aside.
+
+        ⚑ §5.6: so one that is tried in vain, and put aside for its name, leaves its place to the others.
+        """
+        other = some.get(candidate.uuid)
+        if other is None or (self.aside.was_put(other.name) and not self.aside.was_put(candidate.name)):
+            some[candidate.uuid] = candidate
 
     def _never_tried(self, view: _View, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return those that were never put aside; the others come after them (⚑ §5.7)."""
-        put = {candidate.uuid: candidate for candidate in candidates if self.aside.was_put(candidate.uuid)}
-        view.again.update(put)
-        return [candidate for candidate in candidates if candidate.uuid not in put]
+        never = []
+        for candidate in candidates:
+            if self._was_put(candidate.uuid, candidate.name):
+                self._choose(view.again, candidate)
+            else:
+                never.append(candidate)
+        return never
 
-    def _is_for_us(self, uuid: str, info: ObjectInfo) -> bool:
+    def _is_for_us(self, message: layout.MessageKey, info: ObjectInfo) -> bool:
         """Say whether this process may try for the message: not while it is put aside, and not if it is too large.
 
-        ⚑ §5.6: a message that only this consumer cannot take is left to the others.
+        ⚑ §5.6: a message that only this consumer cannot take is left to the others. What is wrong with its object is
+        noted under its name: a publisher may have sent another message under its uuid, which is good.
         """
-        if uuid in self.aside:
+        if message.uuid in self.aside or message.name in self.aside:
             return False
         limits = self._context.settings.limits
         if info.size > max_message_bytes(limits):
             most = limits.max_payload_bytes
-            self.aside.put(uuid, f"its {info.size:,} bytes are more than limits.max_payload_bytes={most:,} allows here")
+            why = f"its {info.size:,} bytes are more than limits.max_payload_bytes={most:,} allows here"
+            self.aside.put(message.name, why)
             return False
         return True
 
@@ -422,20 +444,29 @@ class Finder:
     ) -> dict[str, ObjectInfo]:
         found: dict[str, ObjectInfo] = {}
         async for page in self._context.registers.pages(folder):
+            strangers = []
             for info in page:
                 name = name_of(info.key)
                 if name is None:
-                    self._leave_alone(info.key)
+                    strangers.append(info.key)
                 else:
                     found[name] = info
+            self._leave_alone(strangers)
         if view is not None:
             view.requests += 1 + len(found) // 1000
         return found
 
-    def _leave_alone(self, key: str) -> None:
-        if key not in self._strangers:
-            self._strangers.add(key)
-            logger.warning("%s is no object of this queue: it is left alone.", key)
+    def _leave_alone(self, keys: Sequence[str]) -> None:
+        """Warn of strangers' objects once a topic: anybody who may publish can make any number of them (⚑ §1)."""
+        if keys and not self._has_told_strangers:
+            self._has_told_strangers = True
+            logger.warning(
+                "Topic %r has objects that do not belong to the queue, and they are left alone: %s%s. "
+                "airflow pawnqueue stats counts them.",
+                self._topic,
+                keys[0],
+                f" and at least {len(keys) - 1:,} more" if len(keys) > 1 else "",
+            )
 
 
 def _stem_of(key: str) -> str | None:

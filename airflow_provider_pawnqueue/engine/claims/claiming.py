@@ -190,7 +190,7 @@ class Attempt:
                 return Outcome.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
             bodies = await Bodies.fetch(self._context, request.topic, won.members, self._patience)
-            self._note(bodies)
+            self._note(bodies, won.members)
             if bodies.give_back_surplus(won.members, request.most, request.most_bytes):
                 self._finder.is_stale()
             return await self._record(won, bodies)
@@ -292,15 +292,19 @@ class Attempt:
         key = layout.lease(request.topic.name, candidate.uuid)
         return Step(key, lease, Expect.NOTHING if before is None else before.version), member
 
-    def _note(self, bodies: Bodies) -> None:
-        """Remember what this process cannot take, and that what is gone shows that others are at work here."""
+    def _note(self, bodies: Bodies, members: Mapping[str, Member]) -> None:
+        """Remember what this process cannot take, and that what is gone shows that others are at work here.
+
+        ⚑ §5.6: under the message's name, as another message may have its uuid.
+        """
+        names = {uuid: member.name for uuid, member in members.items()}
         for uuid, why in bodies.aside.items():
-            self._finder.aside.put(uuid, why)
+            self._finder.aside.put(names[uuid], why)
             if isinstance(why, StoreError):
                 self.unread = True
         for uuid, decision in bodies.decisions.items():
             if decision.how == "gone":
-                self._finder.aside.put(uuid, "its message is not there", quiet=True)
+                self._finder.aside.put(names[uuid], "its message is not there", quiet=True)
                 self._contention.meet()
                 self._finder.is_stale()
 
@@ -308,7 +312,7 @@ class Attempt:
         if bodies.messages:
             self._finder.bad_batches.learn(is_bad=False)
             for uuid in bodies.messages:
-                self._finder.is_well(uuid)
+                self._finder.is_well(uuid, names[uuid])
         elif all(isinstance(why, CompatibilityError) or getattr(why, "how", "") == "dead" for why in judged):
             self._finder.bad_batches.learn(is_bad=True)
 

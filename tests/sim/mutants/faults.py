@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_pawnqueue.engine.claims import candidates, effects, known, takeover
@@ -14,6 +15,7 @@ from airflow_provider_pawnqueue.engine.claims.takeover import judge
 from airflow_provider_pawnqueue.engine.context import HASTE, Context
 from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ObjectTooLargeError, StoreError
 from airflow_provider_pawnqueue.engine.janitor.care import Care
+from airflow_provider_pawnqueue.engine.layout import MessageKey
 from airflow_provider_pawnqueue.engine.leases import csprng_verify
 from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify
 from airflow_provider_pawnqueue.engine.records import Decision
@@ -78,7 +80,20 @@ def too_large_is_buried() -> Patches:
     def judged(bodies: Bodies, _: Context) -> None:
         _bury(bodies, [uuid for uuid, why in bodies.aside.items() if isinstance(why, ObjectTooLargeError)])
 
-    return [(Finder, "_is_for_us", lambda self, uuid, _: uuid not in self.aside), *_with_bodies(judged)]
+    return [(Finder, "_is_for_us", lambda self, message, _: message.name not in self.aside), *_with_bodies(judged)]
+
+
+@mutant(
+    "§5.6 What is wrong with a message is noted under its name",
+    test="tests/engine/claims/test_shared_uuids.py::test_a_large_one_pages_before_a_good_one",
+)
+def set_aside_by_uuid() -> Patches:
+    original = Finder._is_for_us
+
+    def is_for_us(self: Finder, message: MessageKey, info: Any) -> bool:
+        return original(self, replace(message, name=message.uuid), info)
+
+    return [(Finder, "_is_for_us", is_for_us)]
 
 
 @mutant("§5.6 A lease that cannot be read fails no claim", 8, 33, 48, arena="stuck")
