@@ -200,14 +200,14 @@ class WriteDropped(Event):
         """See :class:`Event`."""
         return (
             f"Dropped write {self.write_id} of topic {self.topic!r}: staged rows of it were removed or changed after "
-            f"the decision, and none of its {_counted(self.count, 'message')} was visible. Stage all of its rows "
-            "again, and commit it."
+            f"the decision, or could not be read for a week, and none of its {_counted(self.count, 'message')} was "
+            "visible. Stage all of its rows again, and commit it."
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsLost(Event):
-    """A staged write is done without some of its messages: what was staged of them was gone."""
+    """A staged write is done without some of its messages: their staged rows were gone, or unreadable for a week."""
 
     subject = "publish"
     level = logging.ERROR
@@ -225,8 +225,8 @@ class RowsLost(Event):
         """See :class:`Event`."""
         return (
             f"Write {self.write_id} of topic {self.topic!r} is done without {_counted(self.count, 'message')}, as what "
-            f"was staged of them was removed or changed after the decision: rows {self.rows}, counted from 0. Publish "
-            "these rows anew, under another write id."
+            "was staged of them was removed or changed after the decision, or could not be read for a week: rows "
+            f"{self.rows}, counted from 0. Publish these rows anew, under another write id."
         )
 
 

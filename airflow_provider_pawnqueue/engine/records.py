@@ -409,6 +409,7 @@ class WriteRecord(Record):
     dropped: list[str] = []  # the names of objects that no commit may rely on
     lost: list[Rows] = Field(default=[], max_length=MOST_RANGES)  # not published: gone after the decision
     unread_since: Time = 0.0  # since then it waits for claim records that cannot be read
+    rows_unread_since: Time = 0.0  # since then some process could not read some of its staged rows
 
     def fits(self, key: str) -> bool:
         """See :meth:`Record.fits`."""

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.concurrency import for_each
-from airflow_provider_pawnqueue.engine.errors import InvalidArgumentError, ObjectTooLargeError, StoreError
+from airflow_provider_pawnqueue.engine.errors import (
+    CompatibilityError,
+    InvalidArgumentError,
+    ObjectTooLargeError,
+    PawnQueueError,
+    StoreError,
+)
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.object_sizes import STAGED_OBJECT_BYTES, max_staged_bytes
 from airflow_provider_pawnqueue.engine.records import Envelope, StagedObject, UnreadableRecordError
@@ -22,6 +28,8 @@ logger = logger_of("publish")
 
 #: So much of a nonce is in the names of an attempt's objects.
 _ATTEMPT: Final = 32
+#: How long a write waits for a process that can read all of its staged rows: time to upgrade one, or to raise a limit.
+MAX_WAIT_FOR_ROWS_SECONDS: Final = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,10 @@ class Row:
     envelope: Envelope | None  # has no time yet; None: what was staged is gone, or was changed
 
 
+class UnreadRowsError(StoreError):
+    """This process cannot read some staged rows of a write, and another one may."""
+
+
 class RowReader:
     """Reads the messages of a write, in order, from one on, one staged object at a time."""
 
@@ -109,24 +121,32 @@ class RowReader:
         objects: Sequence[StagedObject],
         start: int = 0,
         present: Mapping[str, int] | None = None,
+        *,
+        is_wait_over: bool = False,
     ) -> None:
         """Begin at a row.
 
         :param present: the names and sizes of the objects that were found, if somebody has listed them: no other one
             is asked for.
+        :param is_wait_over: rows that this process cannot read count as gone.
         """
         self._context = context
         self._topic = topic
         self._write_id = write_id
         self._objects = iter(objects)
         self._present = present
+        self._is_wait_over = is_wait_over
+        self._passed_over = ""  # the last object of which rows were
         self._before: Counter[int] = Counter()  # how many messages of each part came before
         self._object: StagedObject | None = None
         self._lines: list[bytes] | None = None  # of that object, where it was read; none: it is gone, or was changed
         self._line = start
 
     async def take(self, count: int) -> list[Row]:
-        """Read the next messages, as many as this."""
+        """Read the next messages, as many as this.
+
+        :raises UnreadRowsError: this process cannot read some of them.
+        """
         rows: list[Row] = []
         while len(rows) < count and (each := self._next()) is not None:
             if self._lines is None:
@@ -170,26 +190,45 @@ class RowReader:
             found = await self._context.store.get(key, max_staged_bytes(self._context.settings.limits))
         except ObjectTooLargeError as error:
             if error.size == each.size:
-                raise  # a process whose limits are larger has staged it, and can publish it
-            return []  # somebody else has put it there
+                self._wait_or_pass_over(key, error)  # a process whose limits are larger has staged it
+            return []  # or somebody else has put it there
         lines = [] if found is None else found.body.splitlines()
         return lines if len(lines) == each.count else []
 
     def _row(self, each: StagedObject, lines: Sequence[bytes], line: int) -> Row:
         key = layout.staged_object(self._topic, self._write_id, each.name)
-        envelope = _decoded(lines[line], key) if lines else None
+        envelope = self._decoded(lines[line], key) if lines else None
         if envelope is not None:
             return Row(envelope.id, envelope)
         part = layout.part_of_staged(each.name)
         return Row(layout.written_id(self._topic, self._write_id, part, self._before[part] + line), None)
 
+    def _decoded(self, line: bytes, key: str) -> Envelope | None:
+        try:
+            envelope = Envelope.decode(line, key)
+        except UnreadableRecordError:
+            return None
+        except CompatibilityError as error:
+            self._wait_or_pass_over(key, error)
+            return None
+        # ⚑ §1: it becomes a part of the message's key.
+        return envelope if layout.is_message_id(envelope.id) else None
 
-def _decoded(line: bytes, key: str) -> Envelope | None:
-    try:
-        envelope = Envelope.decode(line, key)
-    except UnreadableRecordError:
-        return None
-    return envelope if layout.is_message_id(envelope.id) else None  # ⚑ §1: it becomes a part of the message's key
+    def _wait_or_pass_over(self, key: str, why: PawnQueueError) -> None:
+        """⚑ §7: A write does not wait for ever for a process that can read its rows."""
+        if self._is_wait_over:
+            if key != self._passed_over:  # one line for each object, however many rows it has
+                logger.warning("Rows of %s are not published, as nobody could read them for so long: %s", key, why)
+            self._passed_over = key
+            return
+        raise UnreadRowsError(
+            f"Write {self._write_id} of topic {self._topic!r} is decided, and cannot be finished here: rows of {key} "
+            f"cannot be read: {why} The rest follows when it is committed or swept by a process that can read them. "
+            f"If there is none for {MAX_WAIT_FOR_ROWS_SECONDS / 86_400:g} days, it is finished without these rows.",
+            topic=self._topic,
+            operation="commit_write",
+            cause=why,
+        )
 
 
 async def listed(context: Context, topic: str, write_id: str) -> dict[str, int]:

@@ -13,7 +13,7 @@ from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.records import Rows
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.records import WriteRecord
+    from airflow_provider_pawnqueue.engine.records import StagedObject, WriteRecord
     from airflow_provider_pawnqueue.engine.staging import Staged
 
 logger = logger_of("publish")
@@ -95,8 +95,29 @@ def incomplete(topic: str, record: WriteRecord) -> StagedGoneError:
     return StagedGoneError(
         f"Write {record.write_id} of topic {topic!r} is done without {sum(each.count for each in record.lost):,} of "
         f"its {record.count:,} messages, as somebody else has removed or changed what was staged of them, after the "
-        f"decision: rows {shown(record.lost)}, counted from 0 (the field `lost` of "
+        f"decision, or nobody could read it for a week: rows {shown(record.lost)}, counted from 0 (the field `lost` of "
         f"{layout.write(topic, record.write_id)} has them all). Publish these rows anew, under another write id.",
+        topic=topic,
+        operation="commit_write",
+    )
+
+
+def not_there(topic: str, write_id: str, each: StagedObject) -> StagedGoneError:
+    """Say that a commit was not decided, as an object that it relies on is not stored."""
+    return StagedGoneError(
+        f"Write {write_id} of topic {topic!r} was not committed, as {layout.staged_object(topic, write_id, each.name)} "
+        "is not there (any more): it was aborted, or the janitor has removed it, as nothing was staged for it for a "
+        "day. Nothing was published: stage its rows again, all of them.",
+        topic=topic,
+        operation="commit_write",
+    )
+
+
+def gone_before_the_end(topic: str, write_id: str) -> StagedGoneError:
+    """Say that a write was decided and then dropped, as its rows were gone."""
+    return StagedGoneError(
+        f"Write {write_id} of topic {topic!r} was not finished, as somebody else has removed or changed what was "
+        "staged for it, or nobody could read it for a week. Nothing was published: stage its rows again, all of them.",
         topic=topic,
         operation="commit_write",
     )

@@ -21,7 +21,6 @@ from airflow_provider_pawnqueue.engine.concurrency import all_of, for_each
 from airflow_provider_pawnqueue.engine.errors import (
     PawnQueueError,
     PublishError,
-    StagedGoneError,
     StoreError,
     TopicNotFoundError,
     WriteBusyError,
@@ -32,7 +31,15 @@ from airflow_provider_pawnqueue.engine.publish import TICKS, Sent, has_landed, i
 from airflow_provider_pawnqueue.engine.records import StagedObject, UnreadableRecordError, WriteRecord
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 from airflow_provider_pawnqueue.engine.topics import missing
-from airflow_provider_pawnqueue.engine.write_outcome import Written, check_same_rows, incomplete, shown, together
+from airflow_provider_pawnqueue.engine.write_outcome import (
+    Written,
+    check_same_rows,
+    gone_before_the_end,
+    incomplete,
+    not_there,
+    shown,
+    together,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.context import Context
@@ -151,7 +158,7 @@ class Commit:
         if is_ours:
             await self._check_there(objects, None)  # which names what is gone
         if is_ours or not objects:
-            raise _dropped(self.topic, self.write_id)
+            raise gone_before_the_end(self.topic, self.write_id)
 
     async def _check_there(self, objects: Sequence[StagedObject], standing: FoundWrite | None) -> None:
         """⚑ §7: what is not there now, or may be removed at any time, is relied on by no decision."""
@@ -159,7 +166,7 @@ class Commit:
         gone = set(standing.record.dropped) if standing is not None else set()
         for each in objects:
             if there.get(each.name) != each.size or each.name in gone:
-                raise _not_there(self.topic, self.write_id, each)
+                raise not_there(self.topic, self.write_id, each)
 
 
 async def read(context: Context, topic: str, write_id: str) -> FoundWrite | None:
@@ -182,7 +189,11 @@ async def read(context: Context, topic: str, write_id: str) -> FoundWrite | None
         ) from None
     # ⚑ §7: its times are at most as late as the store's own date of the object allows: a forged one blocks nobody.
     latest = found.info.last_modified.timestamp() + DATE_STEP_SECONDS + context.margin
-    times = {"until": min(record.until, latest + HOLD), "unread_since": min(record.unread_since, latest)}
+    times = {
+        "until": min(record.until, latest + HOLD),
+        "unread_since": min(record.unread_since, latest),
+        "rows_unread_since": min(record.rows_unread_since, latest),
+    }
     return FoundWrite(record.model_copy(update=times), found.info.version)
 
 
@@ -335,28 +346,41 @@ class HeldWrite:
         try:
             return await self._carry_out(is_enough)
         except PawnQueueError as error:
-            await self._give_back(is_unread=isinstance(error, write_traces.UnreadTracesError))
+            await self._give_back(error)
             raise
 
-    async def _give_back(self, *, is_unread: bool) -> None:
+    async def _give_back(self, error: PawnQueueError | None) -> None:
         """Let the next attempt begin at once, as this one has ended.
 
         ⚑ §7: only where no request of it can publish a message any more. Nobody would look for that again.
         """
         if self._may_land:
             return
-        self._ended.add(self._found.record.holder)
+        before = self._found.record
+        self._ended.add(before.holder)
+        update = {"until": 0.0, "ttl": 0.0, "unread_since": 0.0}
         try:
-            since = (self._found.record.unread_since or await self._context.now()) if is_unread else 0.0
-            record = self._found.record.model_copy(update={"until": 0.0, "ttl": 0.0, "unread_since": since})
+            if isinstance(error, write_traces.UnreadTracesError):
+                update["unread_since"] = before.unread_since or await self._context.now()
+            elif isinstance(error, staging.UnreadRowsError):
+                update["rows_unread_since"] = before.rows_unread_since or await self._context.now()
+            record = before.model_copy(update=update)
             await _write(self._context.patient(), self._topic, record, self._found)
-        except PawnQueueError as error:
-            logger.debug("Write %s of topic %r waits for its time: %s", self._found.record.write_id, self._topic, error)
+        except PawnQueueError as problem:
+            logger.debug("Write %s of topic %r waits for its time: %s", before.write_id, self._topic, problem)
 
     async def _carry_out(self, is_enough: Callable[[], bool]) -> WriteRecord | None:
         record = self._found.record
         present = await staging.listed(self._context, self._topic, record.write_id) if self._taken_over else None
-        rows = staging.RowReader(self._context, self._topic, record.write_id, record.objects, record.published, present)
+        rows = staging.RowReader(
+            self._context,
+            self._topic,
+            record.write_id,
+            record.objects,
+            record.published,
+            present,
+            is_wait_over=await self._is_wait_for_rows_over(),
+        )
         in_doubt = self._taken_over
         while record.state != "done":
             if is_enough():
@@ -391,6 +415,11 @@ class HeldWrite:
         )
         return record
 
+    async def _is_wait_for_rows_over(self) -> bool:
+        # No progress begins the wait anew: a forged write may have a row that nobody reads in each of its chunks.
+        since = self._found.record.rows_unread_since
+        return since > 0 and await self._context.now() >= since + staging.MAX_WAIT_FOR_ROWS_SECONDS
+
     async def _leave_the_rest(self) -> None:
         """Let the next attempt go on at once behind what is noted."""
         record = self._found.record
@@ -401,7 +430,7 @@ class HeldWrite:
             record.published,
             record.count,
         )
-        await self._give_back(is_unread=False)
+        await self._give_back(None)
 
     async def _drop(self) -> WriteRecord | None:
         """Take back the decision of a write of which nothing is visible; None: another one has taken over.
@@ -545,16 +574,6 @@ class HeldWrite:
         )
 
 
-def _not_there(topic: str, write_id: str, each: StagedObject) -> StagedGoneError:
-    return StagedGoneError(
-        f"Write {write_id} of topic {topic!r} was not committed, as {layout.staged_object(topic, write_id, each.name)} "
-        "is not there (any more): it was aborted, or the janitor has removed it, as nothing was staged for it for a "
-        "day. Nothing was published: stage its rows again, all of them.",
-        topic=topic,
-        operation="commit_write",
-    )
-
-
 def _are_some_gone(record: WriteRecord, present: Mapping[str, int]) -> bool:
     """Say whether some of what was staged is not stored any more."""
     return any(present.get(each.name) != each.size for each in record.objects)
@@ -567,15 +586,6 @@ def _inherited_place(standing: FoundWrite | None, now: float) -> int:
     """
     place = standing.record.place if standing is not None else 0
     return place if place <= (now + FARTHEST_AHEAD_SECONDS) * TICKS else 0
-
-
-def _dropped(topic: str, write_id: str) -> StagedGoneError:
-    return StagedGoneError(
-        f"Write {write_id} of topic {topic!r} was not finished, as somebody else has removed or changed what was "
-        "staged for it. Nothing was published: stage its rows again, all of them.",
-        topic=topic,
-        operation="commit_write",
-    )
 
 
 def _undecided(topic: str, write_id: str) -> StoreError:

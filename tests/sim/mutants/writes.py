@@ -88,9 +88,9 @@ def taken_over_early() -> Patches:
 def time_is_given_back_whatever_is_under_way() -> Patches:
     original = HeldWrite._give_back
 
-    async def give_back(self: HeldWrite) -> None:
+    async def give_back(self: HeldWrite, error: Any) -> None:
         self._may_land = False
-        await original(self)
+        await original(self, error)
 
     return [(HeldWrite, "_give_back", give_back)]
 
@@ -143,10 +143,32 @@ def unread_claims_are_no_trace() -> Patches:
 def writes_wait_for_ever() -> Patches:
     original = HeldWrite._give_back
 
-    async def give_back(self: HeldWrite, **_: Any) -> None:
-        await original(self, is_unread=False)
+    async def give_back(self: HeldWrite, _: Any) -> None:
+        await original(self, None)
 
     return [(HeldWrite, "_give_back", give_back)]
+
+
+@mutant(
+    "§7 A write does not wait for ever for a process that can read its rows",
+    test="tests/engine/test_unread_rows.py::test_a_write_is_finished_without_rows_that_nobody_reads",
+)
+def writes_wait_for_their_rows_for_ever() -> Patches:
+    async def is_over(_: HeldWrite) -> bool:
+        return False
+
+    return [(HeldWrite, "_is_wait_for_rows_over", is_over)]
+
+
+@mutant(
+    "§7 A process that cannot read rows leaves them to others",
+    test="tests/engine/test_unread_rows.py::test_a_process_that_can_read_the_rows_publishes_all",
+)
+def unread_rows_are_gone() -> Patches:
+    async def is_over(_: HeldWrite) -> bool:
+        return True
+
+    return [(HeldWrite, "_is_wait_for_rows_over", is_over)]
 
 
 @mutant(
