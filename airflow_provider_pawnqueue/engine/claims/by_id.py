@@ -43,7 +43,6 @@ from airflow_provider_pawnqueue.engine.claims.claiming import (
 )
 from airflow_provider_pawnqueue.engine.claims.recorded import latest_generations
 from airflow_provider_pawnqueue.engine.claims.records import FoundRecord
-from airflow_provider_pawnqueue.engine.concurrency import for_each
 from airflow_provider_pawnqueue.engine.context import HASTE, PARTING
 from airflow_provider_pawnqueue.engine.errors import ClaimBusyError, CompatibilityError, StoreError
 from airflow_provider_pawnqueue.engine.events import logger_of
@@ -203,29 +202,15 @@ class ById:
     async def _orphans(self, request: ClaimRequest) -> dict[str, FoundLease]:
         """Return the leases that name this claim while it has no record, and whose time is not over.
 
-        Only leases that no live claim covers are read. What is over may be taken by others at this moment, and is left
-        to them.
+        What is over may be taken by others at this moment, and is left to them.
         """
         context = self._context
-        listed = await self._finder.held_leases()
-        covered = await self._finder.covered() if listed else {}
-        unsure = [uuid for uuid in listed if uuid not in covered]
-
-        async def read(uuid: str) -> FoundLease | None:
-            try:
-                return await hasty.read_lease(request.topic.name, uuid)
-            except (StoreError, CompatibilityError):
-                return None  # ⚑ §5.6: it concerns its own message only
-
-        hasty = context.patient()
-        found = dict(zip(unsure, await for_each(read, unsure, at_once=context.at_once), strict=True))
+        found = await self._finder.leases_of(request.stem, most_reads=2 * request.most)
         now = await context.now()
         return {
             uuid: held
             for uuid, held in found.items()
-            if held is not None
-            and held.lease.claim == request.stem
-            and held.lease.state == "held"
+            if held.lease.state == "held"
             # There has to be time to read and record them.
             and held.lease.until > now + 2 * context.margin + context.time.error
         }

@@ -190,10 +190,21 @@ class Finder:
         others = await self._known.not_closed(claims)
         return await takeover.named_by_others(self._context.patient(cut=True), self._topic, others, members)
 
-    async def held_leases(self) -> dict[str, ObjectInfo]:
-        """Return the leases of the topic that may be held, by uuid, in a fresh look."""
-        leases = await self._list_leases(self._begin())
-        return {uuid: info for uuid, info in leases.items() if not self._known.is_released(uuid, info)}
+    async def leases_of(self, stem: str, *, most_reads: int) -> dict[str, FoundLease]:
+        """Return the leases that name this claim and that no live claim covers, in a fresh look.
+
+        ⚑ §4.1: each version of a lease is read once, and a bounded number a look: the newest first, as the claim's own
+        are the last that were written before it died. The other ones are read by the next looks.
+        """
+        listed = await self._list_leases(self._begin())
+        held = {uuid: info for uuid, info in listed.items() if not self._known.is_released(uuid, info)}
+        covered = await self.covered() if held else {}
+        unsure = {uuid: info for uuid, info in held.items() if uuid not in covered}
+        unread = [uuid for uuid in unsure if self._known.lease(uuid, unsure[uuid]) is None and uuid not in self.aside]
+        unread.sort(key=lambda uuid: unsure[uuid].last_modified, reverse=True)
+        await self._known.read_leases({uuid: unsure[uuid] for uuid in unread[: max(most_reads, FEW)]}, HASTE)
+        known = {uuid: self._known.lease(uuid, info) for uuid, info in unsure.items()}
+        return {uuid: lease for uuid, lease in known.items() if lease is not None and lease.lease.claim == stem}
 
     async def _is_to_begin_anew(self, view: _View) -> bool:
         age = self._context.clock.elapsed() - view.began

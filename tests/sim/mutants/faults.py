@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_pawnqueue.engine.bounds import MOST_COUNT
 from airflow_provider_pawnqueue.engine.claims import candidates, effects, known, takeover
 from airflow_provider_pawnqueue.engine.claims.aside import Aside, BadBatches
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
@@ -94,6 +95,20 @@ def set_aside_by_uuid() -> Patches:
         return original(self, replace(message, name=message.uuid), info)
 
     return [(Finder, "_is_for_us", is_for_us)]
+
+
+@mutant(
+    "§4.1 Leases that no record covers are read once, and a bounded number a look",
+    test="tests/engine/claims/test_orphans.py::test_a_look_reads_a_bounded_number_of_them",
+)
+def orphans_are_read_each_time() -> Patches:
+    original = Finder.leases_of
+
+    async def leases_of(self: Finder, stem: str, **_: int) -> Any:
+        self._known.trim(())
+        return await original(self, stem, most_reads=MOST_COUNT)
+
+    return [(Finder, "leases_of", leases_of)]
 
 
 @mutant("§5.6 A lease that cannot be read fails no claim", 8, 33, 48, arena="stuck")
