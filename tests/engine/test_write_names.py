@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_pawnqueue.engine import layout
 from tests.engine.virtual import TOPIC, Died, Process, World, numbered
-from tests.engine.written import A_DAY, OVER, WRITE, consumed, ids, record, staged, visible
+from tests.engine.written import A_DAY, OVER, WRITE, consumed, ids, of_strategy, record, staged, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,19 +24,22 @@ Trace: TypeAlias = Literal["dead letter", "lease", "claim record"]
 TRACES: Final[Sequence[Trace]] = ("dead letter", "lease", "claim record")
 
 
+@pytest.mark.parametrize("strategy", ["conditional_write", "csprng_verify"])
 @pytest.mark.parametrize("trace", TRACES)
 @pytest.mark.parametrize("effect", ["lost", "dies"])
 async def test_a_row_is_published_whatever_another_message_under_its_uuid_left(
-    world: World, ann: Process, bob: Process, trace: Trace, effect: Literal["lost", "dies"]
+    strategy: str, trace: Trace, effect: Literal["lost", "dies"]
 ) -> None:
     """The row's PUT never arrives. A stranger's message, which anybody can publish, has left a trace of its own."""
-    parts = [await ann.queue.stage(TOPIC, WRITE, 0, numbered(ROWS))]
-    await _leave(trace, world, bob)
-    ann.client.inject(effect, "PUT", f"*/messages/*{UUID}*", times=1)
-    await _commit_or_die(ann, parts)
-    await world.later(OVER)
-    await bob.queue.sweep(TOPIC)
-    assert visible(world) == [0, 1, 2]
+    async with of_strategy(strategy) as world:
+        ann, bob = await world.process(), await world.process()
+        parts = [await ann.queue.stage(TOPIC, WRITE, 0, numbered(ROWS))]
+        await _leave(trace, world, bob)
+        ann.client.inject(effect, "PUT", f"*/messages/*{UUID}*", times=1)
+        await _commit_or_die(ann, parts)
+        await world.later(OVER)
+        await bob.queue.sweep(TOPIC)
+        assert visible(world) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("effect", ["lost", "dies"])
@@ -58,6 +61,19 @@ async def test_an_earlier_run_under_the_same_id_left_no_trace_of_this_one(
     await world.later(OVER)
     await bob.queue.sweep(TOPIC)
     assert visible(world) == [100, 101, 102]
+
+
+async def test_a_row_that_is_buried_again_replaces_its_earlier_dead_letter(world: World, ann: Process) -> None:
+    """Dead letters are kept by uuid, and a write whose id is used again has the same ones."""
+    for run in (0, 100):
+        await ann.queue.commit_write(TOPIC, WRITE, [await ann.queue.stage(TOPIC, WRITE, 0, numbered(1, run))])
+        await ann.queue.bury(await ann.queue.claim(TOPIC, "c"), reason=f"run {run}")
+        for _ in range(3):
+            await world.later(A_DAY)
+            await ann.queue.sweep(TOPIC)
+    [letter] = await ann.queue.dead_letters(TOPIC)
+    assert letter.message is not None
+    assert (letter.reason, letter.message.payload) == ("run 100", {"n": 100})
 
 
 @pytest.mark.parametrize("trace", TRACES)
