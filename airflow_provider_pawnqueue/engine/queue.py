@@ -234,8 +234,8 @@ class PawnQueue(Decisions, ForAsyncWith):
 
         One that has ended is empty, and tells what was decided (``.decided``, ``.state``).
 
-        :param ttl: for how many seconds from now; without it, ``polling.visibility_timeout_seconds``. It is never
-            shortened by this.
+        :param ttl: for how many seconds from now, and from each renewal on; without it, as it was claimed for. What
+            it has is never shortened by this.
         :param session_ttl: for how many seconds of ``ttl`` this process is trusted with it; without it, all of them.
         :param wait: for how many seconds to wait while another process works for it.
         :param payloads: read the messages. Without them, two requests do for a claim of any size, and it can be
@@ -252,7 +252,14 @@ class PawnQueue(Decisions, ForAsyncWith):
         record = await self._topic(given.topic, "attach")
         return await until_free(
             self._context,
-            lambda: self._claims.attach(record, given, ttl=times.ttl, session_ttl=times.session_ttl, payloads=payloads),
+            lambda: self._claims.attach(
+                record,
+                given,
+                ttl=times.ttl,
+                session_ttl=times.session_ttl if ttl is not None or session_ttl is not None else math.inf,
+                payloads=payloads,
+                own_ttl=ttl is not None,
+            ),
             wait=times.wait,
             check_open=self._life.check_open,
         )

@@ -207,7 +207,7 @@ class PawnQueueHook(BaseHook):
 
         If it is lost all the same, the block is stopped wherever it is, and ends by a ``LeaseLostError``.
 
-        :param ttl: for how many seconds a renewal keeps it; without it, what the connection says.
+        :param ttl: for how many seconds a renewal keeps it; without it, as it was claimed for.
         :param payloads: whether its messages are read; False: by who settles it only.
         """
         queue = patiently(lambda: self.queue, "Opening the queue")

@@ -94,7 +94,8 @@ class ById:
                 raise not_had(request, "it has no record any more")
             if standing.record.state != "open" or not standing.record.unsettled:
                 return self._ended(request, standing)
-            claim = await self._resume(request, standing, vacated=vacated)
+            lasting = request.lasting_as(standing.record, self._context.settings.claims.margin_seconds)
+            claim = await self._resume(lasting, standing, vacated=vacated)
             if claim is not None:
                 return claim
         raise not_had(request, "its record keeps changing")

@@ -68,6 +68,17 @@ class ClaimRequest:
     most_bytes: float = math.inf
     named: bool = True  # its id was given, and may be given again
     payloads: bool = True  # attach: its messages are read
+    own_ttl: bool = True  # attach: for as long as is asked here, and not for as long as it was claimed for
+
+    def lasting_as(self, record: ClaimRecord, margin: float) -> ClaimRequest:
+        """Return it with the time that the claim was made for, where none is asked here.
+
+        ⚑ §4: a session that has no wish of its own neither cuts the time that a janitor renews by, nor lengthens it.
+        """
+        lasts = record.lasts or record.ttl
+        if self.own_ttl or lasts <= margin:
+            return self
+        return replace(self, ttl=lasts, session_ttl=min(self.session_ttl, lasts))
 
     @property
     def stem(self) -> str:

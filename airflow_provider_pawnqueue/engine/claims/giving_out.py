@@ -66,12 +66,20 @@ class Claims:
             raise not_had(request, "its leases were taken for abandoned before it was recorded: ttl is too short")
         return claim
 
-    async def attach(
-        self, topic: TopicRecord, reference: ClaimReference, *, ttl: float, session_ttl: float, payloads: bool
+    async def attach(  # noqa: PLR0913 - what an attachment may ask for
+        self,
+        topic: TopicRecord,
+        reference: ClaimReference,
+        *,
+        ttl: float,
+        session_ttl: float,
+        payloads: bool,
+        own_ttl: bool,
     ) -> HeldClaim:
         """Go on with a claim that another process has handed over.
 
         :param payloads: read its messages.
+        :param own_ttl: ``ttl`` was asked for; else the claim lasts for as long as it was claimed for.
         """
         request = ClaimRequest(
             topic=topic,
@@ -82,8 +90,9 @@ class Claims:
             session=self._context.clock.uuid(),
             most=0,
             ttl=ttl,
-            session_ttl=min(session_ttl, ttl),
+            session_ttl=session_ttl,
             payloads=payloads,
+            own_ttl=own_ttl,
         )
         return await self._in_hand(self._room(topic.name).by_id.attach(request, reference.session))
 

@@ -101,6 +101,23 @@ async def test_a_reference_to_nowhere(ann: Process) -> None:
         await ann.queue.attach(ClaimReference(TOPIC, "a", 0, "s"))
 
 
+@pytest.mark.parametrize("claimed_for", [20.0, 600.0])
+async def test_who_attaches_without_a_wish_keeps_the_time_that_was_claimed_for(
+    world: World, ann: Process, bob: Process, claimed_for: float
+) -> None:
+    """The next renewal, of whoever attached or of a janitor, is neither shorter nor longer for it."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=claimed_for)
+    await world.later(5)
+    attached = await bob.queue.attach(claim.hand_over())
+    record = world.bucket.record("run.0")
+    assert attached.ttl == record.lasts == claimed_for
+    assert record.until == record.session_until == pytest.approx(world.clock.server() + claimed_for, abs=1)
+    given = await bob.queue.attach(attached.hand_over(), session_ttl=10)
+    record = world.bucket.record("run.0")
+    assert (given.session_ttl, record.lasts) == (10, claimed_for)
+
+
 async def test_attaching_to_a_claim_that_has_ended(world: World, ann: Process, bob: Process) -> None:
     """Settled to the end, it is empty and tells what was decided; fenced, it is empty and expired."""
     ids = await ann.queue.publish(TOPIC, numbered(3))
