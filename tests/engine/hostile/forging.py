@@ -20,6 +20,9 @@ OWNER: Final = "known"
 CLAIM_IDS: Final = ("known-1", "known-2", "forged")
 WRITE_IDS: Final = ("load-1", "forged")
 
+#: Reasons and errors: two of the longest make a lease as large as one may be.
+TEXTS: Final = ("r", "r", "", "x" * 65_000, "\x01" * 10_000)
+
 _RAW: Final = {"@nan@": "NaN", "@inf@": "Infinity", "@-inf@": "-Infinity", "@1e999@": "1e999"}
 _LONG: Final = "9" * 4000
 _HALF: Final = "\ud800"
@@ -155,8 +158,8 @@ class Forger:
             "claim": f"{self._of(CLAIM_IDS)}.0",
             "deliveries": self._of((0, 1, 9, 11)),
             "source": self._of(self.uuids),
-            "reason": "r",
-            "error": "e",
+            "reason": self._of(TEXTS),
+            "error": self._of(TEXTS),
         }
         return layout.lease(TOPIC, self.uuids[at]), self._padded(self._body(body))
 
@@ -168,7 +171,7 @@ class Forger:
             self.uuids[at]: {
                 "how": self._of(("acked", "dead", "released", "gone")),
                 "until": self._time(),
-                "reason": "r",
+                "reason": self._of(TEXTS),
             }
             for at in some
             if self.chance.random() < 0.5
@@ -180,8 +183,8 @@ class Forger:
             "nonce": "n",
             "claim_id": claim_id,
             "generation": generation,
-            "owner": OWNER,
-            "consumer": OWNER,
+            "owner": self._of((OWNER, OWNER, OWNER, "o" * 2_000)),
+            "consumer": self._of((OWNER, OWNER, OWNER, "c" * 1_000)),
             "session": "s",
             "state": self._of(("open", "expired", "closed")),
             "created_at": self._time(),

@@ -14,9 +14,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from airflow_provider_pawnqueue.engine import Claim, ClaimReference, CompatibilityError, PawnQueueError, layout
+from airflow_provider_pawnqueue.engine import (
+    Claim,
+    ClaimReference,
+    CompatibilityError,
+    LeaseLostError,
+    PawnQueueError,
+    layout,
+)
 from airflow_provider_pawnqueue.engine.bounds import MOST_COUNT
-from airflow_provider_pawnqueue.engine.records import BucketRecord, ClaimRecord, Lease, UnreadableRecordError
+from airflow_provider_pawnqueue.engine.records import BucketRecord, ClaimRecord, Decision, Lease, UnreadableRecordError
 from tests.engine.hostile.forging import CLAIM_IDS, OWNER, SECRET, TOPIC, VICTIM, WRITE_IDS, Forger
 from tests.engine.virtual import World, numbered
 
@@ -162,6 +169,7 @@ class _Play:
             "purge": lambda: self._guarded(
                 "purge", lambda: self._queue.purge(TOPIC, messages=False, dead_letters=True)
             ),
+            "rewrite": lambda: asyncio.sleep(0, self._rewrite()),
             "later": lambda: self.world.later(self.chance.choice((1, 40, 700, 4000))),
             "more": lambda: asyncio.sleep(0, self._plant(forger)),
         }
@@ -232,10 +240,37 @@ class _Play:
                 await self._ack(claim)
 
     async def _ack(self, claim: Claim) -> None:
-        settled = await self._guarded("ack", lambda: self._queue.ack(claim))
+        settled = await self._guarded("ack", lambda: self._acked(claim))
         if settled is not None:
             done = set(settled.acked)
             self.delivered |= {each.payload["n"] for each in claim if each.id in done and _is_good(each.payload)}
+
+    async def _acked(self, claim: Claim) -> Any:  # noqa: ANN401 - a settlement
+        """What was lost of a claim does not hide what was acked of it."""
+        try:
+            return await self._queue.ack(claim)
+        except LeaseLostError as error:
+            self.story.note(f"ack: {error}")
+            return error.settlement
+
+    def _rewrite(self) -> None:
+        """Rewrite the record of a claim that is worked on, and leave its session in it: a member is gone, or lost."""
+        if not self.claims:
+            return
+        claim = self.chance.choice(self.claims)
+        key = layout.claim(TOPIC, claim.stem)
+        try:
+            record = ClaimRecord.decode(self.world.bucket.body(key), key)
+        except (KeyError, CompatibilityError, UnreadableRecordError):
+            return
+        if record.state != "open" or not record.unsettled:
+            return
+        uuid = self.chance.choice(record.unsettled)
+        if self.chance.random() < 0.5:
+            changed = {"members": {each: member for each, member in record.members.items() if each != uuid}}
+        else:
+            changed = {"settled": {**record.settled, uuid: Decision(how="released", lost=True)}}
+        self.world.bucket.plant(key, record.model_copy(update={**changed, "nonce": "rewritten"}).encode())
 
     async def _renew(self) -> None:
         for claim in self.claims:

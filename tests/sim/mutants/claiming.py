@@ -8,8 +8,18 @@ from contextvars import ContextVar
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import layout
+from airflow_provider_pawnqueue.engine.bounds import LATEST_TIME
 from airflow_provider_pawnqueue.engine.claims import bodies as bodies_module
-from airflow_provider_pawnqueue.engine.claims import by_id, claiming, effects, giving_out, records, renewing, takeover
+from airflow_provider_pawnqueue.engine.claims import (
+    by_id,
+    claiming,
+    effects,
+    giving_out,
+    records,
+    renewing,
+    settling,
+    takeover,
+)
 from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
 from airflow_provider_pawnqueue.engine.claims.claiming import Attempt
 from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
@@ -149,6 +159,20 @@ def given_back_without_a_record() -> Patches:
         await context.registers.write(steps)
 
     return [(Attempt, "_give_back", give_back)]
+
+
+@mutant(
+    "§6 What another live record names is given back for the claim's own time at most",
+    test="tests/engine/claims/test_forged_registers.py::test_messages_that_a_forged_record_names_come_when_it_is_deleted",
+)
+def rivals_are_believed_for_ever() -> Patches:
+    async def leave_to_rivals(self: Attempt, claim: HeldClaim) -> None:
+        theirs = await self._finder.named_by_others(self._request.stem, claim.record.members)
+        decisions = {uuid: Decision(how="released", until=LATEST_TIME, unseen=True) for uuid in theirs}
+        await settling.settle(self._context, claim, decisions)
+        claim.withhold(theirs)
+
+    return [(Attempt, "_leave_to_rivals", leave_to_rivals)]
 
 
 @mutant("§4 A queue that is closed gives back what it has and did not hand over", 7, 15, 22, arena="patience")

@@ -108,6 +108,20 @@ def strangers_are_left_out() -> Patches:
 
 
 @mutant(
+    "§4 What the record does not list any more is lost",
+    test="tests/engine/claims/test_forged_registers.py::test_what_the_record_lists_no_more_is_lost",
+)
+def what_it_had_stays_its_own() -> Patches:
+    original = HeldClaim.moved_to
+
+    def moved_to(self: HeldClaim, record: ClaimRecord, version: str) -> None:
+        members = {**self.record.members, **record.members}
+        original(self, record.model_copy(update={"members": members}), version)
+
+    return [(HeldClaim, "moved_to", moved_to)]
+
+
+@mutant(
     "§4 A message that could not be read is not settled with the rest",
     test="tests/engine/claims/test_strangers.py::test_what_cannot_be_read_is_not_acked_with_the_rest",
 )
