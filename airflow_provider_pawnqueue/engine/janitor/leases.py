@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine import layout, size_hint
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
     from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
 
 
+#: At most this long after its date, the time of a lease that has no message, or that moves one, is over. Neither a
+#: consumer that has yet to record its claim nor a redriver works for that long.
+LONGEST_WITHOUT_MESSAGE_SECONDS = 86_400.0
+
+
+def _bounded(found: FoundLease, listed: ObjectInfo) -> FoundLease:
+    """Return the lease with a time that a forger cannot choose.
+
+    ⚑ §5.7: what a lease says of its end is believed for a day after the store's own date of it, and no longer.
+    """
+    latest = listed.last_modified.timestamp() + LONGEST_WITHOUT_MESSAGE_SECONDS
+    return replace(found, lease=found.lease.model_copy(update={"until": min(found.lease.until, latest)}))
+
+
 class Leases:
     """The leases of one topic, in one sweep."""
 
@@ -28,25 +43,28 @@ class Leases:
         """Look at every lease that moves a message, or whose message was not listed after it."""
         here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
         self._report.strangers += [info.key for info in messages if layout.parse_message(info.key) is None]
-        suspects = []
+        suspects: dict[str, ObjectInfo] = {}
         for info in listed:
             uuid = layout.parse_lease(info.key)
             hint = size_hint.hint_of_lease(info.size, info.last_modified)
             if uuid is None:
                 self._report.strangers.append(info.key)
             elif uuid not in here or (hint is not None and hint.state == "moving"):
-                suspects.append(uuid)
+                suspects[uuid] = info
 
         async def orphan(uuid: str) -> FoundLease | None:
-            return await self._care.alone(self._key(uuid), self._orphan(uuid, is_here=uuid in here), None)
+            work = self._orphan(uuid, suspects[uuid], is_here=uuid in here)
+            return await self._care.alone(self._key(uuid), work, None)
 
         found = zip(suspects, await for_each(orphan, suspects, at_once=self._care.context.at_once), strict=True)
         await self._remove({uuid: lease for uuid, lease in found if lease is not None})
 
-    async def _orphan(self, uuid: str, *, is_here: bool) -> FoundLease | None:
+    async def _orphan(self, uuid: str, listed: ObjectInfo, *, is_here: bool) -> FoundLease | None:
         """Finish a move; return a lease that stands for no message, the last trace of one that was settled."""
         context, topic = self._care.context, self._care.topic
         found = await context.read_lease(topic, uuid)
+        if found is not None and found.version == listed.version:
+            found = _bounded(found, listed)
         if found is not None and found.lease.state == "moving":
             await self._move(uuid, found)
             return None
@@ -58,7 +76,7 @@ class Leases:
             return None
         # ⚑ §5: then GET the lease again: what is removed is what was there after the message was looked for.
         again = await context.read_lease(topic, uuid)
-        return again if again is not None and again.version == found.version else None
+        return found if again is not None and again.version == found.version else None
 
     async def _move(self, uuid: str, found: FoundLease) -> None:
         context = self._care.context

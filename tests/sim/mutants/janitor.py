@@ -7,6 +7,7 @@ from typing import Any
 from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims import effects
 from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
+from airflow_provider_pawnqueue.engine.janitor import leases as sweeping_leases
 from airflow_provider_pawnqueue.engine.janitor import sweeping
 from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from tests.sim.mutants.entering import Patches, mutant
@@ -25,6 +26,14 @@ def janitor_order() -> Patches:
         return await original(self)
 
     return [(sweeping._Sweep, "run", run)]
+
+
+@mutant(
+    "§5 A lease without a message is overdue a day after its date, whatever it says",
+    test="tests/engine/janitor/test_forged_leases.py::test_a_thousand_of_them_cost_sweeps_nothing_for_long",
+)
+def forged_ends_are_believed() -> Patches:
+    return [(sweeping_leases, "_bounded", lambda found, _: found)]
 
 
 @mutant("§4 What a claim had that was fenced early is given back only after its last time", 21, 2, 4)
