@@ -3,12 +3,18 @@
 ⚑ Messages are JSON *texts* in XCom, never dicts: Airflow's serialization reads the keys of a dict (``__classname__``,
 ``__id__``, ``__type`` with ``__var``) at any depth, and a payload is whatever its publisher wrote. The texts are ASCII,
 so whatever is in a payload can be stored and encoded.
+
+⚑ What a task is given becomes dicts again, and Airflow sends those on before the task's own code runs: its rendered
+fields go to its supervisor as msgpack, and into the database as JSON. One payload that they cannot carry would keep
+the task from every message beside it. So such a message goes along nowhere: a claim that has one is handed on without
+messages, which the bucket has exactly.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
@@ -24,6 +30,12 @@ Given: TypeAlias = "Claim | ClaimReference | Mapping[str, Any] | str"
 
 #: So large all messages of a claim may be together, as JSON, to be in its reference; else the bucket has them.
 LARGEST_INLINE: Final = 16 * 1024
+#: How deeply a payload may be nested that goes along. The publisher's default limit is 64. Airflow's API gives up at
+#: about 190, and a database may at less: MySQL's JSON ends at 100, of which the fields around a payload take some.
+MOST_DEPTH: Final = 80
+#: The integers of msgpack.
+_INTEGERS: Final = range(-(2**63), 2**64)
+_LONG_INTEGER: Final = re.compile(r"[0-9]{19}")
 _TOO_LARGE: Final = LARGEST_INLINE + 1
 _FIELDS: Final = tuple(field.name for field in fields(Message))
 
@@ -55,11 +67,31 @@ def size_of(messages: Iterable[Message]) -> int:
 
 
 def text_of(message: Message) -> str | None:
-    """Write a message as one JSON text, or return None: it is nested more deeply than Python can write."""
+    """Write a message as one JSON text, or return None: Airflow cannot carry it (see :func:`obstacle_in`)."""
     try:
-        return json.dumps(written(message))
+        text = json.dumps(written(message))
     except (RecursionError, ValueError):
         return None
+    is_doubtful = text.count("[") + text.count("{") > MOST_DEPTH or _LONG_INTEGER.search(text)
+    return None if is_doubtful and obstacle_in(message.payload) else text
+
+
+def obstacle_in(payload: object, *, most_depth: int = MOST_DEPTH) -> str | None:
+    """Say why Airflow cannot carry a payload from task to task, or return None: it can."""
+    level = [payload]
+    for _ in range(most_depth + 1):
+        below: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+            elif isinstance(each, int) and each not in _INTEGERS:
+                return "it has an integer beyond 64 bits"
+        if not below:
+            return None
+        level = below
+    return f"it is nested more than {most_depth} deep"
 
 
 def written(message: Message) -> dict[str, Any]:
@@ -87,9 +119,22 @@ def decoded_messages(value: Any) -> Any:  # noqa: ANN401 - a list, or lists in i
 def received(value: Any) -> Any:  # noqa: ANN401 - one claim, several, or nothing
     """Return claims as tasks receive them: with the messages that came along as dicts."""
     if isinstance(value, Mapping):
-        return {_Field(name): decoded_messages(each) if name == "messages" else each for name, each in value.items()}
+        messages = decoded_messages(value.get("messages"))
+        # A release that did not look has written what Airflow cannot carry. The list and its messages are around it.
+        if obstacle_in(messages, most_depth=MOST_DEPTH + 2):
+            return received(bare(value))
+        return {_Field(name): messages if name == "messages" else each for name, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [received(each) for each in value]
+    return value
+
+
+def bare(value: Any) -> Any:  # noqa: ANN401 - likewise
+    """Return claims without the messages that came along."""
+    if isinstance(value, Mapping):
+        return {name: each for name, each in value.items() if name != "messages"}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [bare(each) for each in value]
     return value
 
 

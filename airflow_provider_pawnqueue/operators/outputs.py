@@ -34,6 +34,26 @@ class ClaimsOutput(DecodedOutput):
         return references.received(value)
 
 
+class ReferencesOutput(DecodedOutput):
+    """The same for operators, which need the references alone."""
+
+    def decoded(self, value: Any) -> Any:  # noqa: ANN401 - likewise
+        """Leave the messages out."""
+        return references.bare(value)
+
+
+def without_messages(claim: Any) -> Any:  # noqa: ANN401 - claims, their outputs, and lists of both
+    """Return what an operator is given as its claim such that no message is among its rendered fields.
+
+    ⚑ A payload that Airflow cannot carry keeps no claim from its settlement.
+    """
+    if isinstance(claim, ClaimsOutput):
+        return ReferencesOutput(claim.operator, claim.key)
+    if isinstance(claim, (list, tuple)):
+        return [without_messages(each) for each in claim]
+    return references.bare(claim) if isinstance(claim, Mapping) else claim
+
+
 class MessagesOutput(DecodedOutput):
     """The messages of a claim, or lists of them."""
 

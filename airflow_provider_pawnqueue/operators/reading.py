@@ -1,6 +1,6 @@
 """Reading a claim's messages, for tasks that are mapped over them.
 
-A message that JSON cannot hold is no reason to keep the others from their tasks: it is reported as failed.
+⚑ A message that Airflow cannot carry keeps no other one from its task: it is reported as failed, by itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from airflow_provider_pawnqueue.operators.settling import ClaimOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_pawnqueue.engine import Message
 
 
 class PawnQueueMessagesOperator(ClaimOperator):
@@ -48,15 +50,19 @@ class PawnQueueMessagesOperator(ClaimOperator):
         hook = self.hook
         with failures():
             found = [message for claim in self.claims() for message in hook.messages(claim, shared=True)]
-        each = [(message.id, references.text_of(message)) for message in found]
-        unwritable = [message for message, text in each if text is None]
-        if unwritable:
+        each = [(message, references.text_of(message)) for message in found]
+        kept_back = {message.id: _why_not(message) for message, text in each if text is None}
+        if kept_back:
             self.log.error(
-                "No task is given these messages, as JSON cannot hold them: %s", one_line(", ".join(unwritable))
+                "No task is given these messages, as Airflow cannot carry them: %s", one_line(", ".join(kept_back))
             )
-            hook.report(failed=dict.fromkeys(unwritable, "JSON cannot hold it: it is nested too deeply"))
+            hook.report(failed=kept_back)
         texts = [text for _, text in each if text is not None]
         if self.batch is None:
             return texts
         size = checked_count(self.batch, "batch")
         return [f"[{', '.join(texts[at : at + size])}]" for at in range(0, len(texts), size)]
+
+
+def _why_not(message: Message) -> str:
+    return f"Airflow cannot carry it: {references.obstacle_in(message.payload)}"

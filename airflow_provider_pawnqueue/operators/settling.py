@@ -32,6 +32,7 @@ from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.lineage import inputs
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure_of
 from airflow_provider_pawnqueue.operators.outcomes import Cause, Outcome, forgotten, has_claimed, outcome_of
+from airflow_provider_pawnqueue.operators.outputs import without_messages
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -53,7 +54,7 @@ class ClaimOperator(PawnQueueOperator):
 
     def __init__(self, *, claim: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a reference, several, or an XComArg
         super().__init__(**kwargs)
-        self.claim = claim
+        self.claim = without_messages(claim)
 
     def claims(self) -> list[Given]:
         """Return the claims that were given, or skip where the sensor was skipped."""
