@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pawnqueue.engine.events import one_line
@@ -36,6 +37,9 @@ class PawnQueueMessagesOperator(ClaimOperator):
 
     def __init__(self, *, claim: Any, batch: int | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - as the sensor returned it
         check_constants(checked_count, batch=batch)
+        # It only reads, and in a block it is not the user's own: a worker that dies here should not cost a delivery.
+        kwargs.setdefault("retries", 3)
+        kwargs.setdefault("retry_delay", timedelta(seconds=10))
         super().__init__(claim=claim, **kwargs)
         self.batch = batch
 

@@ -422,8 +422,10 @@ class PawnQueueSettleOperator(ClaimOperator):
         """Skip where nothing was claimed, and refuse what would ack messages that nobody has worked on."""
         if not references.each_of(self.claim) and has_claimed(context, self.claim_tasks):
             raise AirflowFailException(
-                "The sensor has claimed messages, and its reference to them is not in XCom: let it be pushed "
-                "(do_xcom_push), and do not delete it. They are delivered again when the claim's time is over."
+                "The task that claims has succeeded, but its reference to a claim is not in XCom. Was it marked as "
+                "successful while it waited? Then clear it, and what comes after it: it claims anew. Else the XCom was "
+                "not pushed (do_xcom_push), or was deleted. Messages that were claimed are delivered again when the "
+                "claim's time is over."
             )
         self.claims()  # which skips where there is none
         aside = forgotten(self, self.claim_tasks)
@@ -465,6 +467,9 @@ class SettledOperator(PawnQueueOperator):
     """
 
     def __init__(self, *, settle: PawnQueueSettleOperator, **kwargs: Any) -> None:
+        # All is settled: neither the run nor what comes after this task should fail because a worker died here.
+        kwargs.setdefault("retries", 3)
+        kwargs.setdefault("retry_delay", timedelta(seconds=10))
         super().__init__(**kwargs)
         self.settle_id = settle.task_id
         self.set_upstream(settle)

@@ -201,6 +201,15 @@ def test_what_comes_behind_the_block_comes_after_the_settlement() -> None:
     assert dag.get_task("orders.settled").upstream_task_ids == {"orders.settle", "orders.claim"}
 
 
+def test_the_tasks_that_a_block_adds_have_tries_of_their_own() -> None:
+    """What kills one of them says nothing about the work: neither the run nor an alert fails by it."""
+    with DAG("dag", schedule=None, default_args={"retries": 0}) as dag, claimed(TOPIC) as claim:
+        added = [claim.messages.operator, claim.batches(2).operator]
+    added += [claim.sensor, claim.settle, claim.settled.operator]
+    assert {each.task_id for each in added} == set(dag.task_ids)
+    assert all(each.retries >= 2 for each in added)
+
+
 def test_the_run_still_fails_by_its_settlement() -> None:
     """To Airflow a run is as its leaves are, and a teardown that may fail is none: settle is one, and so is alert."""
     dag, _ = block()
