@@ -165,6 +165,22 @@ class Decisions(BulkDesk):
         decisions = {message: each.decided(now) for message, each in what.items()}
         return await self._claims.settle(held, decisions, "settle", rest=Decision(how="acked"))
 
+    async def settle_overwritten(self, claim: Claim) -> list[str]:
+        """Settle those of a claim's messages that others have overwritten or removed since they were claimed.
+
+        For a process that hands out a claim once more, as a stream does after its restart. It reads all messages of the
+        claim. What is not a message any more becomes a dead letter. What only another process can read (it is larger
+        than this one takes, or of a newer format) is given back. What was removed is noted as gone.
+
+        :returns: the ids of those messages, by which they are kept. The rest of the claim can be read.
+        :raises LeaseLostError: the claim is no longer ours.
+        :raises CompatibilityError: a message has a newer format, and was not overwritten. Nothing was settled.
+        :raises StoreError: a message cannot be read now, or is too large and was not overwritten. Nothing was settled,
+            or nobody can tell: call it again.
+        """
+        self._life.check_open()
+        return await self._claims.settle_overwritten(HeldClaim.of(claim, "settle_overwritten", self._context))
+
     async def release(self, topic: str, claim_id: str, owner: str | Iterable[str], *, reason: str = "") -> list[str]:
         """Give back all that the claim of this id has, without a session of it: its owner is not to have it any more.
 

@@ -17,7 +17,7 @@ from airflow_provider_pawnqueue.engine.claims import records
 from airflow_provider_pawnqueue.engine.claims.bodies import read_each
 from airflow_provider_pawnqueue.engine.claims.looking import looked_at
 from airflow_provider_pawnqueue.engine.dead_letters import Listed, read_letters
-from airflow_provider_pawnqueue.engine.errors import LeaseLostError
+from airflow_provider_pawnqueue.engine.errors import CompatibilityError, LeaseLostError, ObjectTooLargeError
 from airflow_provider_pawnqueue.engine.inspect_topic import read_messages
 from airflow_provider_pawnqueue.engine.records import Decision, Member
 from airflow_provider_pawnqueue.engine.size_hint import hint_of_record
@@ -36,6 +36,11 @@ A_REQUEST: Final = 8192
 A_PORTION: Final = 20 * 1024 * 1024
 #: Nobody here knows how many cores there will be; so many portions, or a multiple, leave none of 2 or 4 without work.
 EVEN: Final = 4
+
+_REMEDY: Final = (
+    "Start the query again if it is a stream's: that settles the message and reads the others. Of another claim, "
+    "settle it where the claim is held (bury it by its id, or call settle_overwritten), or claim anew."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,16 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
         return await read_messages(context, portion.topic, names)
     members = [Member(name=unit.name, size=unit.size, deliveries=unit.deliveries) for unit in portion.units]
     found: list[Message] = []
-    for name, body in zip(names, await read_each(context, portion.topic, members), strict=True):
+    try:
+        bodies = await read_each(context, portion.topic, members)
+    except (CompatibilityError, ObjectTooLargeError) as error:
+        raise type(error)(
+            f"{error} It is of claim {portion.claim}. If others have overwritten it: {_REMEDY} Else let a process read "
+            "the claim that can: with a larger limits.max_payload_bytes, or of a newer version.",
+            topic=portion.topic,
+            operation="read",
+        ) from None
+    for name, body in zip(names, bodies, strict=True):
         if isinstance(body, Decision):
             raise _not_read(portion, name, body)
         found.append(body)
@@ -220,10 +234,10 @@ def _not_read(portion: Portion, name: str, why: Decision) -> LeaseLostError:
     parsed = layout.parse_message(name)
     message = parsed.uuid if parsed else name
     what = (
-        "is not there any more: it was settled while it was to be read, or the claim was lost. Settle after the last "
-        "read, or claim anew."
+        "is not there any more: it was settled while it was to be read, the claim was lost, or others have removed it. "
+        f"Settle after the last read. {_REMEDY}"
         if why.how == "gone"
-        else f"was overwritten, and is no message any more ({why.error}): claim anew, which buries it."
+        else f"was overwritten, and is not a message any more ({why.error}). {_REMEDY}"
     )
     return LeaseLostError(
         f"Message {message} of claim {portion.claim} of topic {portion.topic!r} {what}",

@@ -466,6 +466,10 @@ class SyncPawnQueue:
         """Settle all that a claim has, in one request."""
         return self._run(lambda queue: queue.settle(claim, requeue=requeue, bury=bury, delay=delay))
 
+    def settle_overwritten(self, claim: Claim) -> list[str]:
+        """Settle those of a claim's messages that others have overwritten or removed since they were claimed."""
+        return self._run(lambda queue: queue.settle_overwritten(claim))
+
     def release(self, topic: str, claim_id: str, owner: str | Iterable[str], *, reason: str = "") -> list[str]:
         """Give back all that the claim of this id has."""
         drawn = self._drawn(owner)

@@ -73,6 +73,7 @@ class StreamClaims:
         self._ttl, self._session_ttl = ttl, min(SESSION_TTL, ttl)
         self._held: dict[str, Claim] = {}
         self._keeping: dict[str, ExitStack] = {}
+        self._unread: set[str] = set()  # the ids of claims that were found again without their messages
         self._finished = 0  # the number of the last batch that is: Spark does one after the other
         self._is_restarted = True  # as far as it knows
         self._left: int | None = None  # of what was there in the beginning, where nothing later is to be taken
@@ -114,14 +115,42 @@ class StreamClaims:
 
         :raises LeaseLostError: its time was over once more before it was planned.
         """
-        claim = None if end[CLAIM] is None else self._attached(end)
+        if end[CLAIM] is None:
+            return []
+        try:
+            return self._planned(end, parts)
+        except LeaseLostError:
+            return self._planned(end, parts)
+
+    def _planned(self, end: Mapping[str, Any], parts: int | None) -> list[Portion]:
+        claim = self._attached(end)
         if claim is None:
             return []
         try:
+            if claim.claim_id in self._unread:
+                self._settle_overwritten(claim)
+                self._unread.remove(claim.claim_id)
             return self._queue.portions(end[CLAIM], parts=parts)
         except LeaseLostError:
             self._release(claim)
-        return [] if self._attached(end) is None else self._queue.portions(end[CLAIM], parts=parts)
+            raise
+
+    def _settle_overwritten(self, claim: Claim) -> None:
+        """Take out of a batch that is planned again what others have overwritten since it was claimed.
+
+        ⚑ §4: only that. The sink may have the batch and leave out its replay, so a message that is as it was claimed
+        stays in it: given back, it would come a second time in a later batch.
+        """
+        ids = self._queue.settle_overwritten(claim)
+        if ids:
+            logger.warning(
+                "Others have overwritten or removed %d of the messages of claim %s of topic %r (%s, say). The batch is "
+                "planned again without them. Dead letters have what is not a message any more.",
+                len(ids),
+                claim.stem,
+                claim.topic,
+                ids[0],
+            )
 
     def finish(self, offset: Mapping[str, Any]) -> None:
         """Ack a batch that the sink has; one that was acked before is left alone."""
@@ -205,6 +234,7 @@ class StreamClaims:
             if claim.ended_unsettled:
                 warn_of_loss(f"Claim {claim.stem} of topic {claim.topic!r} has ended before it was acked.")
             return None
+        self._unread.add(claim.claim_id)
         self._keep(claim)
         return claim
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -11,12 +12,17 @@ import pytest
 
 from airflow_provider_pawnqueue.engine import (
     ClaimBusyError,
+    CompatibilityError,
     LeaseLostError,
     MemoryStore,
+    Message,
+    PawnQueueError,
     Settings,
     StoreError,
     SyncPawnQueue,
 )
+from airflow_provider_pawnqueue.engine.claims import bodies
+from airflow_provider_pawnqueue.engine.records import Envelope
 from airflow_provider_pawnqueue.engine.store.port import Expect, Unknown
 from airflow_provider_pawnqueue.spark import stream_claims
 from airflow_provider_pawnqueue.spark.columns import schema_of
@@ -64,6 +70,17 @@ class World:
     def publish(self, count: int) -> None:
         """Publish some messages."""
         self.queue.publish("orders", [{"number": number} for number in range(count)])
+
+    def overwrite(self, number: int, body: bytes | None) -> str:
+        """Put something else in the place of a message, or remove it. Return its id."""
+
+        async def spoil() -> str:
+            keys = [info.key async for page in self.store.below.pages("orders/messages/") for info in page]
+            key = keys[number]
+            await (self.store.below.delete([key]) if body is None else self.store.below.put(key, body))
+            return key[-41:-5]
+
+        return asyncio.run(spoil())
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -265,6 +282,114 @@ def test_a_batch_without_rows_is_not_acked(world: World) -> None:
     assert world.counts == (0, 2)
     claims.finish(end)
     assert world.counts == (0, 0)
+
+
+OVERWRITTEN = {"malformed": b"x", "newer": b'{"v":2}', "large": b" " * 6_000_000, "gone": None}
+
+
+@pytest.mark.parametrize("kind", OVERWRITTEN)
+def test_a_message_that_was_overwritten_does_not_stop_the_stream(
+    world: World, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """The batch that was planned with it fails once. The restart settles it, and has the other messages."""
+    world.publish(20)
+    former = world.process()
+    end = former.following(BEGINNING, MOST)
+    [portion] = former.portions(end, 1)
+    spoilt = world.overwrite(7, OVERWRITTEN[kind])
+    with pytest.raises(PawnQueueError, match=rf"{spoilt}(?s:.*)Start the query again"):
+        world.queue.read(portion)
+    former.close()
+
+    claims = world.process()
+    rows = [row for portion in claims.portions(end, None) for row in world.queue.read(portion)]
+    assert [row.payload["number"] for row in rows if isinstance(row, Message)] == [
+        number for number in range(20) if number != 7
+    ]
+    assert "overwritten or removed 1 of the messages" in caplog.text
+    assert spoilt in caplog.text
+    claims.finish(end)
+    assert world.counts == (1 if kind in {"newer", "large"} else 0, 0)
+    assert [letter.reason for letter in world.queue.dead_letters("orders")] == ["malformed"] * (kind == "malformed")
+
+
+def test_a_batch_that_was_overwritten_altogether_has_no_rows(world: World) -> None:
+    """It is settled, and the stream goes on to the next."""
+    world.publish(2)
+    former = world.process()
+    lost = former.following(BEGINNING, MOST)
+    former.close()
+    for number in range(2):
+        world.overwrite(number, b"x")
+
+    claims = world.process()
+    assert claims.portions(lost, None) == []
+    world.publish(1)
+    following = claims.following(lost, MOST)
+    assert _planned(claims, following) == 1
+    claims.finish(following)
+    assert world.counts == (0, 0)
+
+
+def test_a_batch_that_the_sink_has_is_acked_unread(world: World) -> None:
+    """A message of it that was overwritten since is not buried: the sink has what was in it."""
+    world.publish(2)
+    former = world.process()
+    end = former.following(BEGINNING, MOST)
+    former.close()
+    world.overwrite(0, b"x")
+
+    world.process().finish(end)
+    assert world.counts == (0, 0)
+    assert not list(world.queue.dead_letters("orders"))
+
+
+def test_a_message_that_cannot_be_read_now_stays_in_its_batch(world: World) -> None:
+    """The sink may have it, so it is not given back: the query fails, and its restart has all rows once more."""
+    world.publish(3)
+    former = world.process()
+    end = former.following(BEGINNING, MOST)
+    former.close()
+
+    async def refused(request: Request, carry_out: CarryOut) -> Answer:
+        if request.call == "get" and "/messages/" in request.key:
+            raise StoreError("Not now.", transient=True)
+        return await carry_out()
+
+    claims = world.process(patience=0.0)
+    world.store.hook = refused
+    for _ in range(2):
+        with pytest.raises(StoreError, match="Not now"):
+            claims.portions(end, None)
+    world.store.hook = None
+    claims.close()
+    assert _planned(world.process(), end) == 3
+
+
+@pytest.mark.parametrize("kind", ["newer", "large"])
+def test_a_message_that_is_as_it_was_claimed_stays_in_its_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A restart of an older version, or with smaller limits, gives back nothing that the sink may have."""
+    world.publish(3)
+    former = world.process()
+    end = former.following(BEGINNING, MOST)
+    former.close()
+
+    claims = world.process()
+    with monkeypatch.context() as restarted:
+        if kind == "newer":
+            restarted.setattr(Envelope, "decode", _too_new)
+        else:
+            restarted.setattr(bodies, "max_message_bytes", lambda _: 10)
+        with pytest.raises(PawnQueueError, match="newer" if kind == "newer" else "at most 10 are read"):
+            claims.portions(end, None)
+    claims.close()
+    assert _planned(world.process(), end) == 3
+
+
+def _too_new(_body: bytes, key: str) -> Envelope:
+    raise CompatibilityError(f"{key} is newer.")
 
 
 def test_what_is_there_is_counted_once(world: World) -> None:

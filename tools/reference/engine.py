@@ -25,6 +25,7 @@ CALLS = {
     "Publishing": ["publish"],
     "Claiming and working": [
         "claim", "renew", "keep_alive", "leave", "attach", "release", "ack", "requeue", "bury", "settle", "nack",
+        "settle_overwritten",
     ],
     "Looking": ["stats", "backlog", "peek", "find", "messages", "held", "known_claims", "last_claim"],
     "Dead letters and the janitor": ["dead_letters", "redrive", "sweep"],

@@ -20,6 +20,8 @@ from airflow_provider_pawnqueue.engine.claims.finishing import Finishing
 from airflow_provider_pawnqueue.engine.claims.idleness import Idleness
 from airflow_provider_pawnqueue.engine.claims.leaving import vacate
 from airflow_provider_pawnqueue.engine.claims.outcome import answered, not_its_own
+from airflow_provider_pawnqueue.engine.claims.overwritten import overwritten
+from airflow_provider_pawnqueue.engine.claims.renewing import lost_error
 from airflow_provider_pawnqueue.engine.claims.settled import Settled
 from airflow_provider_pawnqueue.engine.clock import iso
 from airflow_provider_pawnqueue.engine.concurrency import for_each
@@ -179,6 +181,27 @@ class Claims:
             self.look_anew(claim.topic)
         told = settling.told(result, uuids)
         return answered(self._context, claim, told, operation)
+
+    async def settle_overwritten(self, claim: HeldClaim) -> list[str]:
+        """Settle what others have overwritten or removed since it was claimed; return the ids under which it is kept.
+
+        :raises LeaseLostError: the claim was taken over.
+        """
+        decisions = await overwritten(self._context, claim)
+        if not decisions:
+            return []
+        try:
+            result = await settling.settle(self._context, claim, decisions)
+        finally:
+            self._finishing.go_on_with(claim)
+        if result.fault is not None:
+            raise result.fault
+        if result.lost:
+            raise lost_error(claim, "it was taken over", "settle_overwritten")
+        claim.withhold(decisions)
+        if result.gave_back:
+            self.look_anew(claim.topic)
+        return list(decisions)
 
     async def _learn_ids(self, claim: HeldClaim, ids: Collection[str]) -> set[str]:
         """Read of a claim without payloads what these ids may mean; return the uuids of what could not be read."""

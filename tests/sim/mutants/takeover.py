@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 from airflow_provider_pawnqueue.engine import portions
-from airflow_provider_pawnqueue.engine.claims import effects, records, takeover
+from airflow_provider_pawnqueue.engine.claims import effects, overwritten, records, takeover
 from airflow_provider_pawnqueue.engine.claims.known import Known
+from airflow_provider_pawnqueue.engine.errors import StoreError
+from airflow_provider_pawnqueue.engine.records import Decision
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -96,3 +98,30 @@ def plans_outlive_their_claims() -> Patches:
         pass
 
     return [(portions, "_check_held", check_held)]
+
+
+@mutant(
+    "§4 Of a claim that is handed out once more, only what was overwritten is given back",
+    test="tests/engine/claims/test_overwritten.py::test_what_is_as_it_was_claimed_is_not_given_back",
+)
+def given_back_as_claimed() -> Patches:
+    async def is_as_claimed(*_: Any) -> bool:
+        return False
+
+    return [(overwritten, "_is_as_claimed", is_as_claimed)]
+
+
+@mutant(
+    "§4 Where a message that was not overwritten cannot be read, nothing of the claim is settled",
+    test="tests/engine/claims/test_overwritten.py::test_nothing_is_settled_where_one_cannot_be_read",
+)
+def settled_in_part() -> Patches:
+    original = overwritten.read_each
+
+    async def read_each(*arguments: Any) -> Any:
+        try:
+            return await original(*arguments)
+        except StoreError:
+            return [Decision(how="released")]
+
+    return [(overwritten, "read_each", read_each)]
