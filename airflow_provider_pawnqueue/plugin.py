@@ -7,15 +7,18 @@ for the task that settles their messages. It imports nothing of the engine.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin, hookimpl
 
-from airflow_provider_pawnqueue.hooks.keys import BEGUN_KEY, ERROR_KEY, ROUND, SKIPPED_KEY, round_of, told
+from airflow_provider_pawnqueue.hooks.begun import Begun
+from airflow_provider_pawnqueue.hooks.keys import BEGUN_KEY, ERROR_KEY, ROUND, SKIPPED_KEY, claims_in, round_of, told
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION
 
 _CLAIM = "PawnQueueSensor"
 _SETTLE = "PawnQueueSettleOperator"
+_READING = "PawnQueueMessagesOperator"
 
 
 @hookimpl
@@ -33,9 +36,50 @@ def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  
         and any(_is_a(one, _CLAIM) for one in (task, *task.get_flat_relatives(upstream=True)))
     ):
         SUPERVISION.watch_this_task()
-    # ⚑ A task that was not cleared with its sensor has not worked on what that has claimed since.
-    if _is_settled(task_instance) and (number := round_of(task_instance.get_template_context())):
-        task_instance.xcom_push(key=BEGUN_KEY, value={ROUND: number})
+    # ⚑ Settling acks for a task what the task has seen: the claims that had been made when it began.
+    if _is_settled(task_instance) and (begun := _begun(task_instance)):
+        task_instance.xcom_push(key=BEGUN_KEY, value=begun.as_marker())
+
+
+def _begun(task_instance: Any) -> Begun:  # noqa: ANN401 - Airflow's
+    """Return which claims this task knows as it begins, and the round of its run.
+
+    ⚑ Never a later claim than the one that it works on. Its fields were rendered before: what it was given then counts,
+    and not what a sensor has claimed since. So does what the task had read that gives it its messages, and what it knew
+    itself before it was deferred.
+    """
+    task = task_instance.task
+    before = {one.task_id: one for one in task.get_flat_relatives(upstream=True)}
+    settling = [one for one in task.get_flat_relatives(upstream=False) if _is_a(one, _SETTLE)]
+    named = {name for one in settling for name in getattr(one, "claim_tasks", ())}
+    claiming = [name for name, one in before.items() if name in named or _is_a(one, _CLAIM)]
+    made = [task_instance.xcom_pull(task_ids=name) for name in claiming]
+    given = [claim for value in _rendered(task) for claim in claims_in(value)]
+    begun = Begun.of_claims(round_of(task_instance.get_template_context()), claims_in(made)).limited(given)
+    if begun:
+        known = [name for name in task.upstream_task_ids if _is_a(before[name], _READING)]
+        for name in [*known, task.task_id] if _is_resumed(task_instance) else known:
+            index = task_instance.map_index if name == task.task_id or _is_beside(task, before[name]) else -1
+            marker = task_instance.xcom_pull(task_ids=name, key=BEGUN_KEY, map_indexes=index)
+            begun = begun.up_to(Begun.read(marker))
+    return begun
+
+
+def _is_beside(task: Any, other: Any) -> bool:  # noqa: ANN401 - any operators
+    """Say whether two tasks are in one mapped group, in which each index has its own of both."""
+    groups = [one.get_closest_mapped_task_group() for one in (task, other)]
+    return all(groups) and groups[0].group_id == groups[1].group_id
+
+
+def _is_resumed(task_instance: Any) -> bool:  # noqa: ANN401 - Airflow's
+    """Say whether a task goes on after it was deferred: it began before."""
+    return bool(getattr(getattr(task_instance, "_ti_context_from_server", None), "next_method", None))
+
+
+def _rendered(task: Any) -> list[Any]:  # noqa: ANN401 - any operator
+    """Return what a task is given."""
+    fields = [getattr(task, name, None) for name in task.template_fields]
+    return [*fields, *(value for each in fields if isinstance(each, Mapping) for value in each.values())]
 
 
 @hookimpl

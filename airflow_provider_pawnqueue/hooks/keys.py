@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-#: In which round of its run a task began, where the run had been cleared.
+#: What a task knew as it began: the round of its run, and the claims that had been made for it.
 BEGUN_KEY: Final = "pawnqueue_begun"
 #: A task's exception.
 ERROR_KEY: Final = "pawnqueue_error"
@@ -18,6 +18,9 @@ SKIPPED_KEY: Final = "pawnqueue_skipped"
 REPORT_KEY: Final = "pawnqueue_report"
 #: In what a task tells: how often its run had been cleared. Without it, never.
 ROUND: Final = "round"
+#: In what a task tells as it begins: the claims that had been made, as lists of topic, claim id and generation. A claim
+#: that is not in the list is in its first generation, number 0.
+CLAIMS: Final = "claims"
 #: So long is what is told of an error, at most.
 LONGEST_ERROR: Final = 2000
 
@@ -34,6 +37,17 @@ def is_of_round(marker: Mapping[str, Any] | object, number: int) -> bool:
     and has not begun again, an earlier round's is there.
     """
     return (marker.get(ROUND, 0) if isinstance(marker, Mapping) else 0) == number
+
+
+def claims_in(value: object) -> Iterator[tuple[str, str, int]]:
+    """Return topic, id and generation of the claims in what a task returned or was given: a reference, or several."""
+    if isinstance(value, Mapping):
+        found = value.get("topic"), value.get("claim_id"), value.get("generation")
+        if isinstance(found[0], str) and isinstance(found[1], str) and isinstance(found[2], int):
+            yield found[0], found[1], found[2]
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        for each in value:
+            yield from claims_in(each)
 
 
 def told(why: object) -> str:

@@ -5,6 +5,10 @@ task each index speaks for the messages that it was given, as far as that can be
 that knows it better reports it message by message. ⚑ In doubt a message is not done: what was done twice is told from
 what was not done at all.
 
+⚑ A settlement acks a message only if the tasks that speak for it began after its claim was made (:mod:`..hooks.begun`).
+Airflow clears the sensor with each task of its block, and leaves the other tasks as they were: done, of another claim.
+Else it gives all messages of the claim back: nothing is acked, and nothing buried.
+
 Where a person marks a run as failed, or as a success, Airflow skips what had yet to run, and what was about to be tried
 again; it then lets the settlement run. So a skip that the DAG does not explain is none: the work was not done.
 """
@@ -12,17 +16,19 @@ again; it then lets the settlement run. So a skip that the DAG does not explain 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from airflow.providers.common.compat.sdk import XComArg
 
+from airflow_provider_pawnqueue.hooks.begun import Begun
+from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.keys import (
     BEGUN_KEY,
     ERROR_KEY,
     REPORT_KEY,
-    ROUND,
     SKIPPED_KEY,
     is_of_round,
     round_of,
@@ -33,6 +39,8 @@ from airflow_provider_pawnqueue.operators.parts import Part, Parts, claims_befor
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_pawnqueue.engine import Claim
 
 _DONE: Final = "success"
 _SKIPPED: Final = "skipped"
@@ -68,8 +76,18 @@ class Failure:
     part: Part | None
     claim_tasks: frozenset[str]
     not_done: NotDone
+    name: str = ""
+    #: Of which claims it knew.
+    begun: Begun = field(default_factory=Begun)
     #: What it said that it has done all the same. ⚑ It speaks for itself alone, and for no other task that failed.
     done: frozenset[str] = frozenset()
+
+    def of_this_claim(self, knows: Callable[[Begun], bool]) -> Failure:
+        """Return what it says of a claim: of one that was made after it began, that nobody has worked on it."""
+        if self.not_done.cause == "not_started" or knows(self.begun):
+            return self
+        why = f"{self.name} has not run since this claim was made"
+        return replace(self, not_done=NotDone(why, "not_started"), done=frozenset())
 
     def is_of(self, claim: tuple[str, str], claim_task: str | None, known: Collection[str]) -> bool:
         """Say whether any message of a claim may be meant."""
@@ -79,12 +97,35 @@ class Failure:
         return claim in self.part.claims or not self.part.ids.issubset(known)
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A task, or an index of one, that has done what it was given, and of which claims it knew."""
+
+    instance: Instance
+    parts: Parts
+    begun: Begun
+
+    def is_of(self, claim: tuple[str, str], claim_task: str | None) -> bool:
+        """Say whether it may speak for messages of a claim."""
+        before = self.parts.claim_tasks
+        if before and claim_task is not None and claim_task not in before:
+            return False
+        part = self.parts.of(self.instance.index)
+        return part is None or not part.claims or bool(part.ids) or claim in part.claims
+
+
 @dataclass(slots=True)
 class Outcome:
     """What became of the messages of all claims that are settled together."""
 
+    #: The run whose tasks they are: its DAG's id, and its own.
+    run: tuple[str, str]
     #: The tasks that failed, or did not run, with what they were given.
     failures: list[Failure] = field(default_factory=list)
+    #: Those that have done what they were given.
+    done: list[Done] = field(default_factory=list)
+    #: Tasks that have done it, and began before a claim of theirs was made.
+    early: list[str] = field(default_factory=list)
     #: Why some are not done, by their ids, as tasks said.
     failed: dict[str, str] = field(default_factory=dict)
     #: The tasks that failed, as Airflow shows them.
@@ -100,23 +141,31 @@ class Outcome:
         parts = (each.part.ids for each in self.failures if each.part is not None)
         return set(self.failed).union(*(each.done for each in self.failures), *parts)
 
-    def failed_of(
-        self, claim: tuple[str, str], claim_task: str | None, ids: Sequence[str], known: Collection[str]
-    ) -> dict[str, NotDone]:
-        """Return which messages of a claim are not done, and why.
+    def failed_of(self, held: Claim, claim_tasks: Collection[str], known: Collection[str]) -> dict[str, NotDone]:
+        """Return which messages of a claim are not done, of those that are not settled, and why.
 
-        :param claim: its topic and id.
-        :param claim_task: the task that claimed, or None where nobody can tell.
-        :param ids: its messages that are not settled.
+        :param claim_tasks: the tasks that claimed.
         :param known: the messages of all claims that are settled together, those that are settled already included.
         """
+        owner, claim, ids = Owner.parse(held.owner), (held.topic, held.claim_id), held.ids
+        claim_task = owner.task_id if owner is not None and owner.task_id in claim_tasks else None
+        # The clearings of another run, on whose behalf somebody has claimed, are not those of this one.
+        number = owner.clear_number if owner is not None and (owner.dag_id, owner.run_id) == self.run else 0
+        knows = partial(Begun.knows, claim=claim, generation=held.generation, number=number)
+        unaware = [each for each in self.done if not knows(each.begun) and each.is_of(claim, claim_task)]
+        if unaware and ids:
+            early = [*dict.fromkeys(each.instance.task_id for each in unaware)]
+            self.early += [name for name in early if name not in self.early]
+            why = f"{', '.join(early)} ran before this claim was made, and cannot have seen its messages"
+            return dict.fromkeys(ids, NotDone(why, "not_started"))
+        failures = [each.of_this_claim(knows) for each in self.failures]
         failed: dict[str, NotDone] = {}
         # What was given to a task alone comes before what may have been, and what has failed before what was not begun.
-        for each in sorted(self.failures, key=lambda each: each.not_done.cause == "not_started"):
+        for each in sorted(failures, key=lambda each: each.not_done.cause == "not_started"):
             if each.part is not None:
                 for message in each.part.ids - each.done:
                     failed.setdefault(message, each.not_done)
-        meant = [each for each in self.failures if each.is_of(claim, claim_task, known)]
+        meant = [each for each in failures if each.is_of(claim, claim_task, known)]
         for message, why in self.failed.items():
             if message in known:
                 failed[message] = NotDone(why, "reported")
@@ -143,7 +192,7 @@ def outcome_of(context: Context, settle: Any, claim_tasks: Iterable[str]) -> Out
     tasks = _between(settle, claimers)
     states = States.of(ti, settle)
     single = {task_id for task_id, task in tasks.items() if not is_mapped(task)}
-    outcome, skips = Outcome(), _Skips(context, settle, states, claimers)
+    outcome, skips = Outcome((ti.dag_id, ti.run_id)), _Skips(context, settle, states, claimers)
     # In the order in which they ran: of several reasons the first one is told, and last that of who has not run at all.
     ordered = sorted(tasks.values(), key=lambda task: (len(task.get_flat_relative_ids(upstream=True)), task.task_id))
     ran = [
@@ -227,36 +276,28 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
     if is_new or instance.state in {_DONE, _SKIPPED}:
         for message, why in report.get("failed", {}).items():
             outcome.failed[message] = f"{instance}: {why}"
-    if skips.is_done(instance, parts) or parts.is_clearing_up:
+    if parts.is_clearing_up:
         return
-    is_early = instance.state == _DONE
-    outcome.tasks.append(f"{instance} ({'before the claim' if is_early else instance.state or 'not run'})")
-    cause: Cause = "failed"
+    if skips.is_done(instance, parts):
+        if skips.has_worked(instance):
+            outcome.done.append(Done(instance, parts, Begun.read(_pulled(ti, instance, BEGUN_KEY))))
+        return
+    outcome.tasks.append(f"{instance} ({instance.state or 'not run'})")
     if instance.state == "upstream_failed":
-        why = f"{instance} did not run, as a task before it had failed"
         if instance.index is None and not parts.is_mapped and stops.are_told(parts):
             outcome.silent.append(str(instance))
             return
         # ⚑ It would have worked on each message, and has on none: no message is done by it, and none is to blame.
-        cause = "not_started"
+        not_done = NotDone(f"{instance} did not run, as a task before it had failed", "not_started")
     elif instance.state == _SKIPPED:
-        why = f"{instance} was skipped by no task of its DAG: somebody marked it, or its run"
-        if skips.was_with_a_claim(instance):
-            why, cause = f"{instance} was skipped, as a claim that it was to work on was", "not_started"
-        elif skips.told_before(instance):
-            why, cause = (
-                f"{instance} skipped itself before the run was cleared, and has not said so since",
-                "not_started",
-            )
-    elif is_early:
-        why, cause = f"{instance} has not run since its run was cleared, and the messages claimed anew", "not_started"
+        not_done = skips.explained(instance)
     else:
-        why = f"{instance} failed: {_pulled(ti, instance, ERROR_KEY) or 'it ended without an error, killed perhaps'}"
+        why = _pulled(ti, instance, ERROR_KEY) or "it ended without an error, killed perhaps"
+        not_done = NotDone(f"{instance} failed: {why}")
     # ⚑ What it had done before its run was cleared is not done since.
     done = frozenset(report.get("done", ()) if is_new else ())
-    outcome.failures.append(
-        Failure(None if is_early else parts.of(instance.index), parts.claim_tasks, NotDone(why, cause), done)
-    )
+    begun = Begun.read(_pulled(ti, instance, BEGUN_KEY))
+    outcome.failures.append(Failure(parts.of(instance.index), parts.claim_tasks, not_done, str(instance), begun, done))
 
 
 class _Stops:
@@ -325,9 +366,16 @@ class _Skips:
 
     def is_done(self, instance: Instance, parts: Parts) -> bool:
         """Say whether a task has done its part, or its DAG has left it out."""
+        return instance.state == _DONE or (instance.state == _SKIPPED and self.is_meant(instance, parts))
+
+    def has_worked(self, instance: Instance) -> bool:
+        """Say whether a task that is done has come to that by itself, and not by what came before it.
+
+        Airflow's scheduler ends empty operators where they are next: no worker runs them, and they work on nothing.
+        """
         if instance.state == _DONE:
-            return not self._is_before_the_claim(instance, parts)
-        return instance.state == _SKIPPED and self.is_meant(instance, parts)
+            return not getattr(self._tasks[instance.task_id], "inherits_from_empty_operator", False)
+        return self._by_itself(instance)
 
     def is_meant(self, instance: Instance, parts: Parts) -> bool:
         """Say whether a task that was skipped has skipped itself, or was skipped by what came before it."""
@@ -343,25 +391,18 @@ class _Skips:
                 return True
         return False
 
-    def _is_before_the_claim(self, instance: Instance, parts: Parts) -> bool:
-        """Say whether a task began in an earlier round of its run than one that claims for it.
-
-        ⚑ Airflow clears the sensor with each task of its block, and leaves the others as they were.
-        """
-        claims = (one for claim in parts.claim_tasks for one in self._of(claim))
-        return bool(self.round) and self._begun(instance) < max(map(self._begun, claims), default=0)
-
-    def _begun(self, instance: Instance) -> int:
-        told = _pulled(self._ti, instance, BEGUN_KEY)
-        return int(told.get(ROUND, 0)) if isinstance(told, Mapping) else 0
-
     def _by_itself(self, instance: Instance) -> bool:
         told = _pulled(self._ti, instance, SKIPPED_KEY)
         return bool(told) and is_of_round(told, self.round)
 
-    def told_before(self, instance: Instance) -> bool:
-        """Say whether a task had skipped itself before its run was cleared."""
-        return bool(_pulled(self._ti, instance, SKIPPED_KEY)) and not self._by_itself(instance)
+    def explained(self, instance: Instance) -> NotDone:
+        """Say why the messages of a task are not done that its DAG has not skipped."""
+        if self.was_with_a_claim(instance):
+            return NotDone(f"{instance} was skipped, as a claim that it was to work on was", "not_started")
+        if _pulled(self._ti, instance, SKIPPED_KEY) and not self._by_itself(instance):
+            why = f"{instance} skipped itself before the run was cleared, and has not said so since"
+            return NotDone(why, "not_started")
+        return NotDone(f"{instance} was skipped by no task of its DAG: somebody marked it, or its run")
 
     def was_with_a_claim(self, instance: Instance) -> bool:
         """Say whether a task was skipped as a claim was that it was to work on, beside ours."""

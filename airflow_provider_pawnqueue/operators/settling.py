@@ -291,6 +291,9 @@ class PawnQueueSettleOperator(ClaimOperator):
     given (``claim.messages``, or lists of them); what failed is given back or buried, with its exception as the
     reason. A task that knows better reports it: ``PawnQueueHook.report(failed={id: why}, done=[ids])``.
 
+    Messages are acked only for tasks that began after their claim was made. Airflow clears the sensor with any task of
+    its block: of what it claims anew, a task that was not cleared has seen nothing, so all of it is given back.
+
     It runs whatever became of them. The run fails if one of them failed, and if settling failed: so this task fails
     after it has settled where one of them did, as else a teardown would make a success of the run.
 
@@ -406,9 +409,16 @@ class PawnQueueSettleOperator(ClaimOperator):
                 message,
                 one_line(why),
             )
-        if outcome.tasks:
+        if outcome.early:
+            self.log.warning(
+                "%s ran before the claim was made, and cannot have seen its messages, so they are given back. To have "
+                "a run tried again, clear the task that claims (%s) with all tasks after it.",
+                ", ".join(outcome.early),
+                ", ".join(self.claim_tasks) or "the sensor",
+            )
+        if tasks := [*outcome.tasks, *(f"{each} (before the claim)" for each in outcome.early)]:
             raise AirflowFailException(
-                f"The claim is settled ({total}), and the run fails, as tasks of it did: {', '.join(outcome.tasks)}."
+                f"The claim is settled ({total}), and the run fails, as tasks of it did: {', '.join(tasks)}."
             )
         if self._outdated:
             raise AirflowFailException(
@@ -445,8 +455,7 @@ class PawnQueueSettleOperator(ClaimOperator):
         ended = not held and any(how != "acked" for how in held.decided.values())
         if ended and owner is not None and owner.clear_number < self._clear_number:
             self._outdated.append(held.stem)
-        claimer = owner.task_id if owner is not None and owner.task_id in self.claim_tasks else None
-        failed = outcome.failed_of((held.topic, held.claim_id), claimer, held.ids, known)
+        failed = outcome.failed_of(held, self.claim_tasks, known)
         alike: dict[str, list[str]] = {}
         told: dict[str, dict[str, str]] = {"requeue": {}, "bury": {}}
         for message, each in failed.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from airflow.sdk import DAG, task
@@ -14,14 +15,21 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
 from tests.support.airflow import TOPIC, FakeTask, context_of
 
+_RUNS = itertools.count()
 NOBODY = context_of(FakeTask("any"))
 
 
-def claim_of(queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_id: str = "claim") -> dict[str, Any]:
-    """Publish and claim so many, as the sensor does; with the messages, as tasks receive them."""
+def claim_of(
+    queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_id: str = "claim", clear_number: int | None = None
+) -> dict[str, Any]:
+    """Publish and claim so many, as the sensor does; with the messages, as tasks receive them.
+
+    :param clear_number: how often the run was cleared that claims; without it, a run of its own claims.
+    """
     queue.publish(topic, [{"n": number, "id": f"order-{number}"} for number in range(count)])
     sensor = PawnQueueSensor(task_id=task_id, topic=topic, deferrable=False, poke_interval=0.05, timeout=5)
-    claim: dict[str, Any] = sensor.output.decoded(sensor.execute(context_of(FakeTask(task_id))))
+    ti = FakeTask(task_id, run_id=f"run-{next(_RUNS)}" if clear_number is None else "run")
+    claim: dict[str, Any] = sensor.output.decoded(sensor.execute(context_of(ti, clear_number=clear_number or 0)))
     return claim
 
 

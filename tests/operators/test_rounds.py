@@ -11,7 +11,7 @@ from airflow.sdk import task
 
 from airflow_provider_pawnqueue import plugin
 from airflow_provider_pawnqueue.engine import SyncPawnQueue
-from airflow_provider_pawnqueue.hooks.keys import BEGUN_KEY, REPORT_KEY, ROUND, SKIPPED_KEY
+from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY, SKIPPED_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators import outcomes
 from tests.operators.played import Play, claim_of, ids_of
@@ -76,28 +76,6 @@ def test_what_was_reported_before_a_run_was_cleared(queue: SyncPawnQueue) -> Non
     play.ti.clear_number = 1
     play.ti.xcom_push(REPORT_KEY, json.dumps({"failed": {ids_of(claim)[0]: "no stock"}, "done": []}), task_id="work")
     assert play.ended(claim, work="success", after="success")["buried"] == 1
-
-
-@pytest.mark.parametrize("cleared", ["work", "after", "claim"])
-def test_a_task_was_not_cleared_with_its_sensor(queue: SyncPawnQueue, cleared: str) -> None:
-    """Airflow clears the sensor with each task of its block: what ran before has not worked on its next claim."""
-    claim, play = claim_of(queue), Play(on_failure="bury")
-    play.ti.clear_number = 2
-    for task_id in {"claim", cleared}:
-        play.ti.xcom_push(BEGUN_KEY, {ROUND: 2}, task_id=task_id)
-    told = {"work": r"after \(before the claim\)", "after": r"work \(before the claim\)", "claim": "work .*, after "}
-    with pytest.raises(AirflowFailException, match=f"0 acked, 0 buried, 3 given back.*{told[cleared]}"):
-        play.ended(claim, work="success", after="success")
-
-
-@pytest.mark.parametrize("cleared", [["claim", "work", "after"], ["work", "after"], ["after"], []])
-def test_tasks_that_began_after_their_sensor(queue: SyncPawnQueue, cleared: list[str]) -> None:
-    """They have worked on what it claimed, in its round or in a later one."""
-    claim, play = claim_of(queue), Play()
-    play.ti.clear_number = 1
-    for task_id in cleared:
-        play.ti.xcom_push(BEGUN_KEY, {ROUND: 1}, task_id=task_id)
-    assert play.ended(claim, work="success", after="success")["acked"] == 3
 
 
 def test_what_was_told_since_a_run_was_cleared(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
