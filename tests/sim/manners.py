@@ -39,6 +39,7 @@ SILENCE = 3
 async def interrupted(process: Process, call: Coroutine[Any, Any, T], chance: random.Random) -> T | None:
     """Await a call for a while, cancel it, and return what it returned if it was faster, or None."""
     task = asyncio.ensure_future(call)
+    task.add_done_callback(process.note_return)
     patience = chance.choice((0.0, 0.1, 0.3, 1.0, 4.0)) * chance.random()
     if chance.random() < 0.3:
         with suppress(TimeoutError):

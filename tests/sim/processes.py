@@ -43,6 +43,8 @@ class Process:
         )
         self._fate = world.stream(f"fate {name}")
         self.pauses: list[tuple[float, float]] = []
+        #: When calls returned that their caller looked at later, by the identity of what they returned.
+        self.returned: dict[int, float] = {}
         self._running = 0
         self._last_request = math.inf
         self._last_is_sent = False
@@ -56,6 +58,11 @@ class Process:
         self._running += 1
         task.add_done_callback(self._has_ended)
         return task
+
+    def note_return(self, task: asyncio.Task[object]) -> None:
+        """Write down when a call returned: whoever waits beside it may look at the result much later."""
+        if not task.cancelled() and task.exception() is None:
+            self.returned[id(task.result())] = self.world.loop.now
 
     @property
     def idle(self) -> bool:

@@ -105,7 +105,8 @@ class Stage:
         holder = holder_of(process, claim)
         deadline = self.virtual(process, trusted_until(claim))
         now = self.world.loop.now
-        if now >= deadline and process.running(deadline, now) < 0.01:
+        returned = process.returned.get(id(claim), now)
+        if now >= deadline and (returned < deadline or process.running(deadline, now) < 0.01):
             return holder  # it slept over all of its time, between the claim's return and its first look at it
         for one, unit in units(claim).items():
             self.history.hold(holder, unit, one, now, deadline - self.unseen.of(process))

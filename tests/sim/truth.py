@@ -17,7 +17,7 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.claims.bodies import OUT_OF_DELIVERIES
 from airflow_provider_pawnqueue.engine.store.port import Done, StoredObject
 from tests.sim.bucket import EPOCH
-from tests.sim.prepared import TOPIC
+from tests.sim.prepared import TOPIC, WITHIN
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -196,6 +196,11 @@ class Truth:
         record = self._records.get(stem)
         return record is None or record["state"] != "open" or self.world.loop.now >= _end_of(record) - EPOCH
 
+    def is_fenced(self, stem: str) -> bool:
+        """Say whether somebody else has ended a claim, and nobody has given back yet what it had."""
+        record = self._records.get(stem)
+        return record is not None and record["state"] == "expired"
+
     # --- what it sees ---
 
     def see(self, who: str, key: str, _before: StoredObject | None, after: StoredObject | None) -> None:
@@ -247,8 +252,10 @@ class Truth:
                 until = EPOCH + self.world.loop.now + GARBAGE
                 lease = {"state": "held", "until": until, "claim": "", "consumer_id": ""}
             self._leases[uuid] = {**lease, "version": after.info.version}
-            self._landed[uuid] = self.world.loop.now
+            landed, self._landed[uuid] = self._landed.get(uuid, -math.inf), self.world.loop.now
             won = self._won[uuid]
+            if not self.world.bucket.conditional and won and self.world.loop.now - landed < WITHIN:
+                won.pop()  # who was overwritten before the shortest verification was over has not won
             if lease["state"] == "held" and lease["claim"] and lease["claim"] not in won[-1:]:
                 won.append(lease["claim"])
                 if lease["until"] - EPOCH - self.world.loop.now < self._needed:

@@ -90,6 +90,35 @@ async def test_a_janitor_that_renews_meanwhile_does_not_keep_a_cancelled_claim()
         assert numbers(await bob.queue.claim(TOPIC, "d")) == [0, 1, 2]
 
 
+async def test_who_adopts_what_is_given_back_at_that_moment_does_not_have_it_beside_others(world: World) -> None:
+    """Whoever creates the claim's record decides: the one that gives back, or the one that works for the same claim."""
+    ann, bob, eve = [await world.process() for _ in range(3)]
+    await ann.queue.publish(TOPIC, numbered(3))
+    reading = asyncio.Event()
+
+    async def read_for_ever(kind: str, key: str) -> None:
+        if kind == "GET" and "/messages/" in key:
+            reading.set()
+            await asyncio.Event().wait()
+
+    ann.client.meanwhile = read_for_ever
+    giving_back = asyncio.ensure_future(ann.queue.claim(TOPIC, "c", ttl=600, claim_id="run"))
+    await reading.wait()
+    taken: list[int] = []
+
+    async def give_back_and_take(kind: str, key: str) -> None:
+        if kind == "PUT" and "/claims/" in key and not giving_back.done():
+            ann.client.meanwhile = None
+            giving_back.cancel()
+            await asyncio.wait((giving_back,))
+            taken.extend(numbers(await eve.queue.claim(TOPIC, "d", ttl=600)))
+
+    bob.client.meanwhile = give_back_and_take
+    adopted = numbers(await bob.queue.claim(TOPIC, "c", ttl=600, claim_id="run"))
+    assert giving_back.cancelled()
+    assert sorted(adopted + taken) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("claim_id", [None, "run"])
 async def test_a_queue_that_is_closed_gives_back(
     world: World, ann: Process, bob: Process, caplog: pytest.LogCaptureFixture, claim_id: str | None

@@ -131,8 +131,8 @@ def cut_off() -> Patches:
 
 @mutant(
     "§4 A cancelled claim gives back by a record: somebody may be about to record the very leases",
-    370,
-    arena="crowd",
+    test="tests/engine/claims/test_giving_back.py"
+    "::test_who_adopts_what_is_given_back_at_that_moment_does_not_have_it_beside_others",
 )
 def given_back_without_a_record() -> Patches:
     async def give_back(self: Attempt) -> None:
