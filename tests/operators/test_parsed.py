@@ -110,7 +110,7 @@ NEEDED[update] = {"topic": TOPIC, "max_deliveries": 3}
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [(make, name, value) for make, name, wrong, _ in ARGUMENTS for value in wrong],
-    ids=repr,
+    ids=lambda given: getattr(given, "__name__", repr(given)),
 )
 def test_a_wrong_constant_is_refused_when_the_file_is_parsed(make: Any, name: str, value: Any) -> None:
     """The error names the argument: the DAG processor shows it, and no run has begun."""

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_pawnqueue.engine import LeaseLostError, PawnQueue, PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine import LeaseLostError, PawnQueue, PawnQueueError, StoreError, layout
 from tests.sim.actors import ack, claimed, note, settle, shaken
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE, TTLS, Stage, holder_of, settings_for, units
@@ -376,9 +376,10 @@ async def wake_up(stage: Stage, process: Process, queue: PawnQueue, claim: Claim
     Until its first answer nobody can know that the clock has stood still, and the history has the hold's end as if it
     had not. What an answer can tell is who has had the message when it was asked: who took it over wrote its lease at
     least twice the margin after what a clock that stood still takes for now, and a LIST shows that date. From then on
-    it is not believed in.
+    it is not believed in. A lease that is gone by then, as its message was settled, shows no date.
     """
-    step = chance.choice(("renew", "stats", "claim", "publish"))
+    bucket = stage.world.bucket
+    step, shown = chance.choice(("renew", "stats", "claim", "publish")), set[str]()
     asked = stage.world.loop.now
     if step == "renew":
         await queue.renew(claim)
@@ -392,11 +393,14 @@ async def wake_up(stage: Stage, process: Process, queue: PawnQueue, claim: Claim
         stage.history.published.update(await queue.publish(TOPIC, [{"step": 1}]))
     if step != "renew":  # a PUT has no date, and a look for more need not show the leases
         asked = stage.world.loop.now
+        shown = set(bucket.below(layout.leases(TOPIC)))
         await queue.stats(TOPIC)
+        shown.intersection_update(bucket.below(layout.leases(TOPIC)))
     if claim.lost or process.clock.elapsed() >= trusted_until(claim) or stage.world.weather.latency > 0.1:
         return  # a slow store tells its time so badly that nothing follows from it
     for unit in units(claim).values():
-        stage.history.hold_again(holder_of(process, claim), unit, asked, asked)
+        if step == "renew" or layout.lease(TOPIC, unit) in shown:
+            stage.history.hold_again(holder_of(process, claim), unit, asked, asked)
     await process.clock.sleep(chance.uniform(0, 1) * max(0.0, trusted_until(claim) - process.clock.elapsed()))
 
 
