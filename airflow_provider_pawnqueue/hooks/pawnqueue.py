@@ -266,6 +266,11 @@ class PawnQueueHook(BaseHook):
         with self._attached(claim) as held:
             return self.queue.settle(held, **how)
 
+    def settle_overwritten(self, claim: Given) -> list[str]:
+        """Settle messages that others have overwritten: see :meth:`SyncPawnQueue.settle_overwritten`."""
+        with self._attached(claim) as held:
+            return self.queue.settle_overwritten(held)
+
     def renew(self, claim: Given, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim from now on: see :meth:`SyncPawnQueue.renew`."""
         with self._attached(claim) as held:
@@ -309,6 +314,10 @@ class PawnQueueHook(BaseHook):
     async def asettle(self, claim: Given, **how: Any) -> Settlement:
         """Settle all that a claim has, in one request: see :meth:`PawnQueue.settle`."""
         return await self._awaited_on(claim, lambda queue, held: queue.settle(held, **how))
+
+    async def asettle_overwritten(self, claim: Given) -> list[str]:
+        """Settle messages that others have overwritten: see :meth:`PawnQueue.settle_overwritten`."""
+        return await self._awaited_on(claim, lambda queue, held: queue.settle_overwritten(held))
 
     async def arenew(self, claim: Given, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
         """Keep the claim from now on: see :meth:`PawnQueue.renew`."""

@@ -45,6 +45,7 @@ CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "nack": lambda queue, claim: queue.nack(claim),
     "release": lambda queue, claim: queue.release(TOPIC, claim.claim_id, "c"),
     "settle": lambda queue, claim: queue.settle(claim),
+    "settle_overwritten": lambda queue, claim: queue.settle_overwritten(claim),
     "requeue": lambda queue, claim: queue.requeue(claim),
     "bury": lambda queue, claim: queue.bury(claim, reason="no"),
     "health": lambda queue, _: queue.health(),

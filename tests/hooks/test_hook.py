@@ -45,6 +45,7 @@ async def test_calls_and_twins_do_the_same(hook: PawnQueueHook) -> None:
     with hook.keep_alive(claim) as kept:
         assert not kept.lost.is_set()
     hook.renew(claim)
+    assert hook.settle_overwritten(claim) == await hook.asettle_overwritten(claim) == []
     assert len(hook.nack(claim, reason="no").buried) == 2
     assert len(list(hook.dead_letters("orders"))) == len(list(await hook.adead_letters("orders"))) == 2
     assert hook.redrive("orders", ids[:1])
