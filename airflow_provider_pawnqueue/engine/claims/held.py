@@ -177,7 +177,8 @@ class HeldClaim(Claim):
 
     def is_unfinished(self) -> bool:
         """Say whether something was decided of the claim, by this process, and not carried out."""
-        is_ours = self._record.state == "open" and self._record.session == self.session
+        # ⚑ §5.5: a decision is final, also where somebody has ended the claim since.
+        is_ours = self._record.state != "closed" and self._record.session == self.session
         return is_ours and not self.done.issuperset(self._record.settled)
 
     def is_done(self, besides: Collection[str] = ()) -> bool:

@@ -116,9 +116,11 @@ class Claims:
                 await self._remove(stem, info, looked)
             return
         verdict: Verdict | None = None
-        if record.state == "open" and not context.is_over(record.until, now):
-            if stem in self._as_listed and record.settled and not self._is_holder_at_it(info, now):
-                await self._finish_decided(standing)
+        # ⚑ §5.5: what was decided is not left until the time of a claim, or of its session, is over.
+        is_live = not context.is_over(record.until if record.state == "open" else record.free_at, now)
+        if is_live and stem in self._as_listed and record.settled and not self._is_holder_at_it(info, now):
+            await self._finish_decided(standing)
+        if record.state == "open" and is_live:
             verdict = await self._verdict(info.key, record)
             now = await context.now()  # the answer may have taken long
         if verdict == "going" and now < record.until:

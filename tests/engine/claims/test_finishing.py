@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_pawnqueue.engine import LeaseLostError
 from airflow_provider_pawnqueue.engine.janitor.claims import HOLDER_IS_AT_IT_SECONDS, WON_WITHIN_SECONDS
 from tests.engine.virtual import TOPIC, World, numbered, numbers
 
@@ -16,9 +17,10 @@ async def world(request: pytest.FixtureRequest) -> World:
     return World(request.param)
 
 
+@pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("effect", ["lost", "denied"])
-async def test_a_release_is_carried_out_when_the_store_is_back(world: World, effect: str) -> None:
-    """It does not wait for its claim's time, which is an hour."""
+async def test_a_release_is_carried_out_when_the_store_is_back(world: World, effect: str, ended: bool) -> None:  # noqa: FBT001
+    """It does not wait for its claim's time, which is an hour; nor where somebody has ended the claim since."""
     async with world:
         ann, bob = await world.process(retry=PATIENCE), await world.process()
         await ann.queue.publish(TOPIC, numbered(2))
@@ -26,6 +28,10 @@ async def test_a_release_is_carried_out_when_the_store_is_back(world: World, eff
         ann.client.inject(effect, "PUT", "*/leases/*")
         settlement = await ann.queue.requeue(claim, claim.ids[0])
         assert list(settlement.unfinished) == claim.ids[:1]
+        if ended:
+            world.fence(claim)
+            with pytest.raises(LeaseLostError):
+                await ann.queue.renew(claim)
         await world.later(20)
         assert not await bob.queue.claim(TOPIC, "d")
         ann.client.heal()
@@ -67,6 +73,21 @@ async def test_what_the_store_refuses_for_ever_is_tried_ever_more_seldom(
         began = world.clock.elapsed()
         await ann.queue.aclose()
         assert world.clock.elapsed() - began < 10
+
+
+async def test_a_sweep_carries_out_what_a_claim_had_decided_that_was_ended_early(world: World) -> None:
+    """What it had not settled waits for its session's time, which is hours; what it had decided does not."""
+    async with world:
+        ann, bob, janitor = [await world.process(retry=PATIENCE) for _ in range(3)]
+        await ann.queue.publish(TOPIC, numbered(2))
+        claim = await ann.queue.claim(TOPIC, "c", ttl=7200, claim_id="long")
+        ann.client.inject("denied", "PUT", "*/leases/*")
+        await ann.queue.requeue(claim, claim.ids[0])
+        world.fence(claim)
+        await world.later(HOLDER_IS_AT_IT_SECONDS + 2)
+        assert (await janitor.queue.sweep(TOPIC)).finished_effects == 1
+        await world.later(20)
+        assert numbers(await bob.queue.claim(TOPIC, "d")) == [0]
 
 
 @pytest.mark.parametrize("asks", [False, True])
