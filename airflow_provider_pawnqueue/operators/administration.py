@@ -122,7 +122,7 @@ class PawnQueueDeleteTopicOperator(PawnQueueOperator):
 def created(hook: PawnQueueHook, topic: str, if_exists: str, warn: Callable[[str], None], **given: Any) -> Topic:
     """Create a topic, or return the one that exists, updated or not.
 
-    :param warn: is told where it exists with other settings, and keeps them.
+    :param warn: called where it exists with other settings, and keeps them.
     """
     try:
         return hook.create_topic(topic, **given)

@@ -42,7 +42,7 @@ def instances_of(task_id: str, states: States, single: Collection[str]) -> list[
     found = [
         Instance(task_id, int(match[1]), state) for name, state in named.items() if (match := indexed.fullmatch(name))
     ]
-    # One that was mapped over nothing, or never expanded, stands there by its own name.
+    # A task that was mapped over nothing, or never expanded, is listed by its own name.
     return found or [Instance(task_id, None, named.get(task_id))]
 
 
@@ -91,7 +91,7 @@ def states_of(ti: Any, task_ids: Iterable[str]) -> dict[str, str | None]:  # noq
 
 
 def _of_this_index(states: Mapping[str, str | None], settle: Any, index: int | None) -> dict[str, str | None]:  # noqa: ANN401 - any operator
-    """Leave out the other indexes of a mapped group in which the settlement stands: they have claims of their own."""
+    """Leave out the other indexes of a mapped group that contains the settlement: they have claims of their own."""
     group = settle.get_closest_mapped_task_group()
     if group is None or index is None or index < 0:
         return dict(states)

@@ -100,7 +100,7 @@ class Parts:
 
 
 def inputs_of(task: Any) -> list[Any]:  # noqa: ANN401 - any operator, and lists or XComArgs
-    """Return what a task is mapped over, or the group in which it stands."""
+    """Return what a task is mapped over, or the group that contains it."""
     if getattr(task, "is_mapped", False):
         inputs = [getattr(task, name, None) for name in ("op_kwargs_expand_input", "expand_input")]
     else:

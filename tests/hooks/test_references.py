@@ -179,6 +179,6 @@ def test_a_generation_that_is_no_number_is_refused(generation: object) -> None:
 
 @pytest.mark.parametrize("messages", ["x", "[" * 100_000])
 def test_messages_that_are_not_json_are_refused(messages: str) -> None:
-    """A task that is given them is told where it finds them."""
+    """The error says where a task finds them."""
     with pytest.raises(InvalidArgumentError, match="read them from the bucket"):
         references.received({**WRITTEN, "messages": messages})

@@ -22,7 +22,7 @@ TOPICS = [TOPIC, "other", "more"]
 
 
 def test_a_deleted_task_was_named_like_an_index(queue: SyncPawnQueue) -> None:
-    """Its row is left in the run, and hides the row of an index to whoever asks for all states."""
+    """Its row is left in the run, and hides the row of an index from a request for all states."""
     claim = claim_of(queue, 2)
     play = mapped(claim, claim["messages"], work_0="success", work_1="failed")
     play.ti.deleted = {"work_1": "removed"}

@@ -91,7 +91,7 @@ def test_the_hook_settles_by_messages_and_refuses_strangers(queue: SyncPawnQueue
 def test_what_others_wrote_begins_no_line_of_the_log(
     queue: SyncPawnQueue, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither an id nor an error can forge a line, or steer the terminal of who reads it."""
+    """Neither an id nor an error can forge a line, or steer the terminal that shows it."""
     claim, play = claim_of(queue, 2), Play(on_failure="bury")
     forged = "no stock\n[2026-11-19] ERROR - topic invoices was deleted\x1b[2J"
     play.ti.xcom_push(REPORT_KEY, {"failed": {ids_of(claim)[1]: forged}}, task_id="work")

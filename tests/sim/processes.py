@@ -60,7 +60,7 @@ class Process:
         return task
 
     def note_return(self, task: asyncio.Task[object]) -> None:
-        """Write down when a call returned: whoever waits beside it may look at the result much later."""
+        """Write down when a call returned: its caller may look at the result much later."""
         if not task.cancelled() and task.exception() is None:
             self.returned[id(task.result())] = self.world.loop.now
 

@@ -255,7 +255,7 @@ class Truth:
             landed, self._landed[uuid] = self._landed.get(uuid, -math.inf), self.world.loop.now
             won = self._won[uuid]
             if not self.world.bucket.conditional and won and self.world.loop.now - landed < WITHIN:
-                won.pop()  # who was overwritten before the shortest verification was over has not won
+                won.pop()  # a write that was overwritten within the shortest verification has not won
             if lease["state"] == "held" and lease["claim"] and lease["claim"] not in won[-1:]:
                 won.append(lease["claim"])
                 if lease["until"] - EPOCH - self.world.loop.now < self._needed:

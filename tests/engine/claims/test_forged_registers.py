@@ -90,7 +90,7 @@ async def test_a_claim_whose_record_lists_it_no_more_is_not_renewed(world: World
 
 @pytest.mark.parametrize("verb", ["ack", "requeue"])
 async def test_what_the_record_gave_back_is_lost(world: World, ann: Process, verb: str) -> None:
-    """Decided in spite of who has it, in an open claim: it is lost, and all else is settled."""
+    """Decided over the head of its holder, in an open claim: it is lost, and all else is settled."""
     await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c", ttl=TTL, claim_id="mine", max_messages=3)
     one = claim[1]

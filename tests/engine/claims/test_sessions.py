@@ -105,7 +105,7 @@ async def test_a_reference_to_nowhere(ann: Process) -> None:
 async def test_who_attaches_without_a_wish_keeps_the_time_that_was_claimed_for(
     world: World, ann: Process, bob: Process, claimed_for: float
 ) -> None:
-    """The next renewal, of whoever attached or of a janitor, is neither shorter nor longer for it."""
+    """The next renewal, by the new session or by a janitor, is neither shorter nor longer for it."""
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=claimed_for)
     await world.later(5)

@@ -46,7 +46,7 @@ async def test_a_message_is_withheld_for_itself(world: World, ann: Process) -> N
 
 
 async def test_all_that_share_an_id_are_counted(world: World, ann: Process) -> None:
-    """Who settles all of a claim is told of each message; who passes an id is told of the id."""
+    """Settling all of a claim returns each message; settling by an id returns the id."""
     body = {"id": "same", "payload": {}}
     world.fill([body, body])
     claim = await ann.queue.claim(TOPIC, "c")

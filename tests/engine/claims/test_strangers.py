@@ -148,7 +148,7 @@ async def redriven(ann: Process, bob: Process, count: int = 3) -> tuple[list[str
 
 
 async def test_a_message_that_was_not_read_is_settled_as_its_id_says(ann: Process, bob: Process) -> None:
-    """What settle is told of a message's own id is done, and only the rest is acked."""
+    """What settle decides by a message's own id is done, and only the rest is acked."""
     own, again = await redriven(ann, bob)
     done = await bob.queue.settle(again, bury={own[1]: "bad"})
     assert (done.buried, len(done.acked), done.complete) == ([own[1]], 2, True)
