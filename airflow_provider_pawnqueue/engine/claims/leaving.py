@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import records
-from airflow_provider_pawnqueue.engine.claims.renewing import lost_error
+from airflow_provider_pawnqueue.engine.claims.renewing import contended_error, lost_error
 from airflow_provider_pawnqueue.engine.context import PARTING
-from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
+from airflow_provider_pawnqueue.engine.errors import PawnQueueError
 from airflow_provider_pawnqueue.engine.events import logger_of
 from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
 
@@ -66,16 +66,7 @@ async def vacate(context: Context, claim: HeldClaim) -> None:
             # Somebody else has written the record, or a write of ours has no answer: the record tells.
             await claim.refresh(context)
             if not await backoff.pause():
-                raise outcome.fault if isinstance(outcome, Unknown) else _contended(claim)
-
-
-def _contended(claim: HeldClaim) -> StoreError:
-    return StoreError(
-        f"Claim {claim.claim_id} of topic {claim.topic!r} could not be left, as its record kept changing.",
-        transient=True,
-        topic=claim.topic,
-        operation="leave",
-    )
+                raise outcome.fault if isinstance(outcome, Unknown) else contended_error(claim, "left", "leave")
 
 
 async def _write(context: Context, claim: HeldClaim) -> Outcome:

@@ -57,13 +57,7 @@ async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, se
             # Still open and ours: the janitor has renewed it, or an earlier write of ours, of which nobody knew, had
             # landed. Once more, on top of it: that is no loss, however often it happens.
             if not await backoff.pause():
-                raise StoreError(
-                    f"Claim {claim.claim_id} of topic {claim.topic!r} could not be renewed, as its record kept "
-                    "changing: renew it again.",
-                    transient=True,
-                    topic=claim.topic,
-                    operation="renew",
-                )
+                raise contended_error(claim, "renewed", "renew")
 
 
 def session_time(claim: Claim, lasts: float) -> float:
@@ -121,6 +115,17 @@ def lost_error(claim: HeldClaim, why: str, operation: str = "renew") -> LeaseLos
         f"Claim {claim.claim_id} of topic {claim.topic!r} is lost: {why}. Stop working on what is left of it "
         f"({len(claim.left)} messages): others may have them. A longer ttl, or earlier renewals, keep a claim over "
         "long work.",
+        topic=claim.topic,
+        operation=operation,
+    )
+
+
+def contended_error(claim: HeldClaim, done: str, operation: str) -> StoreError:
+    """Make the error that says that other writes of a claim's record were in the way until patience ended."""
+    return StoreError(
+        f"Claim {claim.claim_id} of topic {claim.topic!r} could not be {done}, as its record kept changing: "
+        f"{operation} it again.",
+        transient=True,
         topic=claim.topic,
         operation=operation,
     )

@@ -10,6 +10,7 @@ from airflow_provider_pawnqueue.engine import layout
 from airflow_provider_pawnqueue.engine.cancellation import uncut
 from airflow_provider_pawnqueue.engine.claims import effects, records, traces
 from airflow_provider_pawnqueue.engine.claims.claim import OneMessage
+from airflow_provider_pawnqueue.engine.claims.renewing import contended_error
 from airflow_provider_pawnqueue.engine.claims.settled import Settled
 from airflow_provider_pawnqueue.engine.context import PARTING
 from airflow_provider_pawnqueue.engine.errors import PawnQueueError, StoreError
@@ -158,7 +159,7 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
         if isinstance(outcome, Done):
             claim.moved_to(changed, outcome.version)
             return Settled(decided={**before, **new}, lost=lost)
-        fault = outcome.fault if isinstance(outcome, Unknown) else _contended(claim)
+        fault = outcome.fault if isinstance(outcome, Unknown) else contended_error(claim, "settled", "settle")
         # It was fenced, or somebody else has written the record. Or nobody knows whether an earlier write of ours has
         # landed: the record tells. Go on from what it says.
         try:
@@ -167,15 +168,6 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
             return Settled(decided=before, lost=lost, unknown=set(new), fault=error)
         if not await backoff.pause():
             return Settled(decided=before, lost=lost, unknown=set(new), fault=fault)
-
-
-def _contended(claim: HeldClaim) -> StoreError:
-    return StoreError(
-        f"Other writes of the record of claim {claim.stem} kept getting in the way: try again.",
-        transient=True,
-        topic=claim.topic,
-        operation="settle",
-    )
 
 
 async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
