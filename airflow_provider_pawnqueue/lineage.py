@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
 
 #: ``pawnqueue://bucket/topic``, or ``pawnqueue://bucket/prefix/topic``.
 SCHEME = "pawnqueue"

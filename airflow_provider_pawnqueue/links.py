@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperatorLink, conf
 
-from airflow_provider_pawnqueue.engine import PawnQueueError
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.references import topics_of
+from pawnqueue import PawnQueueError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, TaskInstanceKey
 
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
 
 _AWS = "https://{region}.console.aws.amazon.com/s3/buckets/{bucket}?region={region}&prefix={prefix}{topic}/"
 #: What the S3 protocol itself has for every store: the listing of the topic's folder.

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from airflow_provider_pawnqueue.engine import ConfigError, MemoryStore, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, IN_MEMORY
 from airflow_provider_pawnqueue.hooks.connection import CONN_TYPE, DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue import ConfigError, MemoryStore, SyncPawnQueue
 
 _NUMBERS: Final = itertools.count(1)
 #: Tests do not wait for five seconds between two looks of a sensor.

@@ -18,20 +18,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import PawnQueue, Settings, layout
-from airflow_provider_pawnqueue.engine.concurrency import for_each
-from airflow_provider_pawnqueue.engine.leases import lease as leases_
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
-from airflow_provider_pawnqueue.engine.store.connect import connect
-from airflow_provider_pawnqueue.engine.store.port import Done, Expect
 from benchmarks.far_away import far_away
+from pawnqueue import PawnQueue, Settings
+from pawnqueue.domain import layout
+from pawnqueue.domain import lease as leases_
+from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.runtime.concurrency import for_each
+from pawnqueue.stores.connect import connect
+from pawnqueue.stores.port import Done, Expect
 from tools.kit import servers
 from tools.kit.stores import ALL, CountingStore
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
 
-    from airflow_provider_pawnqueue.engine.store.port import Store
+    from pawnqueue.stores.port import Store
     from tools.kit.servers import S3Server
 
 TOPIC = "orders"

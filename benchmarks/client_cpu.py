@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING, TypeVar
 import obstore
 from obstore.store import S3Store
 
-from airflow_provider_pawnqueue.engine import Settings
-from airflow_provider_pawnqueue.engine.concurrency import for_each
-from airflow_provider_pawnqueue.engine.store.boto3_s3 import BATCH
-from airflow_provider_pawnqueue.engine.store.connect import connect
-from airflow_provider_pawnqueue.engine.store.port import Done, Expect
+from pawnqueue import Settings
+from pawnqueue.runtime.concurrency import for_each
+from pawnqueue.stores.boto3_s3 import BATCH
+from pawnqueue.stores.connect import connect
+from pawnqueue.stores.port import Done, Expect
 from tools.kit import servers
 from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    from airflow_provider_pawnqueue.engine.settings import S3Settings
-    from airflow_provider_pawnqueue.engine.store.port import Store
+    from pawnqueue.settings import S3Settings
+    from pawnqueue.stores.port import Store
 
 T = TypeVar("T")
 

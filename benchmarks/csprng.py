@@ -6,7 +6,7 @@ import asyncio
 import time
 from itertools import pairwise
 
-from airflow_provider_pawnqueue.engine import PawnQueue, Settings
+from pawnqueue import PawnQueue, Settings
 from tools.kit import servers
 
 TOPIC = "orders"

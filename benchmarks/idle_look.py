@@ -8,18 +8,19 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import PawnQueue, Settings, layout
-from airflow_provider_pawnqueue.engine.concurrency import for_each
-from airflow_provider_pawnqueue.engine.leases import lease as leases
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Envelope, Member
-from airflow_provider_pawnqueue.engine.store.connect import connect
+from pawnqueue import PawnQueue, Settings
+from pawnqueue.domain import layout
+from pawnqueue.domain import lease as leases
+from pawnqueue.domain.records import ClaimRecord, Decision, Envelope, Member
+from pawnqueue.runtime.concurrency import for_each
+from pawnqueue.stores.connect import connect
 from tools.kit import servers
 from tools.kit.stores import CountingStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_pawnqueue.engine.store.port import Store
+    from pawnqueue.stores.port import Store
 
 TOPIC = "orders"
 AT_ONCE = 64

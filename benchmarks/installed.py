@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from benchmarks.counted import Counted, counted
+from pawnqueue import SyncPawnQueue
 from tools.kit import servers
 from tools.kit.airflow import Airflow
 

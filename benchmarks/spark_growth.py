@@ -16,11 +16,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from airflow_provider_pawnqueue.engine import Settings, SyncPawnQueue
-from airflow_provider_pawnqueue.engine.store.connect import connect
 from benchmarks.counted import counted
 from benchmarks.installed import machine
 from benchmarks.spark_read import A_PUBLISH, CORES, SCHEMA, TOPIC, added_up, jvm, options, payload, wanted
+from pawnqueue import Settings, SyncPawnQueue
+from pawnqueue.stores.connect import connect
 from tools.kit import servers
 from tools.kit.leftovers import memory
 from tools.kit.spark import session
@@ -188,8 +188,8 @@ def _planned_by(pool: Pool, given: Mapping[str, str]) -> Planned:
 
 def _plan(given: dict[str, str]) -> Planned:
     """Plan as Spark has it done: by a source that is given the options."""
-    from airflow_provider_pawnqueue.spark.columns import schema_of  # noqa: PLC0415 - in the process that is measured
-    from airflow_provider_pawnqueue.spark.datasource import PawnQueueDataSource  # noqa: PLC0415 - likewise
+    from pyspark_pawnqueue.columns import schema_of  # noqa: PLC0415 - in the process that is measured
+    from pyspark_pawnqueue.datasource import PawnQueueDataSource  # noqa: PLC0415 - likewise
 
     reader = PawnQueueDataSource(given).reader(schema_of(SCHEMA, dead=False))
     started = time.perf_counter()

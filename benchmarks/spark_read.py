@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 import obstore
 from obstore.store import S3Store
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue, layout
 from benchmarks.installed import machine
+from pawnqueue import SyncPawnQueue
+from pawnqueue.domain import layout
 from tools.kit import servers
 from tools.kit.leftovers import descendants
 from tools.kit.spark import session

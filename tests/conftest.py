@@ -16,7 +16,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadScopeScheduling
 
-from airflow_provider_pawnqueue.engine import Settings
+from pawnqueue import Settings
 from tests.support.wheels import Wheels, build
 from tools import release
 from tools.kit import servers

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import MemoryStore, PawnQueue, SyncPawnQueue
+from pawnqueue import MemoryStore, PawnQueue, SyncPawnQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

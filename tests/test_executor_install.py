@@ -23,7 +23,7 @@ import importlib.util
 import sys
 
 import airflow_provider_pawnqueue
-from airflow_provider_pawnqueue.engine import MemoryStore, PawnQueue, Settings
+from pawnqueue import MemoryStore, PawnQueue, Settings
 
 for absent in ("airflow", "pyspark"):
     assert importlib.util.find_spec(absent) is None, f"{absent} is installed here: the test proves nothing"

@@ -12,10 +12,10 @@ from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsL
 from airflow.sdk._shared.observability.metrics.statsd_logger import get_statsd_logger
 from airflow.sdk.observability import stats
 
-from airflow_provider_pawnqueue.engine import events
 from airflow_provider_pawnqueue.hooks import telemetry
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.testing import memory_queue
+from pawnqueue import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_pawnqueue import engine
-from airflow_provider_pawnqueue.engine import PawnQueue, SyncPawnQueue
-from airflow_provider_pawnqueue.engine.settings import environment_variables
-from airflow_provider_pawnqueue.spark.options import NAMES
+import pawnqueue as engine
+from pawnqueue import PawnQueue, SyncPawnQueue
+from pawnqueue.settings import environment_variables
+from pyspark_pawnqueue.options import NAMES
 from tools import reference
 from tools.reference import engine as of_engine
 from tools.reference import errors, events

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
-from airflow_provider_pawnqueue.engine import ConfigError
 from airflow_provider_pawnqueue.hooks.clients import settings_for_others
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.testing import memory_queue
+from pawnqueue import ConfigError
 
 TOP = Path(__file__).parent.parent
 
@@ -77,12 +77,12 @@ def test_no_other_program_is_sent_there() -> None:
 
 ELSEWHERE = """
 import os, subprocess, sys
-from airflow_provider_pawnqueue.engine import ConfigError
+from pawnqueue import ConfigError
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.testing import memory_queue
 
 LOOK = '''
-from airflow_provider_pawnqueue.engine import ConfigError
+from pawnqueue import ConfigError
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 try:
     PawnQueueHook().list_topics()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 RIGHT = """
 from datetime import datetime
-from airflow_provider_pawnqueue.engine import Claim, MemoryStore, Message, NewMessage, PawnQueue, SyncPawnQueue
+from pawnqueue import Claim, MemoryStore, Message, NewMessage, PawnQueue, SyncPawnQueue
 
 def work(queue: SyncPawnQueue) -> None:
     queue.create_topic("t", max_deliveries=None)
@@ -66,7 +66,7 @@ def checked(tmp_path: Path, source: str) -> list[str]:
 def test_a_type_checker_knows_the_front_door(tmp_path: Path) -> None:
     """What is right passes in strict mode; of what is wrong, each line is an error, whichever queue it is."""
     assert checked(tmp_path, RIGHT) == []
-    head = "from airflow_provider_pawnqueue.engine import Claim, PawnQueue, SyncPawnQueue\n"
+    head = "from pawnqueue import Claim, PawnQueue, SyncPawnQueue\n"
     of_sync = "def sync(queue: SyncPawnQueue, claim: Claim) -> None:\n" + "".join(f"    {line}\n" for line in WRONG)
     of_async = "async def other(queue: PawnQueue, claim: Claim) -> None:\n" + "".join(
         f"    {'await ' if line.startswith('queue') else ''}{line}\n" for line in WRONG

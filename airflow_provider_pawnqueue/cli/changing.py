@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_pawnqueue.cli.running import UsageError, command, fail, say, show
-from airflow_provider_pawnqueue.engine import PawnQueueError, PublishError
 from airflow_provider_pawnqueue.operators.administration import NEVER, created
+from pawnqueue import PawnQueueError, PublishError
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
 
-    from airflow_provider_pawnqueue.engine import Claim, DeadLetter, Settlement, SweepReport, Topic
     from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+    from pawnqueue import Claim, DeadLetter, Settlement, SweepReport, Topic
 
 _STDIN: Final = "-"
 _NOTHING: Final = "Nothing was published."

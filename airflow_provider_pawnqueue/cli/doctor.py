@@ -10,18 +10,18 @@ from urllib.parse import urlsplit
 
 from airflow_provider_pawnqueue import __version__
 from airflow_provider_pawnqueue.cli.running import command, fail, show
-from airflow_provider_pawnqueue.engine import PawnQueueError
-from airflow_provider_pawnqueue.engine.layout import BUCKET_RECORD
-from airflow_provider_pawnqueue.engine.leases import csprng_verify
-from airflow_provider_pawnqueue.engine.leases.strategies import STRATEGIES
 from airflow_provider_pawnqueue.triggers.janitor_watch import is_swept, no_janitor
+from pawnqueue import PawnQueueError
+from pawnqueue.domain.layout import BUCKET_RECORD
+from pawnqueue.registers import csprng_verify
+from pawnqueue.registers.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_pawnqueue.engine import Health, ProbeResult, SyncPawnQueue
     from airflow_provider_pawnqueue.hooks.connection import Address
     from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+    from pawnqueue import Health, ProbeResult, SyncPawnQueue
 
 _LIBRARIES: Final = ("apache-airflow", "apache-airflow-providers-amazon", "obstore", "boto3")
 _ENGINE: Final = "pawnqueue-engine"

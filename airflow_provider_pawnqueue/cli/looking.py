@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_pawnqueue.cli.running import command, fail, say, show
-from airflow_provider_pawnqueue.engine import PawnQueueError
 from airflow_provider_pawnqueue.triggers.janitor_watch import is_swept, no_janitor
+from pawnqueue import PawnQueueError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_pawnqueue.engine import DeadLetter, Message
     from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+    from pawnqueue import DeadLetter, Message
 
 Found = TypeVar("Found")
 

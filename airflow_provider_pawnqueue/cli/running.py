@@ -16,12 +16,12 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 from airflow.utils.cli import suppress_logs_and_warning
 from rich.markup import escape
 
-from airflow_provider_pawnqueue.engine import PawnQueueError, TopicNotFoundError
-from airflow_provider_pawnqueue.engine.bounds import is_deeper
-from airflow_provider_pawnqueue.engine.events import one_line
 from airflow_provider_pawnqueue.hooks.advice import in_airflow
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue import PawnQueueError, TopicNotFoundError
+from pawnqueue.domain.bounds import is_deeper
+from pawnqueue.events import one_line
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_pawnqueue.engine import PawnQueueError, TopicNotEmptyError, TopicNotFoundError
+from pawnqueue import PawnQueueError, TopicNotEmptyError, TopicNotFoundError
 
 
 def in_airflow(error: PawnQueueError) -> str:

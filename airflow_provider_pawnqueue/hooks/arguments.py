@@ -127,7 +127,8 @@ def checked_topics(given: object, name: str = "topic") -> list[str]:
 
 def checked_topic(given: object, name: str = "topic") -> str:
     """Return the name of a topic."""
-    from airflow_provider_pawnqueue.engine import InvalidTopicError, layout  # noqa: PLC0415 - not in an event loop
+    from pawnqueue import InvalidTopicError  # noqa: PLC0415 - not in an event loop
+    from pawnqueue.domain import layout  # noqa: PLC0415 - not in an event loop
 
     if not isinstance(given, str) or not given:
         raise WrongArgumentError(f"{name}={given!r}: name a topic.")

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, InvalidArgumentError, PawnQueueError
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.sessions import session_ttl
+from pawnqueue import ClaimBusyError, InvalidArgumentError, PawnQueueError
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Backlog, Claim, PawnQueue
+    from pawnqueue import Backlog, Claim, PawnQueue
 
 logger = logging.getLogger(__name__)
 

@@ -15,18 +15,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_pawnqueue.engine import ConfigError, PawnQueueError, Settings, SyncPawnQueue
-from airflow_provider_pawnqueue.engine.lifetime import CLOSE_SECONDS
-from airflow_provider_pawnqueue.engine.settings.names import nested_by_path
-from airflow_provider_pawnqueue.engine.store.connect import connect
 from airflow_provider_pawnqueue.hooks import telemetry
 from airflow_provider_pawnqueue.hooks.connection import Address, aws_hook, hide
 from airflow_provider_pawnqueue.hooks.key_rotation import KeyFollowingStore
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
+from pawnqueue import ConfigError, PawnQueueError, Settings, SyncPawnQueue
+from pawnqueue.runtime.lifetime import CLOSE_SECONDS
+from pawnqueue.settings.names import nested_by_path
+from pawnqueue.stores.connect import connect
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.store.credentials import Session
-    from airflow_provider_pawnqueue.engine.store.port import Store
+    from pawnqueue.stores.credentials import Session
+    from pawnqueue.stores.port import Store
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from functools import cache
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_pawnqueue.engine import ConfigError, Settings
-from airflow_provider_pawnqueue.engine.settings.names import names_of_settings, nested_by_path
 from airflow_provider_pawnqueue.hooks import names
+from pawnqueue import ConfigError, Settings
+from pawnqueue.settings.names import names_of_settings, nested_by_path
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection

@@ -6,16 +6,16 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_pawnqueue.engine.settings.names import names_of_settings
 from airflow_provider_pawnqueue.hooks.connection import path_of
 from airflow_provider_pawnqueue.provider_info import get_provider_info
+from pawnqueue.settings.names import names_of_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_pawnqueue.engine import ProbeResult, SyncPawnQueue
-    from airflow_provider_pawnqueue.engine.health import Health
     from airflow_provider_pawnqueue.hooks.connection import Address
+    from pawnqueue import ProbeResult, SyncPawnQueue
+    from pawnqueue.reads.health import Health
 
 #: A clock that is further off than this confuses who reads two logs side by side; the queue goes by the store's alone.
 _FAR_OFF: Final = 1.0

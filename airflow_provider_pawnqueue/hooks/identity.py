@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, unquote
 
-from airflow_provider_pawnqueue.engine import ConfigError
+from pawnqueue import ConfigError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 from airflow.providers.common.compat.connection import get_async_connection
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.store.port import Expect, Unknown
 from airflow_provider_pawnqueue.hooks import connection
 from airflow_provider_pawnqueue.hooks.supervision import is_its_own_supervisor, task_has_ended
+from pawnqueue.errors import StoreError
+from pawnqueue.stores.port import Expect, Unknown
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.names import Version
-    from airflow_provider_pawnqueue.engine.store.port import (
+    from airflow_provider_pawnqueue.hooks.connection import Address
+    from pawnqueue.domain.identifiers import Version
+    from pawnqueue.stores.port import (
         Expectation,
         ObjectInfo,
         Outcome,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         Store,
         StoredObject,
     )
-    from airflow_provider_pawnqueue.hooks.connection import Address
 
 logger = logging.getLogger(__name__)
 
@@ -64,19 +64,19 @@ class KeyFollowingStore:
         self._not_before = 0.0
 
     async def get(self, key: str, most: int) -> StoredObject | None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         return await self._sent(lambda store: store.get(key, most))
 
     async def body(self, key: str, size: int, most: int) -> bytes | None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         return await self._sent(lambda store: store.body(key, size, most))
 
     async def head(self, key: str) -> ObjectInfo | None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         return await self._sent(lambda store: store.head(key))
 
     async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         while True:
             store = self._store
             try:
@@ -90,19 +90,19 @@ class KeyFollowingStore:
                 return
 
     async def folders(self, folder: str = "") -> list[str]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         return await self._sent(lambda store: store.folders(folder))
 
     async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         return await self._sent(lambda store: store.put(key, body, expect=expect))
 
     async def copy(self, source: str, target: str) -> Outcome:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         return await self._sent(lambda store: store.copy(source, target))
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         store = self._store
         failed = dict(await store.delete(keys))
         denied = {key: error for key, error in failed.items() if error.denied}
@@ -112,7 +112,7 @@ class KeyFollowingStore:
         return failed
 
     async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         store = self._store
         answered = dict(await store.delete_versions(versions))
         denied = {
@@ -126,7 +126,7 @@ class KeyFollowingStore:
         return answered
 
     async def aclose(self) -> None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         for store in (*self._former, self._store):
             await store.aclose()
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, TypeVar
 
-from airflow_provider_pawnqueue.engine import StoreError
+from pawnqueue import StoreError
 
 logger = logging.getLogger(__name__)
 

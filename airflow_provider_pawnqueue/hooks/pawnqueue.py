@@ -12,14 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 from airflow.providers.common.compat.connection import get_async_connection
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, redact
 
-from airflow_provider_pawnqueue.engine import (
-    Claim,
-    ConfigError,
-    PawnQueue,
-    PawnQueueError,
-    Settings,
-    SyncPawnQueue,
-)
 from airflow_provider_pawnqueue.hooks import connection, diagnosis, references, reports, sessions
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
@@ -28,13 +20,14 @@ from airflow_provider_pawnqueue.hooks.patience import patiently
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS, final_if_lost
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError, let_stop
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION, is_its_own_supervisor
+from pawnqueue import Claim, ConfigError, PawnQueue, PawnQueueError, Settings, SyncPawnQueue
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
-    from airflow_provider_pawnqueue.engine import Message, Settlement, SyncKeepAlive
     from airflow_provider_pawnqueue.hooks.connection import Address
     from airflow_provider_pawnqueue.hooks.references import Given
+    from pawnqueue import Message, Settlement, SyncKeepAlive
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,7 +59,7 @@ def _async(
 
 
 class PawnQueueHook(BaseHook):
-    """A queue in a bucket: all calls of :class:`~airflow_provider_pawnqueue.engine.SyncPawnQueue`, by their names.
+    """A queue in a bucket: all calls of :class:`~pawnqueue.SyncPawnQueue`, by their names.
 
     Each has a twin for callers in an event loop, whose name begins with ``a``: ``publish`` and ``apublish``. A process
     has one client for each connection, which is closed when the process ends.

@@ -20,10 +20,10 @@ from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, TypeAlias
 
-from airflow_provider_pawnqueue.engine import Claim, ClaimReference, InvalidArgumentError, Message
+from pawnqueue import Claim, ClaimReference, InvalidArgumentError, Message
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
 
 #: What operators take as ``claim``: what the sensor returned, or what the engine gives.
 Given: TypeAlias = "Claim | ClaimReference | Mapping[str, Any] | str"

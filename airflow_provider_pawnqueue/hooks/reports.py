@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pawnqueue.engine import InvalidArgumentError
 from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY, ROUND, is_of_round, round_of, told
+from pawnqueue import InvalidArgumentError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

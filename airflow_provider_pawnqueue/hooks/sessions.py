@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.patience import patiently
 from airflow_provider_pawnqueue.hooks.stopping import stop_the_task
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION, kill_unless_it_ends
+from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueueError
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Claim, ClaimReference, Settings, SyncPawnQueue
+    from pawnqueue import Claim, ClaimReference, Settings, SyncPawnQueue
 
 logger = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ def stop_the_task(why: str, unless: threading.Event | None = None) -> threading.
     :param unless: what is set when the work has come to its end before it hears this.
     :returns: what is set when it is heard; never, where the main thread cannot be interrupted.
     """
-    from airflow_provider_pawnqueue.engine.errors import LeaseLostError  # noqa: PLC0415 - see the module
+    from pawnqueue.errors import LeaseLostError  # noqa: PLC0415 - see the module
 
     logger.error("This task is stopped, as its claim is lost: %s", why)
     lost = LeaseLostError(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pawnqueue.engine import events
+from pawnqueue import events
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Stats
+    from pawnqueue import Stats
 
 
 def record(event: events.Event) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from airflow_provider_pawnqueue.engine import TopicExistsError, TopicNotFoundError
 from airflow_provider_pawnqueue.hooks.arguments import (
     check_constants,
     checked_count,
@@ -14,12 +13,13 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     checked_word,
 )
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
+from pawnqueue import TopicExistsError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_pawnqueue.engine import Topic
     from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+    from pawnqueue import Topic
 
 IF_EXISTS: Final = ("keep", "update")
 #: What ``max_deliveries`` says where no message is ever buried for its deliveries.

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_pawnqueue.engine import PawnQueueError, TopicNotFoundError
 from airflow_provider_pawnqueue.hooks import telemetry
 from airflow_provider_pawnqueue.hooks.advice import in_airflow
 from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_flag, checked_seconds, checked_topics
 from airflow_provider_pawnqueue.hooks.identity import Owner, installation
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
+from pawnqueue import PawnQueueError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_pawnqueue.engine import OpenClaim, SweepReport
+    from pawnqueue import OpenClaim, SweepReport
 
 #: States of a task in which something is still going to happen to it, also while its DAG is paused.
 _ALIVE = frozenset({"running", "queued", "deferred", "restarting", "up_for_reschedule", "awaiting_input"})

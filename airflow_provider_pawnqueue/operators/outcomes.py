@@ -40,7 +40,7 @@ from airflow_provider_pawnqueue.operators.parts import Part, Parts, claims_befor
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_pawnqueue.engine import Claim
+    from pawnqueue import Claim
 
 _DONE: Final = "success"
 _SKIPPED: Final = "skipped"

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pawnqueue.engine.events import one_line
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_count
 from airflow_provider_pawnqueue.operators.base import failures
 from airflow_provider_pawnqueue.operators.outputs import MessagesOutput
 from airflow_provider_pawnqueue.operators.settling import ClaimOperator
+from pawnqueue.events import one_line
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_pawnqueue.engine import Message
+    from pawnqueue import Message
 
 
 class PawnQueueMessagesOperator(ClaimOperator):

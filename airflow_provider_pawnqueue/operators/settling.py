@@ -16,9 +16,6 @@ from airflow.providers.common.compat.sdk import (
     XComArg,
 )
 
-from airflow_provider_pawnqueue.engine import PawnQueueError
-from airflow_provider_pawnqueue.engine.events import one_line
-from airflow_provider_pawnqueue.engine.settlement import Settlement
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import (
     check_constants,
@@ -33,12 +30,15 @@ from airflow_provider_pawnqueue.lineage import inputs
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure_of
 from airflow_provider_pawnqueue.operators.outcomes import Cause, Outcome, forgotten, has_claimed, outcome_of
 from airflow_provider_pawnqueue.operators.outputs import without_messages
+from pawnqueue import PawnQueueError
+from pawnqueue.domain.settlement import Settlement
+from pawnqueue.events import one_line
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_pawnqueue.engine import Claim
     from airflow_provider_pawnqueue.hooks.references import Given
+    from pawnqueue import Claim
 
 
 _OUTCOMES = ("requeue", "bury")

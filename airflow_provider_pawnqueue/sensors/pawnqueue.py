@@ -18,7 +18,6 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueueError, StoreError
 from airflow_provider_pawnqueue.hooks import claiming, references
 from airflow_provider_pawnqueue.hooks.arguments import (
     check_constants,
@@ -38,11 +37,12 @@ from airflow_provider_pawnqueue.links import TopicLink
 from airflow_provider_pawnqueue.operators.base import failure_of, failures
 from airflow_provider_pawnqueue.operators.outputs import ClaimsOutput
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
+from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueueError, StoreError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_pawnqueue.engine import PawnQueue, SyncPawnQueue
+    from pawnqueue import PawnQueue, SyncPawnQueue
 
 
 #: For so long who ends a task waits for what is under way on its behalf; Airflow grants five seconds.

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import SecretStr
 
-from airflow_provider_pawnqueue.engine import InvalidArgumentError
-from airflow_provider_pawnqueue.engine.settings.base import nested
-from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, REPORT_VARIABLE
+from pawnqueue import InvalidArgumentError
+from pawnqueue.settings.base import nested
+from pyspark_pawnqueue.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, REPORT_VARIABLE
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import ClaimReference, Settings
+    from pawnqueue import ClaimReference, Settings
 
 _OWNER_ALONE: Final = 0o600
 _PREFIX: Final = "pawnqueue-job-"

@@ -17,7 +17,6 @@ from airflow.providers.common.compat.sdk import (
     redact,
 )
 
-from airflow_provider_pawnqueue.engine import ClaimReference, LeaseLostError
 from airflow_provider_pawnqueue.hooks import reports
 from airflow_provider_pawnqueue.hooks.clients import settings_for_others
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError
@@ -26,12 +25,13 @@ from airflow_provider_pawnqueue.operators.settling import ClaimOperator
 from airflow_provider_pawnqueue.spark import sentences
 from airflow_provider_pawnqueue.spark.handing import Folder
 from airflow_provider_pawnqueue.spark.submitting import GRACE, SHORT_GRACE, Guarded, environment
+from pawnqueue import ClaimReference, LeaseLostError
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_pawnqueue.engine import Claim, Settings
+    from pawnqueue import Claim, Settings
 
 _DEPLOY_MODE: Final = "spark.submit.deployMode"
 

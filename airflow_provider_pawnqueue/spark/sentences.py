@@ -9,7 +9,7 @@ from typing import Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_pawnqueue.spark.job import MARKER
+from pyspark_pawnqueue.job import MARKER
 
 #: So many lines are told of a job that said nothing better, each of so many characters at most.
 _LAST: Final = 5

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_pawnqueue.engine import PawnQueueError
+from pawnqueue import PawnQueueError
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import PawnQueue
+    from pawnqueue import PawnQueue
 
 logger = logging.getLogger(__name__)
 

@@ -15,23 +15,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary
 
-from airflow_provider_pawnqueue.engine import (
-    ClaimBusyError,
-    LeaseLostError,
-    PawnQueueError,
-    QueueClosedError,
-    StoreError,
-    TopicNotFoundError,
-)
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.patience import OF_A_TRIGGER
 from airflow_provider_pawnqueue.triggers.janitor_watch import JanitorWatch
+from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueueError, QueueClosedError, StoreError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Backlog, Claim, PawnQueue
     from airflow_provider_pawnqueue.hooks.claiming import Wish
+    from pawnqueue import Backlog, Claim, PawnQueue
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 
-from airflow_provider_pawnqueue.engine import PawnQueueError, QueueClosedError, StoreError
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.advice import in_airflow
 from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError, Wish
@@ -17,11 +16,12 @@ from airflow_provider_pawnqueue.hooks.patience import awaited_patiently, may_pas
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.triggers.polling import poll_of
 from airflow_provider_pawnqueue.triggers.reminders import Reminders
+from pawnqueue import PawnQueueError, QueueClosedError, StoreError
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Backlog, PawnQueue
     from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger
     from airflow_provider_pawnqueue.triggers.polling import Waiter
+    from pawnqueue import Backlog, PawnQueue
 
 #: For so long who ends a task waits for what is under way on its behalf; Airflow grants 30 seconds.
 PATIENCE: Final = 10.0

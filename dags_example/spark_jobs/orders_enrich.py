@@ -15,7 +15,7 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from airflow_provider_pawnqueue.spark.jobs import job_claims, report_failures
+from pyspark_pawnqueue.jobs import job_claims, report_failures
 
 #: In your world a table.
 PRICES = [("apple", "0.25"), ("pear", "0.40"), ("plum", "0.15")]

@@ -17,8 +17,8 @@ from parquet_once import is_written, not_yet_in, write_once
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from airflow_provider_pawnqueue.engine import ClaimReference
-from airflow_provider_pawnqueue.spark.jobs import confirm, job_claims, report_failures
+from pawnqueue import ClaimReference
+from pyspark_pawnqueue.jobs import confirm, job_claims, report_failures
 
 SCHEMA = "order_id long, item string, quantity int, price decimal(10,2)"
 

@@ -18,9 +18,9 @@ if "AIRFLOW_HOME" not in os.environ:  # read when Airflow is imported first, whi
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-home-")
     atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
-from airflow_provider_pawnqueue.engine import MemoryStore, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue import MemoryStore, SyncPawnQueue
 
 #: What no command may print.
 SECRET = "a-secret-of-the-connection"

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SweepReport, SyncPawnQueue
+    from pawnqueue import SweepReport, SyncPawnQueue
     from tests.cli.conftest import Run
 
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import MemoryStore, layout
-from airflow_provider_pawnqueue.engine.store.port import Expect
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue import MemoryStore
+from pawnqueue.domain import layout
+from pawnqueue.stores.port import Expect
 from tools.kit.stores import HookedStore, Request
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
     from tests.cli.conftest import Done, Run
     from tools.kit.stores import Answer, CarryOut
 
@@ -90,7 +91,7 @@ def test_pauses_that_are_too_short_are_wrong(
     run: Run, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, room: float, state: str
 ) -> None:
     """A store without conditions is a good one, unless its writes take too long for the pauses of csprng_verify."""
-    monkeypatch.setattr("airflow_provider_pawnqueue.engine.leases.csprng_verify.ROOM", room)
+    monkeypatch.setattr("pawnqueue.registers.csprng_verify.ROOM", room)
     CLIENTS.put(PawnQueueHook().address, without_conditions(store))
 
     done = run("doctor", "--output", "json")

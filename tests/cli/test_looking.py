@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from airflow_provider_pawnqueue.engine import layout
+from pawnqueue.domain import layout
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import MemoryStore, SyncPawnQueue
+    from pawnqueue import MemoryStore, SyncPawnQueue
     from tests.cli.conftest import Run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
     from tests.cli.conftest import Run
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "recover-from-a-bad-deploy.md"

@@ -11,7 +11,7 @@ from tests.support.airflow import connected
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
 
 
 @pytest.fixture

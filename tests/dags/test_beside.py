@@ -25,7 +25,7 @@ from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
 from tests.support.airflow import TOPIC, FakeTask
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
 
 CLAIM = {"topic": TOPIC, "claim_id": "x", "generation": 0, "session": "s"}
 

@@ -90,5 +90,5 @@ def test_a_trigger_is_imported_at_once(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert "airflow_provider_pawnqueue.engine" not in done.stdout.split()
+    assert "pawnqueue" not in done.stdout.split()
     assert "airflow_provider_pawnqueue.triggers.pawnqueue" in done.stdout.split()

@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_pawnqueue.engine import StoreError
+from pawnqueue import StoreError
 from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_pawnqueue.engine import Claim, PawnQueue, Settlement
+    from pawnqueue import Claim, PawnQueue, Settlement
 
 T = TypeVar("T")
 

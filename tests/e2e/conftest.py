@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, Settings
+from pawnqueue import PawnQueue, Settings
 from tests.e2e.backends import CONDITIONAL, CSPRNG, Backend, patiently
 
 if TYPE_CHECKING:

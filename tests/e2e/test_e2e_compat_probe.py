@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import CompatibilityError, ConfigError, PawnQueue, StoreError
+from pawnqueue import CompatibilityError, ConfigError, PawnQueue, StoreError
 from tests.e2e.backends import CONDITIONAL, CSPRNG, CSPRNG_FORCED, Backend, Deadline, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_pawnqueue.engine import Claim, Settings
+    from pawnqueue import Claim, Settings
 
 pytestmark = pytest.mark.servers
 

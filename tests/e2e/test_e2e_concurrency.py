@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, StoreError
+from pawnqueue import PawnQueue, StoreError
 from tests.e2e.backends import CONDITIONAL, CSPRNG, CSPRNG_FORCED, Deadline, settled
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
 
 pytestmark = pytest.mark.servers
 

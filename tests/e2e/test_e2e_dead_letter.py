@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.backends import claim_until, patiently, settled
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import PawnQueue, Settings
+    from pawnqueue import PawnQueue, Settings
     from tests.e2e.backends import Backend
 
 pytestmark = pytest.mark.servers

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue
+from pawnqueue import PawnQueue
 from tests.e2e.backends import CONDITIONAL, claim_until, settled
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
 
 pytestmark = pytest.mark.servers
 

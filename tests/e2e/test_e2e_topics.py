@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, TopicExistsError, TopicNotEmptyError, TopicNotFoundError
+from pawnqueue import PawnQueue, TopicExistsError, TopicNotEmptyError, TopicNotFoundError
 from tests.e2e.backends import claim_until, patiently, settled
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
 
 pytestmark = pytest.mark.servers
 

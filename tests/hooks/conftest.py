@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import MemoryStore
 from airflow_provider_pawnqueue.hooks import clients, identity, pawnqueue, sessions, supervision
 from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.sessions import Sessions
 from airflow_provider_pawnqueue.hooks.supervision import Supervision
+from pawnqueue import MemoryStore
 
 CONN_ID = "queue_here"
 

@@ -12,10 +12,10 @@ from typing import Any
 import boto3
 import pytest
 
-from airflow_provider_pawnqueue.engine import ClaimReference, MemoryStore, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks import clients
 from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue import ClaimReference, MemoryStore, SyncPawnQueue
 from tests.hooks.opening import done, program
 from tests.support.airflow_names import redact
 from tests.support.faults import FaultServer
@@ -184,7 +184,7 @@ def test_forked_children_open_their_own(server: FaultServer, client: str) -> Non
 
 ENDS = """
 import sys, time
-from airflow_provider_pawnqueue.engine.store import credentials
+from pawnqueue.stores import credentials
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 credentials.HOLD = credentials.timedelta(seconds=0.2)
 

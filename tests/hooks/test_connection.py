@@ -10,10 +10,10 @@ from urllib.parse import quote
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_pawnqueue.engine import ConfigError, Settings
-from airflow_provider_pawnqueue.engine.settings import S3Settings
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_TTL, Address, read
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue import ConfigError, Settings
+from pawnqueue.settings import S3Settings
 from tests.support.airflow_names import connection_from_uri, redact, secrets_masker
 
 SECRET = "s3cr3t-of-the-bucket"

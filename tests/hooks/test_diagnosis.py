@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
-from airflow_provider_pawnqueue.engine import ConfigError, MemoryStore, Settings, StoreError, SyncPawnQueue
-from airflow_provider_pawnqueue.engine.health import Health
 from airflow_provider_pawnqueue.hooks import diagnosis
 from airflow_provider_pawnqueue.hooks.connection import Address
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue import ConfigError, MemoryStore, Settings, StoreError, SyncPawnQueue
+from pawnqueue.reads.health import Health
 from tests.support.faults import Behaviour, FaultServer
 from tools.kit.ports import free_port
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from airflow.exceptions import AirflowNotFoundException
 
-from airflow_provider_pawnqueue.engine import ConfigError, PawnQueue, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue import ConfigError, PawnQueue, SyncPawnQueue
 
 #: What the hook has in another way: it opens and closes its queues itself, and tells their settings.
 OTHERWISE = {"open", "close", "closed", "run", "awaited", "strategy", "settings"}

@@ -13,9 +13,10 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_provider_pawnqueue.engine import ConfigError, layout
 from airflow_provider_pawnqueue.hooks import identity
 from airflow_provider_pawnqueue.hooks.identity import INSTALLATION_VARIABLE, NOBODY, Owner, installation
+from pawnqueue import ConfigError
+from pawnqueue.domain import layout
 
 NAME = st.text(min_size=1, max_size=250) | st.text(alphabet="/%a\x00", min_size=200, max_size=250)
 OWNER = st.builds(

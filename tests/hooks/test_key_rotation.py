@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_pawnqueue.engine import PublishError, StoreError
 from airflow_provider_pawnqueue.hooks import connection as connections
 from airflow_provider_pawnqueue.hooks import key_rotation, references
 from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.base import failure_of
 from airflow_provider_pawnqueue.triggers.waiting import failure
+from pawnqueue import PublishError, StoreError
 from tests.hooks.test_supervision import TASK_RUNNER
 from tests.support.faults import Behaviour, FaultServer
 

@@ -14,7 +14,7 @@ from tests.hooks.opening import ROOT, marked
 TASK = """
 import logging, sys, time
 from airflow.sdk.execution_time.context import set_current_context
-from airflow_provider_pawnqueue.engine import LeaseLostError
+from pawnqueue import LeaseLostError
 from airflow_provider_pawnqueue.hooks import sessions, stopping, supervision
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.testing import memory_queue

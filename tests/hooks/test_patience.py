@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import StoreError
 from airflow_provider_pawnqueue.hooks import patience
+from pawnqueue import StoreError
 
 
 class Away:

@@ -13,10 +13,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_provider_pawnqueue.engine import Settings
 from airflow_provider_pawnqueue.hooks.connection import CONN_TYPE, read
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.provider_info import get_provider_info
+from pawnqueue import Settings
 from tests.hooks.test_connection import made
 
 ROOT = Path(__file__).parents[2]

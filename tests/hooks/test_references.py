@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import Claim, InvalidArgumentError, MemoryStore, Message, Settings, SyncPawnQueue
-from airflow_provider_pawnqueue.engine.claims import ClaimReference
 from airflow_provider_pawnqueue.hooks import references
+from pawnqueue import Claim, InvalidArgumentError, MemoryStore, Message, Settings, SyncPawnQueue
+from pawnqueue.claims import ClaimReference
 from tests.support.airflow_names import deserialize, serialize
 
 HERE = Settings(s3={"bucket_name": "queues", "key_prefix": "team"})

@@ -16,17 +16,11 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_pawnqueue.engine import (
-    ClaimBusyError,
-    InvalidArgumentError,
-    LeaseLostError,
-    MemoryStore,
-    SyncPawnQueue,
-    layout,
-)
 from airflow_provider_pawnqueue.hooks import references, sessions, stopping
 from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue import ClaimBusyError, InvalidArgumentError, LeaseLostError, MemoryStore, SyncPawnQueue
+from pawnqueue.domain import layout
 from tests.hooks.opening import MARK, done, program
 from tests.support.faults import FaultServer
 

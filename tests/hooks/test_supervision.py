@@ -94,7 +94,7 @@ def test_the_listener_imports_nothing_of_the_engine() -> None:
     script = (
         "import sys; from airflow_provider_pawnqueue import plugin; "
         "plugin.SUPERVISION.watch_this_task(); "
-        "sys.exit(any(name.startswith('airflow_provider_pawnqueue.engine') for name in sys.modules))"
+        "sys.exit(any(name.startswith('pawnqueue') for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 

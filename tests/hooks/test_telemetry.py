@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import MemoryStore, SyncPawnQueue, events
 from airflow_provider_pawnqueue.hooks import telemetry
+from pawnqueue import MemoryStore, SyncPawnQueue, events
 
 
 class Metrics:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, Settings, layout
+from pawnqueue import PawnQueue, Settings
+from pawnqueue.domain import layout
 from tests.e2e.backends import CONDITIONAL, CSPRNG, Backend, patiently
 from tests.interop.driver import Peer
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, Settings
+from pawnqueue import PawnQueue, Settings
 from tests.e2e.backends import CONDITIONAL
 
 if TYPE_CHECKING:

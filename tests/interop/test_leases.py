@@ -12,7 +12,7 @@ from tests.e2e.backends import CONDITIONAL, claim_until, settled
 from tests.support.claims import trusted_until
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Claim, PawnQueue
+    from pawnqueue import Claim, PawnQueue
     from tests.interop.conftest import Bucket
     from tests.interop.driver import Peer
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import layout
+from pawnqueue.domain import layout
 from tests.e2e.backends import CONDITIONAL, CSPRNG, claim_until, settled
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import PawnQueue
+    from pawnqueue import PawnQueue
     from tests.interop.conftest import Bucket
     from tests.interop.driver import Peer
 

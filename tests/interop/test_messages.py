@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.backends import CONDITIONAL, claim_until, settled
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import PawnQueue
+    from pawnqueue import PawnQueue
     from tests.interop.conftest import Bucket
     from tests.interop.driver import Peer
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue
+from pawnqueue import PawnQueue
 from tests.e2e.backends import CONDITIONAL, claim_until, patiently, settled
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueMessagesOperator,
     PawnQueueSettleOperator,
 )
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from pawnqueue import SyncPawnQueue
 from tests.support.airflow import TOPIC, FakeTask, context_of
 
 _RUNS = itertools.count()

@@ -25,7 +25,7 @@ from tests.support.airflow_wire import rendered
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
 
 
 def nested(depth: int, *, lists: bool = False) -> dict[str, Any]:

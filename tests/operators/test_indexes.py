@@ -10,11 +10,12 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, task, task_group
 
-from airflow_provider_pawnqueue.engine import MemoryStore, SyncPawnQueue, layout
 from airflow_provider_pawnqueue.hooks.keys import SKIPPED_KEY
 from airflow_provider_pawnqueue.operators import outcomes
 from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueSettleOperator
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from pawnqueue import MemoryStore, SyncPawnQueue
+from pawnqueue.domain import layout
 from tests.operators.played import Play, claim_of, ids_of, left, mapped
 from tests.support.airflow import TOPIC, FakeTask, connected, context_of
 

@@ -13,15 +13,15 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow.timetables.base import TimeRestriction
 
 from airflow_provider_pawnqueue.dags import janitor_dag
-from airflow_provider_pawnqueue.engine import OpenClaim
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.janitor import PawnQueueJanitorOperator, Runs
+from pawnqueue import OpenClaim
 from tests.support.airflow import TOPIC, FakeTask, context_of
 from tests.support.airflow_names import DagSerialization
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SweepReport, SyncPawnQueue
+    from pawnqueue import SweepReport, SyncPawnQueue
 
 #: Names of a DAG and a run that would ask Airflow for something else, if they were part of a URL's path.
 NO_SEGMENTS = [

@@ -11,7 +11,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TriggerRul
 from airflow.sdk import DAG, task, task_group
 
 from airflow_provider_pawnqueue.decorators import claimed
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators import outcomes
@@ -20,6 +19,7 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueSettleOperator,
 )
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from pawnqueue import SyncPawnQueue
 from tests.operators.played import Chosen, Mapped, Play, claim_of, counts_of, ids_of, left, mapped, reasons
 from tests.support.airflow import TOPIC, FakeTask, context_of
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_pawnqueue.engine import PublishError, StoreError
 from airflow_provider_pawnqueue.operators.base import failure_of
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueCreateTopicOperator,
@@ -17,10 +16,11 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueRedriveOperator,
     PawnQueueUpdateTopicOperator,
 )
+from pawnqueue import PublishError, StoreError
 from tests.support.airflow import TOPIC, FakeTask, context_of
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
 
 NOBODY = context_of(FakeTask("shop"))
 ONE, TWO = {"n": 1}, {"n": 2}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_pawnqueue.engine import InvalidArgumentError, MemoryStore, Message, StoreError, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks import patience
 from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -22,6 +21,7 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueRequeueOperator,
     PawnQueueSettleOperator,
 )
+from pawnqueue import InvalidArgumentError, MemoryStore, Message, StoreError, SyncPawnQueue
 from tests.operators.played import NOBODY, Mapped, Play, claim_of, counts_of, ids_of, left, mapped, reasons
 from tests.support.airflow import TOPIC, FakeTask, connected, context_of
 from tools.kit.stores import HookedStore

@@ -9,11 +9,11 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow.sdk import DAG, task
 
 from airflow_provider_pawnqueue.decorators import claimed
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY
 from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueMessagesOperator, PawnQueueSettleOperator
 from airflow_provider_pawnqueue.operators.settling import SettledOperator
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
+from pawnqueue import SyncPawnQueue
 from tests.operators.played import Play, claim_of, ids_of, left, mapped, reasons
 from tests.support.airflow import TOPIC, FakeTask, context_of
 

@@ -20,12 +20,12 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk import DAG
 
-from airflow_provider_pawnqueue.engine import MemoryStore, StoreError, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks import claiming, references
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
+from pawnqueue import MemoryStore, StoreError, SyncPawnQueue
 from tests.support.airflow import TOPIC, FakeTask, connected, context_of
 from tests.support.airflow_names import AirflowRescheduleException
 from tests.triggers.test_pawnqueue import event_of

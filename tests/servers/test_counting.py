@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, Settings
-from airflow_provider_pawnqueue.engine.store.connect import connect
+from pawnqueue import PawnQueue, Settings
+from pawnqueue.stores.connect import connect
 from tests.support.faults import FaultServer
 from tools.kit.stores import CountingStore
 

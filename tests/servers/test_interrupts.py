@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, QueueClosedError
+from pawnqueue import PawnQueue, QueueClosedError
 
 if TYPE_CHECKING:
     from tools.kit.servers import S3Server
@@ -23,7 +23,7 @@ MESSAGES = 1000
 #: Claims everything, for an hour, and is interrupted, or closed by another thread, so many seconds after it began.
 CLAIMER = """
 import json, os, signal, sys, threading
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from pawnqueue import SyncPawnQueue
 
 sections, topic, count, how, seconds = json.loads(sys.argv[1])
 try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, PawnQueueError, Settings, SyncPawnQueue
+from pawnqueue import PawnQueue, PawnQueueError, Settings, SyncPawnQueue
 
 if TYPE_CHECKING:
     from tools.kit.servers import S3Server

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import StoreError, SyncPawnQueue
+from pawnqueue import StoreError, SyncPawnQueue
 
 if TYPE_CHECKING:
     from tools.kit.servers import S3Server

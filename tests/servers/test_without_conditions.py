@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue
+from pawnqueue import PawnQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
     from tools.kit.servers import S3Server
 
 TOPIC = "orders"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, PublishError, StoreError
+from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, PublishError, StoreError
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, TROUBLE, TROUBLED, TTLS, Stage, holder_of, units
 from tests.sim.sweeps import sweep
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Sequence
 
-    from airflow_provider_pawnqueue.engine import Claim, Settings, Settlement
-    from airflow_provider_pawnqueue.engine.janitor import Verdict
-    from airflow_provider_pawnqueue.engine.records import ClaimRecord
+    from pawnqueue import Claim, Settings, Settlement
+    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.maintenance import Verdict
     from tests.sim.processes import Process
     from tests.sim.stage import Actor
 

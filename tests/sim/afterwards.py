@@ -6,7 +6,8 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import PawnQueue, StoreError, layout
+from pawnqueue import PawnQueue, StoreError
+from pawnqueue.domain import layout
 from tests.sim.actors import ack, claimed, note, shaken
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import RETENTION, SETTINGS, STRANGER, Stage

@@ -10,8 +10,8 @@ from hashlib import md5
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.store.port import (
+from pawnqueue.errors import StoreError
+from pawnqueue.stores.port import (
     Done,
     Expect,
     Expectation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine.server_time import DRIFT
+from pawnqueue.stores.server_time import DRIFT
 from tests.sim.bucket import EPOCH
 from tests.sim.loop import wake
 
@@ -19,7 +19,7 @@ WRONG_BY = 12 * 3600.0
 
 
 class SimClock:
-    """See :class:`airflow_provider_pawnqueue.engine.clock.Clock`.
+    """See :class:`pawnqueue.runtime.clock.Clock`.
 
     ``elapsed`` is CLOCK_BOOTTIME: it runs on while the process is paused, and stands still with the machine only. How
     the clock is wrong is drawn from the one stream, randomness and ids from the others, so that more ids do not make
@@ -39,15 +39,15 @@ class SimClock:
         self._bits = ids.getrandbits
 
     def elapsed(self) -> float:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
+        """See :class:`~pawnqueue.runtime.clock.Clock`."""
         return self._base + self._run() * self.rate
 
     def wall(self) -> float:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
+        """See :class:`~pawnqueue.runtime.clock.Clock`."""
         return self._wall + self._run() * self.rate
 
     async def sleep(self, seconds: float) -> None:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
+        """See :class:`~pawnqueue.runtime.clock.Clock`."""
         self._process.check_in()
         loop = self._loop
         waker = loop.create_future()
@@ -71,15 +71,15 @@ class SimClock:
         return self._stands_until
 
     def uniform(self, low: float, high: float) -> float:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
+        """See :class:`~pawnqueue.runtime.clock.Clock`."""
         return self._chance.uniform(low, high)
 
     def nonce(self) -> str:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
+        """See :class:`~pawnqueue.runtime.clock.Clock`."""
         return f"{self._bits(256):064x}"
 
     def uuid(self) -> str:
-        """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`."""
+        """See :class:`~pawnqueue.runtime.clock.Clock`."""
         digits = f"{self._bits(128):032x}"
         variant = "89ab"[int(digits[16], 16) & 3]
         return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"

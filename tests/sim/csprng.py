@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from airflow_provider_pawnqueue.engine import PawnQueue, layout
-from airflow_provider_pawnqueue.engine.records import Envelope
+from pawnqueue import PawnQueue
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import Envelope
 from tests.sim import duel as duel_arena
 from tests.sim.bucket import EPOCH
 from tests.sim.duel import duel

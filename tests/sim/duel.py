@@ -8,8 +8,9 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, StoreError, layout
-from airflow_provider_pawnqueue.engine.records import Envelope
+from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, StoreError
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import Envelope
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, Stage
@@ -19,7 +20,7 @@ from tests.support.claims import trusted_until
 if TYPE_CHECKING:
     import random
 
-    from airflow_provider_pawnqueue.engine import Claim
+    from pawnqueue import Claim
     from tests.sim.processes import Process
     from tests.sim.weather import Weather
     from tests.sim.world import World

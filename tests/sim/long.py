@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, PawnQueue, layout
-from airflow_provider_pawnqueue.engine.records import Envelope
+from pawnqueue import ClaimBusyError, PawnQueue
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import Envelope
 from tests.sim.actors import ack, act, note
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, establish
@@ -20,9 +21,9 @@ from tools.kit.settlements import settlement_of
 if TYPE_CHECKING:
     import random
 
-    from airflow_provider_pawnqueue.engine import Claim
-    from airflow_provider_pawnqueue.engine.janitor import Verdict
-    from airflow_provider_pawnqueue.engine.records import ClaimRecord
+    from pawnqueue import Claim
+    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.maintenance import Verdict
     from tests.sim.processes import Process
     from tests.sim.stage import Actor
     from tests.sim.world import World

@@ -6,7 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_pawnqueue.engine import LeaseLostError, PawnQueue, PawnQueueError, StoreError, layout
+from pawnqueue import LeaseLostError, PawnQueue, PawnQueueError, StoreError
+from pawnqueue.domain import layout
 from tests.sim.actors import ack, claimed, note, settle, shaken
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE, TTLS, Stage, holder_of, settings_for, units
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Coroutine
 
-    from airflow_provider_pawnqueue.engine import Claim, Settlement
+    from pawnqueue import Claim, Settlement
     from tests.sim.processes import Process
 
 T = TypeVar("T")

@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import LeaseLostError, PawnQueue, PublishError, StoreError, layout
+from pawnqueue import LeaseLostError, PawnQueue, PublishError, StoreError
+from pawnqueue.domain import layout
 from tests.sim import manners
 from tests.sim.actors import ack, act, note, redriver
 from tests.sim.afterwards import ids_left
@@ -25,9 +26,9 @@ from tools.kit.settlements import settlement_of
 if TYPE_CHECKING:
     import random
 
-    from airflow_provider_pawnqueue.engine import Claim
-    from airflow_provider_pawnqueue.engine.janitor import Verdict
-    from airflow_provider_pawnqueue.engine.records import ClaimRecord
+    from pawnqueue import Claim
+    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.maintenance import Verdict
     from tests.sim.processes import Process
     from tests.sim.world import World
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import Settings, layout
-from airflow_provider_pawnqueue.engine.clock import iso
-from airflow_provider_pawnqueue.engine.leases.csprng_verify import shortest_verification
-from airflow_provider_pawnqueue.engine.records import BucketRecord, TopicRecord
+from pawnqueue import Settings
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import BucketRecord, TopicRecord
+from pawnqueue.domain.times import iso
+from pawnqueue.registers.csprng_verify import shortest_verification
 from tests.sim.bucket import EPOCH
 from tests.sim.clock import DRIFT
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import layout
+from pawnqueue.domain import layout
 from tests.sim.actors import consumer, dag_janitor, forked, janitor, publisher, redriver, start
 from tests.sim.afterwards import afterwards, quiet
 from tests.sim.prepared import TOPIC, establish

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, LeaseLostError, PawnQueue, Settings, StoreError, layout
-from airflow_provider_pawnqueue.engine.records import TopicRecord, TopicSettings
+from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, Settings, StoreError
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import TopicRecord, TopicSettings
 from tests.sim.prepared import TOPIC
 from tests.sim.truth import Truth
 from tests.sim.unseen import Unseen
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_pawnqueue.engine import Claim, ClaimReference
-    from airflow_provider_pawnqueue.engine.store.port import StoredObject
+    from pawnqueue import Claim, ClaimReference
+    from pawnqueue.stores.port import StoredObject
     from tests.sim.processes import Process
     from tests.sim.world import World
 

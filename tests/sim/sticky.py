@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine.errors import StoreError
+from pawnqueue.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection

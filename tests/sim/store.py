@@ -11,9 +11,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.store.port import (
+from pawnqueue.domain import layout
+from pawnqueue.errors import StoreError
+from pawnqueue.stores.port import (
     Expect,
     Expectation,
     ObjectInfo,
@@ -23,13 +23,13 @@ from airflow_provider_pawnqueue.engine.store.port import (
     StoredObject,
     refuse_if_larger,
 )
-from airflow_provider_pawnqueue.engine.store.port import Unknown as UnknownOutcome
+from pawnqueue.stores.port import Unknown as UnknownOutcome
 from tests.sim.weather import Fate
 
 if TYPE_CHECKING:
     import random
 
-    from airflow_provider_pawnqueue.engine.names import Version
+    from pawnqueue.domain.identifiers import Version
     from tests.sim.processes import Process
 
 #: After so many seconds without an answer the client gives up.
@@ -118,7 +118,7 @@ class Request:
 
 
 class SimStore:
-    """See :class:`airflow_provider_pawnqueue.engine.store.port.Store`.
+    """See :class:`pawnqueue.stores.port.Store`.
 
     A request is delayed on its way to the bucket and on its way back, and drawn a fate from the weather. It has its
     effect, if it has one, at the moment it lands, whatever its client has heard or become by then.
@@ -137,25 +137,25 @@ class SimStore:
         self._listed: dict[str, deque[tuple[str, str, float]]] = {}  # of a folder: behind which key, up to which, when
 
     async def get(self, key: str, most: int = sys.maxsize) -> StoredObject | None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`. Scenarios need not say how much."""
+        """See :class:`~pawnqueue.stores.port.Store`. Scenarios need not say how much."""
         found: StoredObject | None = _read(await self._send("GET", key, partial(self._bucket.get, key)))
         if found is not None:
             refuse_if_larger(found.info, most)
         return found
 
     async def body(self, key: str, size: int, most: int) -> bytes | None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         del size
         found = await self.get(key, most)
         return None if found is None else found.body
 
     async def head(self, key: str) -> ObjectInfo | None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         found: ObjectInfo | None = _read(await self._send("HEAD", key, partial(self._bucket.head, key)))
         return found
 
     async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         more = True
         while more:
             page, more = _read(
@@ -166,12 +166,12 @@ class SimStore:
                 start_after = page[-1].key
 
     async def folders(self, folder: str = "") -> list[str]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         found: list[str] = _read(await self._send("LIST", folder, partial(self._bucket.folders, folder)))
         return found
 
     async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         if self.bugs:
             self.bugs -= 1
             raise RuntimeError("The simulated client library has a bug.")
@@ -181,12 +181,12 @@ class SimStore:
         return _written(await self._send("PUT", key, write, conditional=expect is not Expect.ANYTHING))
 
     async def copy(self, source: str, target: str) -> Outcome:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         copy = partial(self._bucket.copy, self._process.name, source, target)
         return _written(await self._send("COPY", f"{source} -> {target}", copy))
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`.
+        """See :class:`~pawnqueue.stores.port.Store`.
 
         Of a request that failed as a whole every key is unconfirmed.
         """
@@ -198,7 +198,7 @@ class SimStore:
         return failed
 
     async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | UnknownOutcome]:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
         answered: dict[str, Refused | UnknownOutcome] = {}
         keys = list(versions)
         for start in range(0, len(keys), BULK):
@@ -212,7 +212,7 @@ class SimStore:
         return answered
 
     async def aclose(self) -> None:
-        """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`."""
+        """See :class:`~pawnqueue.stores.port.Store`."""
 
     def looked(self, request: Request, answer: Any) -> None:  # noqa: ANN401 - whatever the request gives
         """Remember when the process has seen which keys, as the moment at which the bucket was asked."""

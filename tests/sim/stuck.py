@@ -6,8 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import PawnQueue, PublishError, StoreError, layout
-from airflow_provider_pawnqueue.engine.records import Envelope
+from pawnqueue import PawnQueue, PublishError, StoreError
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import Envelope
 from tests.sim.actors import ack, act, note
 from tests.sim.afterwards import afterwards, quiet
 from tests.sim.bucket import EPOCH
@@ -20,8 +21,8 @@ from tools.kit.settlements import settlement_of
 if TYPE_CHECKING:
     import random
 
-    from airflow_provider_pawnqueue.engine import Claim
-    from airflow_provider_pawnqueue.engine.store.port import StoredObject
+    from pawnqueue import Claim
+    from pawnqueue.stores.port import StoredObject
     from tests.sim.processes import Process
     from tests.sim.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import PawnQueue
+    from pawnqueue import PawnQueue
 
 
 async def sweep(queue: PawnQueue, topic: str, **how: Any) -> None:

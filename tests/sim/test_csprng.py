@@ -9,15 +9,15 @@ from unittest import mock
 
 import pytest
 
-from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify
-from airflow_provider_pawnqueue.engine.leases.one_object import stored
-from airflow_provider_pawnqueue.engine.records import Record
-from airflow_provider_pawnqueue.engine.settings import RetrySettings
-from airflow_provider_pawnqueue.engine.settings.sections import CsprngVerifySettings
-from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refusal, Refused
-from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+from pawnqueue.domain.records import Record
+from pawnqueue.errors import StoreError
+from pawnqueue.registers.csprng_verify import CsprngVerify
+from pawnqueue.registers.one_object import stored
+from pawnqueue.registers.strategy import Step
+from pawnqueue.settings import RetrySettings
+from pawnqueue.settings.sections import CsprngVerifySettings
+from pawnqueue.stores.port import Done, Expect, Refusal, Refused
+from pawnqueue.stores.retry import ResilientStore
 from tests.sim.csprng import BROKEN, FAIR, HARSH, KINDS, SLOW_BUT_ANSWERED
 from tests.sim.prepared import WITHIN
 from tests.sim.weather import Weather
@@ -26,7 +26,7 @@ from tests.sim.world import World
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from airflow_provider_pawnqueue.engine.store.port import Outcome, StoredObject
+    from pawnqueue.stores.port import Outcome, StoredObject
     from tests.sim.processes import Process
 
 SETTINGS = CsprngVerifySettings()

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, StoreError, layout
-from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
-from airflow_provider_pawnqueue.engine.records import Envelope, TopicRecord
-from airflow_provider_pawnqueue.engine.server_time import ServerTime
-from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refused
-from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+from pawnqueue import PawnQueue, StoreError
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import Envelope, TopicRecord
+from pawnqueue.registers.conditional_write import ConditionalWrite
+from pawnqueue.registers.strategy import Step
+from pawnqueue.stores.port import Done, Expect, Refused
+from pawnqueue.stores.retry import ResilientStore
+from pawnqueue.stores.server_time import ServerTime
 from tests.sim.prepared import SETTINGS, establish
 from tests.sim.timing import ECHOES
 from tests.sim.weather import CALM, NORMAL, SLOW, SLUGGISH, STORMY, Weather
@@ -20,7 +21,7 @@ from tests.sim.world import World
 from tools.kit.stores import ALL
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.store.port import Outcome
+    from pawnqueue.stores.port import Outcome
     from tests.sim.processes import Process
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine.store.port import Done
+from pawnqueue.stores.port import Done
 from tests.sim.weather import CALM, Weather
 from tests.sim.world import World
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, layout
-from airflow_provider_pawnqueue.engine.leases import lease as leases
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Envelope, Member
+from pawnqueue import PawnQueue
+from pawnqueue.domain import layout
+from pawnqueue.domain import lease as leases
+from pawnqueue.domain.records import ClaimRecord, Envelope, Member
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import SETTINGS, establish
 from tests.sim.weather import CALM

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.store.port import Done, Expect, Refusal, Refused, Unknown
-from tests.engine.store.conformance import KEYS, ConcurrentConformance, ConditionalConformance, PlainConformance
+from pawnqueue.errors import StoreError
+from pawnqueue.stores.port import Done, Expect, Refusal, Refused, Unknown
+from tests.pawnqueue.stores.conformance import KEYS, ConcurrentConformance, ConditionalConformance, PlainConformance
 from tests.sim.bucket import EPOCH
 from tests.sim.weather import CALM, Weather
 from tests.sim.world import World

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import LeaseLostError, PawnQueue, StoreError, layout
-from airflow_provider_pawnqueue.engine.leases import strategies
-from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.records import BucketRecord, Record, TopicRecord
-from airflow_provider_pawnqueue.engine.store.port import Done, Expect
-from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+from pawnqueue import LeaseLostError, PawnQueue, StoreError
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import BucketRecord, Record, TopicRecord
+from pawnqueue.registers import strategies
+from pawnqueue.registers.strategy import Step
+from pawnqueue.stores.port import Done, Expect
+from pawnqueue.stores.retry import ResilientStore
 from tests.sim.prepared import SETTINGS, TOPIC
 from tests.sim.test_requests import plant
 from tests.sim.weather import CALM, NORMAL, STORMY, Weather

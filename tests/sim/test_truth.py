@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import StoreError, layout
-from airflow_provider_pawnqueue.engine.leases import lease
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
-from airflow_provider_pawnqueue.engine.store.port import Done
+from pawnqueue import StoreError
+from pawnqueue.domain import layout, lease
+from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.stores.port import Done
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import Stage

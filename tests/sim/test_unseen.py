@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_provider_pawnqueue.engine.store.port import ObjectInfo
+from pawnqueue.stores.port import ObjectInfo
 from tests.sim.bucket import EPOCH
 from tests.sim.processes import Process
 from tests.sim.unseen import Unseen

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import PawnQueue, StoreError
+from pawnqueue import PawnQueue, StoreError
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import SETTINGS, establish
 from tests.sim.weather import CALM, STORMY

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import StoreError
-from airflow_provider_pawnqueue.engine.server_time import ROUNDED, ServerTime
-from airflow_provider_pawnqueue.engine.settings import RetrySettings
-from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+from pawnqueue import StoreError
+from pawnqueue.settings import RetrySettings
+from pawnqueue.stores.retry import ResilientStore
+from pawnqueue.stores.server_time import ROUNDED, ServerTime
 from tests.sim.bucket import EPOCH
 from tests.sim.weather import Weather
 

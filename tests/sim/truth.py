@@ -13,9 +13,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims.bodies import OUT_OF_DELIVERIES
-from airflow_provider_pawnqueue.engine.store.port import Done, StoredObject
+from pawnqueue.claims.bodies import OUT_OF_DELIVERIES
+from pawnqueue.domain import layout
+from pawnqueue.stores.port import Done, StoredObject
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, WITHIN
 

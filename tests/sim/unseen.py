@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine.server_time import ROUNDED
-from airflow_provider_pawnqueue.engine.store.port import ObjectInfo, StoredObject
+from pawnqueue.stores.port import ObjectInfo, StoredObject
+from pawnqueue.stores.server_time import ROUNDED
 from tests.sim.bucket import EPOCH
 
 if TYPE_CHECKING:

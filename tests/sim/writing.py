@@ -9,23 +9,17 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 from unittest import mock  # it patches a number, and fakes nothing
 
-from airflow_provider_pawnqueue.engine import (
-    PawnQueue,
-    PawnQueueError,
-    QueueClosedError,
-    TopicNotEmptyError,
-    TopicNotFoundError,
-    layout,
-    writes,
-)
-from airflow_provider_pawnqueue.engine.records import UnreadableRecordError, WriteRecord
+from pawnqueue import PawnQueue, PawnQueueError, QueueClosedError, TopicNotEmptyError, TopicNotFoundError
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import UnreadableRecordError, WriteRecord
+from pawnqueue.publish import writes
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, SETTINGS
 
 if TYPE_CHECKING:
     import random
 
-    from airflow_provider_pawnqueue.engine.store.port import StoredObject
+    from pawnqueue.stores.port import StoredObject
     from tests.sim.processes import Process
     from tests.sim.world import World
 

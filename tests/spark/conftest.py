@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue, layout
+from pawnqueue import SyncPawnQueue
+from pawnqueue.domain import layout
 from tests.spark.streams import QUICK, Stream
 from tools.kit.spark import SparkCluster, session
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
     from tools.kit.servers import S3Server
 
 

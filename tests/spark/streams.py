@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from pawnqueue import SyncPawnQueue
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
 
 #: A topic that is empty is looked at five times a second.
 QUICK: Mapping[str, Any] = {"polling": {"interval_seconds": 0.2}}

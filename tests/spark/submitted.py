@@ -15,7 +15,7 @@ from tests.support.airflow import TOPIC, FakeTask, context_of
 if TYPE_CHECKING:
     import pytest
 
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
 
 TASK = "process"
 

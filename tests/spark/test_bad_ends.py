@@ -18,15 +18,15 @@ from tools.kit.spark import spark_home
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
 
 SENTENCE = "Claim mine.0 of topic 'orders' has ended unsettled: claim anew."
 STACKS = f"""
 26/01/01 10:00:00 ERROR Executor: Exception in task 0.0 in stage 0.0 (TID 0)
 org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] Thrown from the worker: Traceback (most recent call):
-airflow_provider_pawnqueue.spark.options.PawnQueueSparkError: PawnQueue: Another thing, which passed.
+pyspark_pawnqueue.options.PawnQueueSparkError: PawnQueue: Another thing, which passed.
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:665)
-airflow_provider_pawnqueue.spark.options.PawnQueueSparkError: PawnQueue: {SENTENCE} SQLSTATE: 38000
+pyspark_pawnqueue.options.PawnQueueSparkError: PawnQueue: {SENTENCE} SQLSTATE: 38000
 \tat java.base/java.lang.Thread.run(Thread.java:840)
 pyspark.errors.AnalysisException: [PYTHON_DATA_SOURCE_ERROR] ...PawnQueueSparkError: PawnQueue: {SENTENCE[:50]}
 26/01/01 10:00:01 INFO SparkContext: Successfully stopped SparkContext (Uptime: 17381 ms)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ClaimReference, Settings, SyncPawnQueue
-from airflow_provider_pawnqueue.spark import reading
-from airflow_provider_pawnqueue.spark.columns import Rows, schema_of
-from airflow_provider_pawnqueue.spark.options import PawnQueueSparkError
-from airflow_provider_pawnqueue.spark.reading import PortionPartition, batches
-from tests.engine.opened import BUCKET, settings_at
+from pawnqueue import ClaimReference, Settings, SyncPawnQueue
+from pyspark_pawnqueue import reading
+from pyspark_pawnqueue.columns import Rows, schema_of
+from pyspark_pawnqueue.options import PawnQueueSparkError
+from pyspark_pawnqueue.reading import PortionPartition, batches
+from tests.pawnqueue.opened import BUCKET, settings_at
 from tests.support.faults import Fault, FaultServer, NeverAnswers, Status
 
 if TYPE_CHECKING:

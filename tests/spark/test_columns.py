@@ -17,10 +17,10 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from airflow_provider_pawnqueue.engine import DeadLetter, InvalidArgumentError, Message
-from airflow_provider_pawnqueue.spark import columns
-from airflow_provider_pawnqueue.spark.columns import CORRUPT, Rows, schema_of
-from airflow_provider_pawnqueue.spark.ddl import payload_columns
+from pawnqueue import DeadLetter, InvalidArgumentError, Message
+from pyspark_pawnqueue import columns
+from pyspark_pawnqueue.columns import CORRUPT, Rows, schema_of
+from pyspark_pawnqueue.ddl import payload_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_pawnqueue.engine import ClaimReference, MemoryStore, layout
-from airflow_provider_pawnqueue.engine.records import ClaimRecord
 from airflow_provider_pawnqueue.hooks import sessions, stopping
 from airflow_provider_pawnqueue.spark import submitting
+from pawnqueue import ClaimReference, MemoryStore
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import ClaimRecord
 from tests.spark.submitted import Place, claim_of, is_running
 from tests.support.airflow import TOPIC, connected, context_of
 from tests.support.waiting import wait_until
@@ -23,7 +24,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
 
 ROOT = Path(__file__).parents[2]
 

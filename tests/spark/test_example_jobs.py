@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import DataFrameReader, DataFrameWriter
 from pyspark.sql.streaming import DataStreamReader
 
-from airflow_provider_pawnqueue.engine import ClaimReference, Settings, SyncPawnQueue
-from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, REPORT_VARIABLE
-from airflow_provider_pawnqueue.spark.jobs import confirm
-from airflow_provider_pawnqueue.spark.options import PawnQueueSparkError
+from pawnqueue import ClaimReference, Settings, SyncPawnQueue
+from pyspark_pawnqueue.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, REPORT_VARIABLE
+from pyspark_pawnqueue.jobs import confirm
+from pyspark_pawnqueue.options import PawnQueueSparkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider_pawnqueue.engine import Claim
+    from pawnqueue import Claim
     from tools.kit.servers import S3Server
 
 JOBS = Path(__file__).parents[2] / "dags_example" / "spark_jobs"

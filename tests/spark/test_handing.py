@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import Settings
 from airflow_provider_pawnqueue.spark.handing import Folder
+from pawnqueue import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).parents[2]
 SETTINGS: Final = Settings.from_dict({"s3": {"bucket_name": "queues"}})
 OWNER: Final = """
 import sys
-from airflow_provider_pawnqueue.engine import Settings
+from pawnqueue import Settings
 from airflow_provider_pawnqueue.spark.handing import Folder
 
 folder = Folder()

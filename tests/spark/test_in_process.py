@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, Settings, SyncPawnQueue
 from airflow_provider_pawnqueue.spark.in_process import reading
+from pawnqueue import ClaimBusyError, Settings, SyncPawnQueue
 from tests.support.airflow import TOPIC, connected
 
 if TYPE_CHECKING:

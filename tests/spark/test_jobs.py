@@ -11,10 +11,10 @@ import pytest
 from airflow.sdk import DAG
 from pyspark.sql import functions
 
-from airflow_provider_pawnqueue.engine import ClaimReference, InvalidArgumentError
 from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
-from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, REPORT_VARIABLE
-from airflow_provider_pawnqueue.spark.jobs import LONGEST_REASON, job_claims, report_failures
+from pawnqueue import ClaimReference, InvalidArgumentError
+from pyspark_pawnqueue.job import CLAIM_VARIABLE, REPORT_VARIABLE
+from pyspark_pawnqueue.jobs import LONGEST_REASON, job_claims, report_failures
 from tests.support.airflow import FakeTask, context_of
 
 if TYPE_CHECKING:

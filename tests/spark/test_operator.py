@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_pawnqueue.engine import ClaimReference, Settings
 from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
+from pawnqueue import ClaimReference, Settings
 from tests.spark.submitted import TASK, Place, claim_of
 from tests.support.airflow import connected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
 
 HANDED = """
 names = ("PAWNQUEUE_JOB_CLAIM", "PAWNQUEUE_JOB_CONNECTION", "PAWNQUEUE_JOB_REPORT", "MINE", "NUMBER")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.types import StructType
 
-from airflow_provider_pawnqueue.engine import ClaimReference, ConfigError, InvalidArgumentError
-from airflow_provider_pawnqueue.engine.settings.names import names_of_settings
-from airflow_provider_pawnqueue.spark.columns import schema_of
-from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, CONNECTION_VARIABLE
-from airflow_provider_pawnqueue.spark.options import NAMES, Options, PawnQueueSparkError, references, told
-from airflow_provider_pawnqueue.spark.reading import PortionReader
-from airflow_provider_pawnqueue.spark.streaming import ClaimStreamReader
-from airflow_provider_pawnqueue.spark.writing import BatchWriter, StreamWriter
+from pawnqueue import ClaimReference, ConfigError, InvalidArgumentError
+from pawnqueue.settings.names import names_of_settings
+from pyspark_pawnqueue.columns import schema_of
+from pyspark_pawnqueue.job import CLAIM_VARIABLE, CONNECTION_VARIABLE
+from pyspark_pawnqueue.options import NAMES, Options, PawnQueueSparkError, references, told
+from pyspark_pawnqueue.reading import PortionReader
+from pyspark_pawnqueue.streaming import ClaimStreamReader
+from pyspark_pawnqueue.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
 from airflow_provider_pawnqueue.spark.handing import Folder
+from pawnqueue import SyncPawnQueue
 from tests.test_docs import TOP, blocks
 from tools.kit.spark import submit
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
     from tools.kit.servers import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(400)]

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, DateType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
-from airflow_provider_pawnqueue.engine import InvalidArgumentError, InvalidPayloadError
-from airflow_provider_pawnqueue.spark.payloads import Payloads
+from pawnqueue import InvalidArgumentError, InvalidPayloadError
+from pyspark_pawnqueue.payloads import Payloads
 
 
 def _schema(*names: str) -> StructType:

@@ -11,17 +11,17 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from airflow_provider_pawnqueue.engine import ClaimReference, SyncPawnQueue
-from airflow_provider_pawnqueue.spark.columns import Rows, schema_of
-from airflow_provider_pawnqueue.spark.job import MARKER
-from airflow_provider_pawnqueue.spark.reading import PortionPartition, batches
+from pawnqueue import ClaimReference, SyncPawnQueue
+from pyspark_pawnqueue.columns import Rows, schema_of
+from pyspark_pawnqueue.job import MARKER
+from pyspark_pawnqueue.reading import PortionPartition, batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider_pawnqueue.engine import Claim, Settings
+    from pawnqueue import Claim, Settings
     from tools.kit.servers import S3Server
 
 # A query takes seconds; on a machine that does other work, many more.

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from airflow_provider_pawnqueue.engine import ClaimReference, SyncPawnQueue
-from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, MARKER
+from pawnqueue import ClaimReference, SyncPawnQueue
+from pyspark_pawnqueue.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, MARKER
 from tools.kit.spark import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_provider_pawnqueue.engine import Claim, Settings
+    from pawnqueue import Claim, Settings
     from tools.kit.servers import S3Server
     from tools.kit.spark import SparkCluster
 

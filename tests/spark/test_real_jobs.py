@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, ClaimReference, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.sessions import SESSION_TTL
+from pawnqueue import ClaimBusyError, ClaimReference, SyncPawnQueue
 from tests.spark.submitted import TASK, Place, claim_of, is_running
 from tests.support.airflow import TOPIC, context_of
 from tests.support.waiting import wait_until
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 WORKS = """
 import json, pathlib
 from pyspark.sql import SparkSession
-from airflow_provider_pawnqueue.spark.jobs import job_claims, report_failures
+from pyspark_pawnqueue.jobs import job_claims, report_failures
 
 spark = SparkSession.builder.getOrCreate()
 messages = spark.read.format("pawnqueue").option("payloadSchema", "n long").load()

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ClaimReference, SyncPawnQueue
+from pawnqueue import ClaimReference, SyncPawnQueue
 from tests.support.wheels import pip
 from tools.kit.spark import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
     from tests.support.wheels import Wheels
     from tools.kit.servers import S3Server
     from tools.kit.spark import SparkCluster
@@ -35,7 +35,7 @@ import airflow_provider_pawnqueue
 
 spark = SparkSession.builder.getOrCreate()
 if "register" in sys.argv:
-    from airflow_provider_pawnqueue.spark.datasource import register
+    from pyspark_pawnqueue.datasource import register
     register(spark)
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from pawnqueue import SyncPawnQueue
 from tools.kit.spark import SparkCluster, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_provider_pawnqueue.engine import Settings
+    from pawnqueue import Settings
     from tools.kit.servers import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.full, pytest.mark.timeout(580)]

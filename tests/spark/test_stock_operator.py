@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_provider_pawnqueue.engine import ClaimReference, InvalidArgumentError
-from airflow_provider_pawnqueue.spark.job import CLAIM_VARIABLE
-from airflow_provider_pawnqueue.spark.jobs import job_claims
+from pawnqueue import ClaimReference, InvalidArgumentError
+from pyspark_pawnqueue.job import CLAIM_VARIABLE
+from pyspark_pawnqueue.jobs import job_claims
 from tests.spark.submitted import Place
 from tests.support.airflow import FakeTask, context_of
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import (
+from pawnqueue import (
     ClaimBusyError,
     CompatibilityError,
     LeaseLostError,
@@ -21,21 +21,21 @@ from airflow_provider_pawnqueue.engine import (
     StoreError,
     SyncPawnQueue,
 )
-from airflow_provider_pawnqueue.engine.claims import bodies
-from airflow_provider_pawnqueue.engine.records import Envelope
-from airflow_provider_pawnqueue.engine.store.port import Expect, Unknown
-from airflow_provider_pawnqueue.spark import stream_claims
-from airflow_provider_pawnqueue.spark.columns import schema_of
-from airflow_provider_pawnqueue.spark.options import Options, PawnQueueSparkError
-from airflow_provider_pawnqueue.spark.stream_claims import BATCH, CLAIM, StreamClaims, checked_offset, first_offset
-from airflow_provider_pawnqueue.spark.streaming import ClaimStreamReader
+from pawnqueue.claims import bodies
+from pawnqueue.domain.records import Envelope
+from pawnqueue.stores.port import Expect, Unknown
+from pyspark_pawnqueue import stream_claims
+from pyspark_pawnqueue.columns import schema_of
+from pyspark_pawnqueue.options import Options, PawnQueueSparkError
+from pyspark_pawnqueue.stream_claims import BATCH, CLAIM, StreamClaims, checked_offset, first_offset
+from pyspark_pawnqueue.streaming import ClaimStreamReader
 from tests.support.waiting import wait_until
 from tools.kit.stores import HookedStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_pawnqueue.spark.stream_claims import Offset
+    from pyspark_pawnqueue.stream_claims import Offset
     from tools.kit.stores import Answer, CarryOut, Request
 
 BEGINNING = first_offset("s")

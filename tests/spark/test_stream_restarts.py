@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, InvalidArgumentError
-from airflow_provider_pawnqueue.engine.records import ClaimRecord
-from airflow_provider_pawnqueue.spark.stream_end import ack_finished
+from pawnqueue import ClaimBusyError, InvalidArgumentError
+from pawnqueue.domain.records import ClaimRecord
+from pyspark_pawnqueue.stream_end import ack_finished
 from tests.spark.streams import Gate, Sink, Stream, options_of
 from tests.support.waiting import wait_until
 from tools.kit.leftovers import descendants

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
-from airflow_provider_pawnqueue.engine.records import WriteRecord
-from airflow_provider_pawnqueue.engine.settings.environment import variable_of
-from airflow_provider_pawnqueue.spark.datasource import register
+from pawnqueue import SyncPawnQueue
+from pawnqueue.domain.records import WriteRecord
+from pawnqueue.settings.environment import variable_of
+from pyspark_pawnqueue.datasource import register
 from tests.support.waiting import wait_until
 from tools.kit.spark import SparkJob, submit
 from tools.kit.stores import ALL
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider_pawnqueue.engine import PawnQueue, Settings
+    from pawnqueue import PawnQueue, Settings
     from tools.kit.servers import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -240,8 +240,8 @@ FAILING = """
 import sys
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from airflow_provider_pawnqueue.engine.settings.environment import variable_of
-from airflow_provider_pawnqueue.spark.datasource import register
+from pawnqueue.settings.environment import variable_of
+from pyspark_pawnqueue.datasource import register
 
 attempts, write_id = int(sys.argv[1]), sys.argv[2]
 
@@ -283,8 +283,8 @@ def test_a_task_that_is_tried_again_leaves_nothing(target: Target, tmp_path: Pat
 STREAM = """
 import sys
 from pyspark.sql import SparkSession
-from airflow_provider_pawnqueue.engine.settings.environment import variable_of
-from airflow_provider_pawnqueue.spark.datasource import register
+from pawnqueue.settings.environment import variable_of
+from pyspark_pawnqueue.datasource import register
 
 lines, checkpoint = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()

@@ -8,16 +8,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from airflow_provider_pawnqueue.engine import MemoryStore, SyncPawnQueue
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue import MemoryStore, SyncPawnQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pytest
 
-    from airflow_provider_pawnqueue.engine.store.port import Store
+    from pawnqueue.stores.port import Store
 
 TOPIC = "orders"
 

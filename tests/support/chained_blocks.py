@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine.concurrency import for_each
-from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.leases.cas import Abilities, Registers, Step, Strategy
-from airflow_provider_pawnqueue.engine.leases.one_object import stored
-from airflow_provider_pawnqueue.engine.names import Version
-from airflow_provider_pawnqueue.engine.records import Record, nonce_of
-from airflow_provider_pawnqueue.engine.store.port import (
+from pawnqueue.domain.identifiers import Version
+from pawnqueue.domain.records import Record, nonce_of
+from pawnqueue.errors import StoreError
+from pawnqueue.registers.one_object import stored
+from pawnqueue.registers.strategy import Abilities, Registers, Step, Strategy
+from pawnqueue.runtime.concurrency import for_each
+from pawnqueue.stores.port import (
     Done,
     Expect,
     ObjectInfo,
@@ -41,10 +41,10 @@ from airflow_provider_pawnqueue.engine.store.port import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine.clock import Clock
-    from airflow_provider_pawnqueue.engine.records import BucketRecord
-    from airflow_provider_pawnqueue.engine.settings import Settings
-    from airflow_provider_pawnqueue.engine.store.retry import ResilientStore
+    from pawnqueue.domain.records import BucketRecord
+    from pawnqueue.runtime.clock import Clock
+    from pawnqueue.settings import Settings
+    from pawnqueue.stores.retry import ResilientStore
 
 #: So many blocks behind the first one are kept, and from so many on the older ones are cleared.
 KEPT = 4
@@ -88,7 +88,7 @@ class _Chain:
 
 
 class ChainedBlocks:
-    """See :class:`~airflow_provider_pawnqueue.engine.leases.cas.Registers`.
+    """See :class:`~pawnqueue.registers.strategy.Registers`.
 
     :param at_once: how many registers one call has under way.
     """

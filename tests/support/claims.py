@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
+from pawnqueue.claims.held import HeldClaim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_pawnqueue.engine import Claim
+    from pawnqueue import Claim
 
 
 def trusted_until(claim: Claim) -> float:

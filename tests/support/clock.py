@@ -13,7 +13,7 @@ _BEGINNING = 1000.0
 
 
 class VirtualClock:
-    """See :class:`~airflow_provider_pawnqueue.engine.clock.Clock`.
+    """See :class:`~pawnqueue.runtime.clock.Clock`.
 
     Time stands still while anybody has something to do, and then goes on at once to the next who sleeps. A test may put
     it forward: by :attr:`now`, and who sleeps until before that wakes late.

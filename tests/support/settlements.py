@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import LeaseLostError
+from pawnqueue import LeaseLostError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from airflow_provider_pawnqueue.engine import Settlement
+    from pawnqueue import Settlement
 
 
 async def late(settling: Awaitable[Settlement]) -> Settlement:

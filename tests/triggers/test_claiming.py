@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import ClaimBusyError, InvalidArgumentError
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.claiming import CLEARED, claimed, handed_over, released
 from airflow_provider_pawnqueue.hooks.identity import Owner
-from tests.engine.virtual import TOPIC, Died, numbered, numbers
+from pawnqueue import ClaimBusyError, InvalidArgumentError
+from tests.pawnqueue.virtual import TOPIC, Died, numbered, numbers
 from tests.triggers.virtual import LoopWorld, owner, virtual, wish
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import Claim, PawnQueue
+    from pawnqueue import Claim, PawnQueue
 
 
 async def fired(queue: PawnQueue, *, clear: int = 0) -> Claim:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import MemoryStore, PawnQueue
 from airflow_provider_pawnqueue.triggers import janitor_watch
 from airflow_provider_pawnqueue.triggers.janitor_watch import JanitorWatch
+from pawnqueue import MemoryStore, PawnQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,16 +11,16 @@ import pytest
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 
-from airflow_provider_pawnqueue.engine import MemoryStore, StoreError, TopicNotFoundError
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger
 from airflow_provider_pawnqueue.triggers.waiting import failure
+from pawnqueue import MemoryStore, StoreError, TopicNotFoundError
 from tests.support.airflow import TOPIC, connected
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
 
 OWNER = str(Owner("here", "dag", "run", "claim"))
 

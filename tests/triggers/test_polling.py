@@ -10,25 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import (
-    ClaimReference,
-    InvalidArgumentError,
-    StoreError,
-    TopicNotFoundError,
-    layout,
-)
-from airflow_provider_pawnqueue.engine.object_sizes import MAX_SMALL_RECORD_BYTES
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Lease
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
 from airflow_provider_pawnqueue.triggers import polling
 from airflow_provider_pawnqueue.triggers.polling import Poll, poll_of
 from airflow_provider_pawnqueue.triggers.waiting import failure
-from tests.engine.virtual import TOPIC, numbered
+from pawnqueue import ClaimReference, InvalidArgumentError, StoreError, TopicNotFoundError
+from pawnqueue.domain import layout
+from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
+from pawnqueue.domain.records import ClaimRecord, Lease
+from tests.pawnqueue.virtual import TOPIC, numbered
 from tests.triggers.virtual import LoopWorld, virtual, waited, wish
 
 if TYPE_CHECKING:
-    from tests.engine.virtual import Process
+    from tests.pawnqueue.virtual import Process
 
 
 def waiting(process: Process, count: int, **more: Any) -> list[asyncio.Task[dict[str, Any]]]:

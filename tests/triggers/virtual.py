@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec
 from airflow_provider_pawnqueue.hooks.claiming import Wish
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.triggers.polling import Poll
-from tests.engine.virtual import TOPIC, Bucket, World
+from tests.pawnqueue.virtual import TOPIC, Bucket, World
 from tests.sim.loop import SimLoop
 from tests.support.clock import EPOCH, VirtualClock
 

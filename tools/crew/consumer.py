@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import Claim, Message, PawnQueue, PawnQueueError, Settlement
-from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-from airflow_provider_pawnqueue.engine.clock import SystemClock
-from airflow_provider_pawnqueue.engine.store.connect import connect
+from pawnqueue import Claim, Message, PawnQueue, PawnQueueError, Settlement
+from pawnqueue.claims.held import HeldClaim
+from pawnqueue.runtime.clock import SystemClock
+from pawnqueue.stores.connect import connect
 from tools.crew.jobs import DIARY, Consuming
 from tools.crew.orders import can_be_fulfilled
 from tools.crew.stopping import told_to_stop

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pawnqueue.engine import Settings, SyncPawnQueue
-from airflow_provider_pawnqueue.engine.clock import SystemClock
+from pawnqueue import Settings, SyncPawnQueue
+from pawnqueue.runtime.clock import SystemClock
 from tools.crew.jobs import Consuming, Job, Publishing, Sabotage, Sweeping
 from tools.crew.orders import poison_among
 from tools.crew.worker import Worker, WorkerError, wait_until

@@ -7,8 +7,8 @@ import contextlib
 import logging
 from pathlib import Path
 
-from airflow_provider_pawnqueue.engine import PawnQueue, StoreError
-from airflow_provider_pawnqueue.engine.clock import SystemClock
+from pawnqueue import PawnQueue, StoreError
+from pawnqueue.runtime.clock import SystemClock
 from tools.crew.jobs import DIARY, Sweeping
 from tools.crew.stopping import told_to_stop
 from tools.kit.history import Diary

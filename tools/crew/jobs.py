@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
-from airflow_provider_pawnqueue.engine import Settings
+from pawnqueue import Settings
 
 JOB = "job.json"
 DIARY = "diary.jsonl"

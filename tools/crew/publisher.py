@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from airflow_provider_pawnqueue.engine import PawnQueue
-from airflow_provider_pawnqueue.engine.clock import SystemClock
+from pawnqueue import PawnQueue
+from pawnqueue.runtime.clock import SystemClock
 from tools.crew.jobs import DIARY, Publishing
 from tools.crew.orders import order
 from tools.crew.stopping import told_to_stop

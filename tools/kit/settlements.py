@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_pawnqueue.engine import LeaseLostError
+from pawnqueue import LeaseLostError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from airflow_provider_pawnqueue.engine import Settlement
+    from pawnqueue import Settlement
 
 
 async def settlement_of(settling: Awaitable[Settlement]) -> Settlement:

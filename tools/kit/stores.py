@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar, cast
 
-from airflow_provider_pawnqueue.engine import MemoryStore
-from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.names import Version
-from airflow_provider_pawnqueue.engine.store.port import (
+from pawnqueue import MemoryStore
+from pawnqueue.domain.identifiers import Version
+from pawnqueue.errors import StoreError
+from pawnqueue.stores.port import (
     Done,
     Expect,
     Expectation,
@@ -79,7 +79,7 @@ class Request:
 
 
 class HookedStore:
-    """See :class:`~airflow_provider_pawnqueue.engine.store.port.Store`: the one below, whose requests meet the hook.
+    """See :class:`~pawnqueue.stores.port.Store`: the one below, whose requests meet the hook.
 
     :param below: where requests are carried out; without one, in memory.
     :param hook: is given each request, and what carries it out, and returns the answer. It may wait, raise, carry the

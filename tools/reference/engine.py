@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from airflow_provider_pawnqueue import engine
-from airflow_provider_pawnqueue.engine import PawnQueue, SyncPawnQueue
+import pawnqueue as engine
+from pawnqueue import PawnQueue, SyncPawnQueue
 from tools.reference.words import code, default, fields_of, first, parameters, table, told
 
 HEAD = """# The engine
 
-The queue as a library: everything that `airflow_provider_pawnqueue.engine` exports. Written by `python -m
+The queue as a library: everything that `pawnqueue` exports. Written by `python -m
 tools.reference` from the docstrings.
 
 `PawnQueue` is for asyncio, `SyncPawnQueue` the same for everybody else: each call is written here as the former has

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 
-from airflow_provider_pawnqueue.engine import errors
 from airflow_provider_pawnqueue.hooks.sessions import ClaimEndedError
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError
-from airflow_provider_pawnqueue.spark.options import PawnQueueSparkError
+from pawnqueue import errors
+from pyspark_pawnqueue.options import PawnQueueSparkError
 from tools.reference.words import cell, code, plain, told
 
 HEAD = """# Errors
@@ -16,7 +16,7 @@ Every error of the queue: when it comes, whether anything was done, and what to 
 tools.reference` from the code.
 
 All but the last three derive from `PawnQueueError`. Unless their section says otherwise, they are imported from
-`airflow_provider_pawnqueue.engine`.
+`pawnqueue`.
 Their text is a sentence that names the topic, the message and the remedy; `.topic`, `.message`, `.operation` and
 `.cause` have the same for programs. They can be pickled, so they come unchanged from an executor or a task. In
 Airflow, what only a person can mend fails the task without another try.

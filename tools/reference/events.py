@@ -7,8 +7,8 @@ import inspect
 import logging
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import Stats, events
 from airflow_provider_pawnqueue.hooks import telemetry
+from pawnqueue import Stats, events
 from tools.reference.words import code, fields_of, first, table
 
 HEAD = """# Events, log and metrics
@@ -17,7 +17,7 @@ What a queue tells of what it does. Written by `python -m tools.reference` from 
 
 `PawnQueue.open(..., on_event=listener)` calls a function with each event as it happens, in the queue's own thread:
 it has to return at once, and what it raises is logged and changes nothing. The events are dataclasses of
-`airflow_provider_pawnqueue.engine.events`; `event.sentence()` says one in a line. The log is written from the same
+`pawnqueue.events`; `event.sentence()` says one in a line. The log is written from the same
 events, by the loggers that are named here. No payload and no secret is in any of them.
 """
 METRICS = """

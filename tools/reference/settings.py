@@ -11,10 +11,10 @@ from pydantic import WrapValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from airflow_provider_pawnqueue.engine import Settings
-from airflow_provider_pawnqueue.engine.settings import agreements
-from airflow_provider_pawnqueue.engine.settings.base import Section
-from airflow_provider_pawnqueue.engine.settings.environment import variable_of
+from pawnqueue import Settings
+from pawnqueue.settings import agreements
+from pawnqueue.settings.base import Section
+from pawnqueue.settings.environment import variable_of
 from tools.reference.words import code, first, table, told
 
 HEAD = """# Settings

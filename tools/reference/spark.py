@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.settings.names import names_of_settings
-from airflow_provider_pawnqueue.spark import datasource, in_process, jobs
-from airflow_provider_pawnqueue.spark.options import NAMES
+from airflow_provider_pawnqueue.spark import in_process
+from pawnqueue.settings.names import names_of_settings
+from pyspark_pawnqueue import datasource, jobs
+from pyspark_pawnqueue.options import NAMES
 from tools.reference.words import cell, code, default, parameters, table, told
 
 HEAD = """# On Spark
@@ -48,7 +49,7 @@ def page() -> str:
 
 
 def _entry(function: Callable[..., Any]) -> str:
-    module = "airflow_provider_pawnqueue.spark.jobs" if function.__name__ in jobs.__all__ else function.__module__
+    module = "pyspark_pawnqueue.jobs" if function.__name__ in jobs.__all__ else function.__module__
     doc = told(function)
     lines = [f"\n### {function.__name__}\n\n", f"`from {module} import {function.__name__}`\n\n"]
     lines.append(f"`{function.__name__}{_signature(function)}`\n\n{doc.text}\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from pawnqueue import SyncPawnQueue
 from tools.kit.airflow.settings import ROOT
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from pawnqueue import SyncPawnQueue
 
 if TYPE_CHECKING:
     from tools.kit.airflow import Airflow

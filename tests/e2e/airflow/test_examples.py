@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from packaging.version import Version
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from pawnqueue import SyncPawnQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from airflow_provider_pawnqueue.engine import SyncPawnQueue
+from pawnqueue import SyncPawnQueue
 from tests.e2e.airflow.journal import Journal
 from tests.support.faults import Behaviour, FaultServer
 from tools.kit.airflow import Airflow

@@ -7,27 +7,18 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.bounds import LATEST_TIME
-from airflow_provider_pawnqueue.engine.claims import bodies as bodies_module
-from airflow_provider_pawnqueue.engine.claims import (
-    by_id,
-    claiming,
-    effects,
-    giving_out,
-    records,
-    renewing,
-    settling,
-    takeover,
-)
-from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
-from airflow_provider_pawnqueue.engine.claims.claiming import Attempt
-from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.leases.cas import Step
-from airflow_provider_pawnqueue.engine.leases.lease import released
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision, Member
-from airflow_provider_pawnqueue.engine.store.port import Done
+from pawnqueue.claims import bodies as bodies_module
+from pawnqueue.claims import by_id, claim_records, claiming, effects, giving_out, renewing, settling, takeover
+from pawnqueue.claims.bodies import Bodies
+from pawnqueue.claims.claiming import Attempt
+from pawnqueue.claims.held import HeldClaim
+from pawnqueue.context import Context
+from pawnqueue.domain import layout
+from pawnqueue.domain.bounds import LATEST_TIME
+from pawnqueue.domain.lease import released
+from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.registers.strategy import Step
+from pawnqueue.stores.port import Done
 from tests.sim.mutants.entering import Patches, mutant
 from tests.sim.mutants.times import AS_IT_WAS_RECKONED
 
@@ -58,8 +49,8 @@ def record_overwrites() -> Patches:
             return Done(await context.store.overwrite(layout.claim(topic, record.stem), body))
         return await original(context, topic, record)
 
-    original = records.create
-    return [(records, "create", create)]
+    original = claim_records.create
+    return [(claim_records, "create", create)]
 
 
 @mutant("§4.3 The bodies are read only after the leases were won", 89, 206)
@@ -131,7 +122,7 @@ def cut_off() -> Patches:
 
 @mutant(
     "§4 A cancelled claim gives back by a record: somebody may be about to record the very leases",
-    test="tests/engine/claims/test_giving_back.py"
+    test="tests/pawnqueue/claims/test_giving_back.py"
     "::test_who_adopts_what_is_given_back_at_that_moment_does_not_have_it_beside_others",
 )
 def given_back_without_a_record() -> Patches:
@@ -163,7 +154,7 @@ def given_back_without_a_record() -> Patches:
 
 @mutant(
     "§6 What another live record names is given back for the claim's own time at most",
-    test="tests/engine/claims/test_forged_registers.py::test_messages_that_a_forged_record_names_come_when_it_is_deleted",
+    test="tests/pawnqueue/claims/test_forged_registers.py::test_messages_that_a_forged_record_names_come_when_it_is_deleted",
 )
 def rivals_are_believed_for_ever() -> Patches:
     async def leave_to_rivals(self: Attempt, claim: HeldClaim) -> None:
@@ -185,7 +176,7 @@ def closed_keeps() -> Patches:
 
 @mutant(
     "§4 Nothing is buried by a limit that is not set any more",
-    test="tests/engine/claims/test_deliveries.py::test_nothing_is_buried_by_a_limit_that_was_raised",
+    test="tests/pawnqueue/claims/test_deliveries.py::test_nothing_is_buried_by_a_limit_that_was_raised",
 )
 def buried_by_hearsay() -> Patches:
     class AsItWasRead:

@@ -6,21 +6,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.bounds import MOST_COUNT
-from airflow_provider_pawnqueue.engine.claims import candidates, effects, known, takeover
-from airflow_provider_pawnqueue.engine.claims.aside import Aside, BadBatches
-from airflow_provider_pawnqueue.engine.claims.bodies import Bodies
-from airflow_provider_pawnqueue.engine.claims.candidates import Finder
-from airflow_provider_pawnqueue.engine.claims.known import Known
-from airflow_provider_pawnqueue.engine.claims.takeover import judge
-from airflow_provider_pawnqueue.engine.context import HASTE, Context
-from airflow_provider_pawnqueue.engine.errors import CompatibilityError, ObjectTooLargeError, StoreError
-from airflow_provider_pawnqueue.engine.janitor.care import Care
-from airflow_provider_pawnqueue.engine.layout import MessageKey
-from airflow_provider_pawnqueue.engine.leases import csprng_verify
-from airflow_provider_pawnqueue.engine.leases.csprng_verify import CsprngVerify
-from airflow_provider_pawnqueue.engine.records import Decision
-from airflow_provider_pawnqueue.engine.store.retry import Backoff
+from pawnqueue.claims import candidates, effects, known, takeover
+from pawnqueue.claims.aside import Aside, BadBatches
+from pawnqueue.claims.bodies import Bodies
+from pawnqueue.claims.candidates import Finder
+from pawnqueue.claims.known import Known
+from pawnqueue.claims.takeover import judge
+from pawnqueue.context import HASTE, Context
+from pawnqueue.domain.bounds import MOST_COUNT
+from pawnqueue.domain.layout import MessageKey
+from pawnqueue.domain.records import Decision
+from pawnqueue.errors import CompatibilityError, ObjectTooLargeError, StoreError
+from pawnqueue.maintenance.fault_isolation import Care
+from pawnqueue.registers import csprng_verify
+from pawnqueue.registers.csprng_verify import CsprngVerify
+from pawnqueue.stores.retry import Backoff
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -86,7 +86,7 @@ def too_large_is_buried() -> Patches:
 
 @mutant(
     "§5.6 What is wrong with a message is noted under its name",
-    test="tests/engine/claims/test_shared_uuids.py::test_a_large_one_pages_before_a_good_one",
+    test="tests/pawnqueue/claims/test_shared_uuids.py::test_a_large_one_pages_before_a_good_one",
 )
 def set_aside_by_uuid() -> Patches:
     original = Finder._is_for_us
@@ -99,7 +99,7 @@ def set_aside_by_uuid() -> Patches:
 
 @mutant(
     "§4.1 Leases that no record covers are read once, and a bounded number a look",
-    test="tests/engine/claims/test_orphans.py::test_a_look_reads_a_bounded_number_of_them",
+    test="tests/pawnqueue/claims/test_orphans.py::test_a_look_reads_a_bounded_number_of_them",
 )
 def orphans_are_read_each_time() -> Patches:
     original = Finder.leases_of
@@ -149,7 +149,7 @@ def nothing_is_put_aside() -> Patches:
 
 @mutant(
     "§5.7 What was put aside is tried after what never was",
-    test="tests/engine/claims/test_starved.py::test_good_messages_keep_coming_though_bad_ones_come_back",
+    test="tests/pawnqueue/claims/test_starved.py::test_good_messages_keep_coming_though_bad_ones_come_back",
 )
 def what_comes_back_is_tried_first() -> Patches:
     return [(Aside, "was_put", lambda *_: False), (BadBatches, "size", lambda _, wanted: wanted)]
@@ -157,7 +157,7 @@ def what_comes_back_is_tried_first() -> Patches:
 
 @mutant(
     "§5.7 Each batch that is bad altogether doubles the next one",
-    test="tests/engine/claims/test_starved.py::test_a_good_message_behind_bad_ones_is_had_within_a_minute",
+    test="tests/pawnqueue/claims/test_starved.py::test_a_good_message_behind_bad_ones_is_had_within_a_minute",
 )
 def batches_do_not_grow() -> Patches:
     return [(BadBatches, "size", lambda _, wanted: wanted)]
@@ -165,7 +165,7 @@ def batches_do_not_grow() -> Patches:
 
 @mutant(
     "§5.6 Leases that do not answer well share one patience",
-    test="tests/engine/claims/test_one_bad_object.py::test_leases_that_cannot_be_read_share_one_patience",
+    test="tests/pawnqueue/claims/test_one_bad_object.py::test_leases_that_cannot_be_read_share_one_patience",
 )
 def patience_with_each() -> Patches:
     return [(candidates, "BRIEFLY", HASTE)]
@@ -173,7 +173,7 @@ def patience_with_each() -> Patches:
 
 @mutant(
     "§5.6 Claim records that do not answer well share one patience",
-    test="tests/engine/claims/test_one_bad_register.py::test_records_that_do_not_answer_share_one_patience",
+    test="tests/pawnqueue/claims/test_one_bad_register.py::test_records_that_do_not_answer_share_one_patience",
 )
 def patience_with_each_record() -> Patches:
     return [(known, "BRIEFLY", HASTE)]
@@ -207,7 +207,7 @@ def unseen_lease_fails_all() -> Patches:
 
 @mutant(
     "§6 A PUT without an answer is sent again",
-    test="tests/engine/leases/test_csprng_verify.py::test_a_put_without_an_answer_is_sent_again",
+    test="tests/pawnqueue/registers/test_csprng_verify.py::test_a_put_without_an_answer_is_sent_again",
 )
 def unanswered_is_given_up() -> Patches:
     async def pause(*_: Any) -> bool:
@@ -218,7 +218,7 @@ def unanswered_is_given_up() -> Patches:
 
 @mutant(
     "§6 A PUT without an answer is sent again only when it can land no more",
-    test="tests/engine/leases/test_csprng_verify.py::test_a_put_is_sent_again_when_the_first_can_land_no_more",
+    test="tests/pawnqueue/registers/test_csprng_verify.py::test_a_put_is_sent_again_when_the_first_can_land_no_more",
 )
 def sent_again_at_once() -> Patches:
     return [(csprng_verify, "SETTLED_AFTER", 0.0)]

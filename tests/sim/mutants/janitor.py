@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import effects
-from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
-from airflow_provider_pawnqueue.engine.janitor import leases as sweeping_leases
-from airflow_provider_pawnqueue.engine.janitor import sweeping
-from airflow_provider_pawnqueue.engine.records import ClaimRecord
+from pawnqueue.claims import effects
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.maintenance import sweep as sweeping
+from pawnqueue.maintenance import sweep_claims as sweeping_claims
+from pawnqueue.maintenance import sweep_leases as sweeping_leases
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -30,7 +30,7 @@ def janitor_order() -> Patches:
 
 @mutant(
     "§5 A lease without a message is overdue a day after its date, whatever it says",
-    test="tests/engine/janitor/test_forged_leases.py::test_a_thousand_of_them_cost_sweeps_nothing_for_long",
+    test="tests/pawnqueue/maintenance/test_forged_leases.py::test_a_thousand_of_them_cost_sweeps_nothing_for_long",
 )
 def forged_ends_are_believed() -> Patches:
     return [(sweeping_leases, "_bounded", lambda found, _: found)]

@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_pawnqueue.engine.claims import candidates, claiming, known
-from airflow_provider_pawnqueue.engine.claims.candidates import Finder
-from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
-from airflow_provider_pawnqueue.engine.records import Lease
+from pawnqueue.claims import candidates, claiming, known
+from pawnqueue.claims.candidates import Finder
+from pawnqueue.context import Context
+from pawnqueue.domain.records import Lease
+from pawnqueue.maintenance import sweep_claims as sweeping_claims
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -51,7 +51,7 @@ def no_full_look() -> Patches:
 
 @mutant(
     "§5.7 A look begins anew when something is due",
-    test="tests/engine/claims/test_liveness.py::test_what_a_live_claim_gave_back_is_its_no_more",
+    test="tests/pawnqueue/claims/test_liveness.py::test_what_a_live_claim_gave_back_is_its_no_more",
 )
 def due_times_are_ignored() -> Patches:
     original = Finder._is_to_begin_anew
@@ -65,7 +65,7 @@ def due_times_are_ignored() -> Patches:
 
 @mutant(
     "§4.2 Nobody leaves empty-handed while there is plenty: who is refused picks others, then looks again",
-    test="tests/engine/claims/test_liveness.py::test_nobody_leaves_empty_handed_while_there_is_plenty",
+    test="tests/pawnqueue/claims/test_liveness.py::test_nobody_leaves_empty_handed_while_there_is_plenty",
 )
 def losers_leave() -> Patches:
     return [(claiming, "LOOKS", 1), (claiming, "ROUNDS", 1)]

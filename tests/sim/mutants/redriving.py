@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import layout, redrive
-from airflow_provider_pawnqueue.engine.claims import finish_redrive
-from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.leases.lease import FoundLease
-from airflow_provider_pawnqueue.engine.store.port import Done
+from pawnqueue.claims import finish_redrive
+from pawnqueue.context import Context
+from pawnqueue.domain import layout
+from pawnqueue.maintenance import redrive
+from pawnqueue.registers.leases import FoundLease
+from pawnqueue.stores.port import Done
 from tests.sim.mutants.entering import Patches, mutant
 from tools.kit.stores import ALL
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import layout, queue
-from airflow_provider_pawnqueue.engine.claims import by_id, keep_alive, leaving, renewing
-from airflow_provider_pawnqueue.engine.claims.by_id import ById
-from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-from airflow_provider_pawnqueue.engine.claims.keep_alive import KeepAlive
-from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.errors import PawnQueueError
-from airflow_provider_pawnqueue.engine.janitor import claims as sweeping_claims
-from airflow_provider_pawnqueue.engine.records import ClaimRecord
-from airflow_provider_pawnqueue.engine.store.port import Done, Refused
+from pawnqueue import queue
+from pawnqueue.claims import by_id, keep_alive, leaving, renewing
+from pawnqueue.claims.by_id import ById
+from pawnqueue.claims.held import HeldClaim
+from pawnqueue.claims.keep_alive import KeepAlive
+from pawnqueue.context import Context
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.errors import PawnQueueError
+from pawnqueue.maintenance import sweep_claims as sweeping_claims
+from pawnqueue.stores.port import Done, Refused
 from tests.sim.mutants.entering import Patches, mutant
 
 # --- renew ---
@@ -141,7 +142,7 @@ def fenced_waits_for_the_claim() -> Patches:
 
 @mutant(
     "§4 Leaving is a compare-and-set: a session that was taken over in the meantime changes nothing",
-    test="tests/engine/claims/test_leaving.py::test_what_is_lost_is_not_left",
+    test="tests/pawnqueue/claims/test_leaving.py::test_what_is_lost_is_not_left",
 )
 def leaves_whatever_happened() -> Patches:
     async def write(context: Context, claim: HeldClaim) -> Any:
@@ -156,7 +157,7 @@ def leaves_whatever_happened() -> Patches:
 
 @mutant(
     "§4 Who leaves a claim works on it no more",
-    test="tests/engine/claims/test_leaving.py::test_who_left_it_works_on_it_no_more",
+    test="tests/pawnqueue/claims/test_leaving.py::test_who_left_it_works_on_it_no_more",
 )
 def who_left_works_on() -> Patches:
     return [(HeldClaim, "give_away", lambda _: None)]

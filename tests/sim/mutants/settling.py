@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import layout
-from airflow_provider_pawnqueue.engine.claims import effects, records, settling
-from airflow_provider_pawnqueue.engine.claims.finishing import Finishing
-from airflow_provider_pawnqueue.engine.claims.giving_out import Claims
-from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-from airflow_provider_pawnqueue.engine.claims.settled import Settled
-from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.janitor.claims import Claims as Swept
-from airflow_provider_pawnqueue.engine.records import ClaimRecord, Decision
-from airflow_provider_pawnqueue.engine.store.port import Done
+from pawnqueue.claims import claim_records, effects, settling
+from pawnqueue.claims.finishing import Finishing
+from pawnqueue.claims.giving_out import Claims
+from pawnqueue.claims.held import HeldClaim
+from pawnqueue.claims.settled import Settled
+from pawnqueue.context import Context
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import ClaimRecord, Decision
+from pawnqueue.maintenance.sweep_claims import Claims as Swept
+from pawnqueue.stores.port import Done
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -31,7 +31,7 @@ def no_decision() -> Patches:
 
 @mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 236, 74, 99)
 def settles_whatever_happened() -> Patches:
-    original = records.change
+    original = claim_records.change
 
     async def change(context: Context, topic: str, record: ClaimRecord, version: str) -> Any:
         if record.settled and record.state == "open":
@@ -39,7 +39,7 @@ def settles_whatever_happened() -> Patches:
             return Done(await context.store.overwrite(layout.claim(topic, record.stem), body))
         return await original(context, topic, record, version)
 
-    return [(records, "change", change)]
+    return [(claim_records, "change", change)]
 
 
 @mutant("§4 A failed COPY never leads to a DELETE", 33, 123)
@@ -91,7 +91,7 @@ def closed_too_early() -> Patches:
 
 @mutant(
     "§4 An id that is none of the claim's is refused before anything is settled",
-    test="tests/engine/claims/test_strangers.py::test_an_id_of_nothing_is_refused_before_anything_is_settled",
+    test="tests/pawnqueue/claims/test_strangers.py::test_an_id_of_nothing_is_refused_before_anything_is_settled",
 )
 def strangers_are_left_out() -> Patches:
     original = HeldClaim.units_of
@@ -109,7 +109,7 @@ def strangers_are_left_out() -> Patches:
 
 @mutant(
     "§4 What the record does not list any more is lost",
-    test="tests/engine/claims/test_forged_registers.py::test_what_the_record_lists_no_more_is_lost",
+    test="tests/pawnqueue/claims/test_forged_registers.py::test_what_the_record_lists_no_more_is_lost",
 )
 def what_it_had_stays_its_own() -> Patches:
     original = HeldClaim.moved_to
@@ -123,7 +123,7 @@ def what_it_had_stays_its_own() -> Patches:
 
 @mutant(
     "§4 A message that could not be read is not settled with the rest",
-    test="tests/engine/claims/test_strangers.py::test_what_cannot_be_read_is_not_acked_with_the_rest",
+    test="tests/pawnqueue/claims/test_strangers.py::test_what_cannot_be_read_is_not_acked_with_the_rest",
 )
 def unread_is_settled_with_the_rest() -> Patches:
     original = Claims._learn_ids
@@ -150,13 +150,13 @@ def delayed_as_if_in_1970() -> Patches:
 
 @mutant(
     "§3 Every write of a record tells anew what is left of its time",
-    test="tests/engine/claims/test_liveness.py::test_every_write_of_a_record_tells_what_is_left",
+    test="tests/pawnqueue/claims/test_liveness.py::test_every_write_of_a_record_tells_what_is_left",
 )
 def hints_are_not_told_anew() -> Patches:
     async def timed(_: Context, record: ClaimRecord) -> ClaimRecord:
         return record.model_copy(update={"ttl": 0.0 if record.state == "closed" else record.lasts})
 
-    return [(records, "_timed", timed)]
+    return [(claim_records, "_timed", timed)]
 
 
 @mutant("§5.5 The queue carries out again what the store did not take", 8, 35, arena="patience")
@@ -166,7 +166,7 @@ def carried_out_once() -> Patches:
 
 @mutant(
     "§5.5 A sweep carries out what a live claim has decided",
-    test="tests/engine/claims/test_finishing.py::test_a_sweep_carries_out_what_a_live_claim_has_decided",
+    test="tests/pawnqueue/claims/test_finishing.py::test_a_sweep_carries_out_what_a_live_claim_has_decided",
 )
 def live_claims_are_not_finished() -> Patches:
     async def finish_decided(*_: Any) -> None:

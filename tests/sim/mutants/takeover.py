@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import portions
-from airflow_provider_pawnqueue.engine.claims import effects, overwritten, records, takeover
-from airflow_provider_pawnqueue.engine.claims.known import Known
-from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.records import Decision
+from pawnqueue.claims import claim_records, effects, overwritten, takeover
+from pawnqueue.claims.known import Known
+from pawnqueue.domain.records import Decision
+from pawnqueue.errors import StoreError
+from pawnqueue.reads import portions
 from tests.sim.mutants.entering import Patches, mutant
 
 
 @mutant(
     "§4 Where an overdue lease's claim has no record, a fenced one is created first",
-    test="tests/engine/claims/test_takeover.py::test_a_claimer_that_comes_too_late_with_its_record_has_nothing",
+    test="tests/pawnqueue/claims/test_takeover.py::test_a_claimer_that_comes_too_late_with_its_record_has_nothing",
 )
 def no_record_is_free() -> Patches:
     async def create_fenced(*_: Any) -> bool:
@@ -39,7 +39,7 @@ def early_fence_is_free() -> Patches:
     original, original_live = takeover._Judging._judge_claim, Known._live_until
 
     async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
-        standing = await records.read(self._context, self._topic, stem)
+        standing = await claim_records.read(self._context, self._topic, stem)
         fenced = standing is not None and standing.record.state == "expired"
         await original(self, stem, leases, math.inf if fenced else now)
 
@@ -56,7 +56,7 @@ def _free_where(*, settled: bool) -> Patches:
     original = takeover._Judging._judge_claim
 
     async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
-        standing = await records.read(self._context, self._topic, stem)
+        standing = await claim_records.read(self._context, self._topic, stem)
         if standing is not None and any(uuid in standing.record.settled for uuid in leases) is settled:
             self.judged.free.update(leases)
         else:
@@ -91,7 +91,7 @@ def nobody_finishes_effects() -> Patches:
 
 @mutant(
     "§4 What a plan of a claim names is read only while the claim is held",
-    test="tests/engine/test_portions.py::test_a_plan_that_is_older_than_the_end_of_its_claim",
+    test="tests/pawnqueue/test_portions.py::test_a_plan_that_is_older_than_the_end_of_its_claim",
 )
 def plans_outlive_their_claims() -> Patches:
     async def check_held(*_: Any) -> None:
@@ -102,7 +102,7 @@ def plans_outlive_their_claims() -> Patches:
 
 @mutant(
     "§4 Of a claim that is handed out once more, only what was overwritten is given back",
-    test="tests/engine/claims/test_overwritten.py::test_what_is_as_it_was_claimed_is_not_given_back",
+    test="tests/pawnqueue/claims/test_overwritten.py::test_what_is_as_it_was_claimed_is_not_given_back",
 )
 def given_back_as_claimed() -> Patches:
     async def is_as_claimed(*_: Any) -> bool:
@@ -113,7 +113,7 @@ def given_back_as_claimed() -> Patches:
 
 @mutant(
     "§4 Where a message that was not overwritten cannot be read, nothing of the claim is settled",
-    test="tests/engine/claims/test_overwritten.py::test_nothing_is_settled_where_one_cannot_be_read",
+    test="tests/pawnqueue/claims/test_overwritten.py::test_nothing_is_settled_where_one_cannot_be_read",
 )
 def settled_in_part() -> Patches:
     original = overwritten.read_each

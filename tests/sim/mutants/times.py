@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import layout, server_time
-from airflow_provider_pawnqueue.engine.claims.claiming import Attempt
-from airflow_provider_pawnqueue.engine.claims.held import HeldClaim
-from airflow_provider_pawnqueue.engine.context import Context
-from airflow_provider_pawnqueue.engine.leases.conditional_write import ConditionalWrite
-from airflow_provider_pawnqueue.engine.server_time import ServerTime
-from airflow_provider_pawnqueue.engine.store.port import Done, Unknown
+from pawnqueue.claims.claiming import Attempt
+from pawnqueue.claims.held import HeldClaim
+from pawnqueue.context import Context
+from pawnqueue.domain import layout
+from pawnqueue.registers.conditional_write import ConditionalWrite
+from pawnqueue.stores import server_time
+from pawnqueue.stores.port import Done, Unknown
+from pawnqueue.stores.server_time import ServerTime
 from tests.sim.mutants.entering import Patches, mutant
 
 #: A claim's deadline is kept twice: as it was reckoned when it was asked for, and by what is known of the store's time

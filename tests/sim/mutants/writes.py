@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pawnqueue.engine import layout, removal, staging, write_traces, writes
-from airflow_provider_pawnqueue.engine.claims import traces
-from airflow_provider_pawnqueue.engine.errors import StoreError
-from airflow_provider_pawnqueue.engine.janitor import writes as sweeping_writes
-from airflow_provider_pawnqueue.engine.janitor.claims import Claims
-from airflow_provider_pawnqueue.engine.writes import Commit, FoundWrite, HeldWrite
+from pawnqueue.claims import traces
+from pawnqueue.domain import layout
+from pawnqueue.errors import StoreError
+from pawnqueue.maintenance import removal
+from pawnqueue.maintenance import sweep_writes as sweeping_writes
+from pawnqueue.maintenance.sweep_claims import Claims
+from pawnqueue.publish import staging, write_traces, writes
+from pawnqueue.publish.writes import Commit, FoundWrite, HeldWrite
 from tests.sim.mutants.entering import Patches, mutant
 
-_TESTS = "tests/engine/test_writes.py"
-_TRACES = "tests/engine/test_write_traces.py"
-_GONE = "tests/engine/test_writes_without_rows.py"
+_TESTS = "tests/pawnqueue/test_writes.py"
+_TRACES = "tests/pawnqueue/test_write_traces.py"
+_GONE = "tests/pawnqueue/test_writes_without_rows.py"
 
 
 @mutant("§7 Nothing of a write is published before it is decided", test=f"{_TESTS}::test_every_crash_point_is_finished")
@@ -34,7 +36,7 @@ def published_before_the_decision() -> Patches:
 
 @mutant(
     "§7 A decision relies on no object that is not there",
-    test="tests/engine/janitor/test_staged_writes.py::test_what_is_dropped_is_never_relied_on",
+    test="tests/pawnqueue/maintenance/test_staged_writes.py::test_what_is_dropped_is_never_relied_on",
 )
 def objects_are_not_looked_for() -> Patches:
     async def check(self: Commit, objects: Any, standing: Any) -> None:
@@ -151,7 +153,7 @@ def writes_wait_for_ever() -> Patches:
 
 @mutant(
     "§7 A write does not wait for ever for a process that can read its rows",
-    test="tests/engine/test_unread_rows.py::test_a_write_is_finished_without_rows_that_nobody_reads",
+    test="tests/pawnqueue/test_unread_rows.py::test_a_write_is_finished_without_rows_that_nobody_reads",
 )
 def writes_wait_for_their_rows_for_ever() -> Patches:
     async def is_over(_: HeldWrite) -> bool:
@@ -162,7 +164,7 @@ def writes_wait_for_their_rows_for_ever() -> Patches:
 
 @mutant(
     "§7 A process that cannot read rows leaves them to others",
-    test="tests/engine/test_unread_rows.py::test_a_process_that_can_read_the_rows_publishes_all",
+    test="tests/pawnqueue/test_unread_rows.py::test_a_process_that_can_read_the_rows_publishes_all",
 )
 def unread_rows_are_gone() -> Patches:
     async def is_over(_: HeldWrite) -> bool:
@@ -235,7 +237,7 @@ def topics_are_deleted_under_their_writes() -> Patches:
 
 @mutant(
     "§5.4 Records of what has ended go last with their topic",
-    test="tests/engine/test_removal.py::test_a_deletion_that_fails_forgets_nothing_that_has_ended",
+    test="tests/pawnqueue/test_removal.py::test_a_deletion_that_fails_forgets_nothing_that_has_ended",
 )
 def records_go_with_their_topic() -> Patches:
     original = removal._Removal.__init__

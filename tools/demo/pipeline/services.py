@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from airflow_provider_pawnqueue.engine import Settings, Stats, SyncPawnQueue
-from airflow_provider_pawnqueue.engine.store.connect import connect
+from pawnqueue import Settings, Stats, SyncPawnQueue
+from pawnqueue.stores.connect import connect
 from tools.demo.pipeline.bill import Bill, bill
 from tools.demo.pipeline.orders import Outcome
 from tools.demo.screen import Screen, bar

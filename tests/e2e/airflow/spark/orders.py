@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
 
 #: With what their reasons begin.
 BAD: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ from tests.e2e.airflow.spark.gates import Gates
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_provider_pawnqueue.engine import ClaimReference
+    from pawnqueue import ClaimReference
 
 
 def main(jobs: str, folder: str, out: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.airflow.spark.orders import BAD, judge, left_of, orders, written
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
     from tools.kit.airflow import Airflow
 
 pytestmark = [pytest.mark.airflow, pytest.mark.servers, pytest.mark.spark, pytest.mark.timeout(600)]

@@ -16,7 +16,7 @@ from tests.e2e.airflow.spark.orders import BAD, judge, left_of, orders
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.engine import SyncPawnQueue
+    from pawnqueue import SyncPawnQueue
     from tools.kit.airflow import Airflow
     from tools.kit.spark import SparkCluster
 
@@ -40,7 +40,7 @@ from tests.e2e.airflow.spark.gates import Gates
 
 class Settle(PawnQueueSettleOperator):
     def execute(self, context):
-        from airflow_provider_pawnqueue.engine.claims import settling
+        from pawnqueue.claims import settling
 
         gates, carry_out = Gates({gates!r}), settling._carry_out
 

@@ -1,0 +1,105 @@
+"""The queue. It runs in Airflow, on a Spark executor and in a plain script, and imports neither Airflow nor Spark.
+
+What is named here is what users import. A ``§`` with a number, in comments and docstrings of this package, is a section
+of ``docs/protocol.md``; ``⚑`` marks a rule that keeps a promise of the protocol, and which a mutant in
+``tests/sim/mutants`` leaves out to show that its absence is noticed.
+"""
+
+from pawnqueue import events
+from pawnqueue.bucket.registry import Registration
+from pawnqueue.bucket.topics import Topic
+from pawnqueue.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
+from pawnqueue.claims.looking import LastClaim
+from pawnqueue.domain.records import TopicSettings
+from pawnqueue.errors import (
+    ClaimBusyError,
+    CompatibilityError,
+    ConfigError,
+    InvalidArgumentError,
+    InvalidPayloadError,
+    InvalidTopicError,
+    LeaseLostError,
+    ObjectTooLargeError,
+    PawnQueueError,
+    PublishError,
+    QueueClosedError,
+    QueueFullError,
+    RetryBudgetExceededError,
+    StagedGoneError,
+    StoreError,
+    TopicExistsError,
+    TopicNotEmptyError,
+    TopicNotFoundError,
+    WriteBusyError,
+)
+from pawnqueue.maintenance import OpenClaim, SweepReport
+from pawnqueue.maintenance.redrive import RedriveResult
+from pawnqueue.maintenance.removal import Removed
+from pawnqueue.publish.publisher import NewMessage
+from pawnqueue.publish.staging import Staged
+from pawnqueue.publish.write_outcome import Written
+from pawnqueue.queue import PawnQueue
+from pawnqueue.reads.counting import Backlog, Stats
+from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage
+from pawnqueue.reads.health import Health
+from pawnqueue.reads.inspect_topic import Location
+from pawnqueue.reads.portions import Portion, Unit
+from pawnqueue.registers.probe import ProbeResult
+from pawnqueue.settings import Settings
+from pawnqueue.stores.memory import MemoryStore
+from pawnqueue.sync import SyncKeepAlive, SyncPawnQueue
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backlog",
+    "Claim",
+    "ClaimBusyError",
+    "ClaimReference",
+    "CompatibilityError",
+    "ConfigError",
+    "DeadLetter",
+    "DeadLetterPage",
+    "Health",
+    "InvalidArgumentError",
+    "InvalidPayloadError",
+    "InvalidTopicError",
+    "KeepAlive",
+    "LastClaim",
+    "LeaseLostError",
+    "Location",
+    "MemoryStore",
+    "Message",
+    "NewMessage",
+    "ObjectTooLargeError",
+    "OpenClaim",
+    "PawnQueue",
+    "PawnQueueError",
+    "Portion",
+    "ProbeResult",
+    "PublishError",
+    "QueueClosedError",
+    "QueueFullError",
+    "RedriveResult",
+    "Registration",
+    "Removed",
+    "RetryBudgetExceededError",
+    "Settings",
+    "Settlement",
+    "Staged",
+    "StagedGoneError",
+    "Stats",
+    "StoreError",
+    "SweepReport",
+    "SyncKeepAlive",
+    "SyncPawnQueue",
+    "Topic",
+    "TopicExistsError",
+    "TopicNotEmptyError",
+    "TopicNotFoundError",
+    "TopicSettings",
+    "Unit",
+    "WriteBusyError",
+    "Written",
+    "events",
+]

@@ -1,0 +1,214 @@
+"""What users pass to the queue's methods, checked before anything is done: each wrong one is told in a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+
+from pawnqueue.claims import Claim, Message
+from pawnqueue.claims.claim import OneMessage
+from pawnqueue.domain import layout
+from pawnqueue.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.held import HeldClaim
+    from pawnqueue.settings import Settings
+
+#: Which messages of a claim: one or many, each as the message itself or by its id.
+Chosen: TypeAlias = str | Message | Iterable[str | Message]
+#: Why messages of a claim were not done: of each the reason, by the message itself or by its id.
+Reasons: TypeAlias = Mapping[str, str] | Mapping[Message, str] | Mapping[str | Message, str]
+
+LONGEST_TIME = 10 * 365 * 86_400.0
+#: Of what was passed, in an error.
+SHOWN = 60
+
+
+def checked_count(value: object, name: str, operation: str) -> int:
+    """Return a number of messages or bytes."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise InvalidArgumentError(f"{name} is a whole number from 1, not {shown(value)}.", operation=operation)
+
+
+def checked_seconds(value: object, name: str, topic: str, operation: str) -> float:
+    """Return a time to wait, or to hold something back."""
+    if is_number(value) and 0 <= value < LONGEST_TIME:
+        return float(value)
+    raise InvalidArgumentError(
+        f"{name} is a number of seconds from 0 to ten years, not {shown(value)}.", topic=topic, operation=operation
+    )
+
+
+def checked_ttl(settings: Settings, ttl: object, name: str = "ttl") -> float:
+    """Return how long a claim lasts, or how long its session is trusted."""
+    time = settings.polling.visibility_timeout_seconds if ttl is None else ttl
+    margin = settings.claims.margin_seconds
+    if not is_number(time) or not margin < time < LONGEST_TIME:
+        raise InvalidArgumentError(
+            f"{name}={shown(time)}: pass a number of seconds above claims.margin_seconds={margin:g}, which is taken "
+            "off at its end, and below ten years.",
+            operation="claim",
+        )
+    return float(time)
+
+
+def checked_session_ttl(settings: Settings, session_ttl: object, ttl: float) -> float:
+    """Return how long a session is trusted: for as long as the claim lasts, or for a part of it."""
+    if session_ttl is None:
+        return ttl
+    session = checked_ttl(settings, session_ttl, "session_ttl")
+    if session > ttl:
+        raise InvalidArgumentError(
+            f"session_ttl={session:g} is more than ttl={ttl:g}: a session is trusted for a part of its claim's time.",
+            operation="claim",
+        )
+    return session
+
+
+def checked_text(value: object, name: str, topic: str, operation: str) -> str:
+    """Return a text."""
+    if isinstance(value, str):
+        return value
+    raise InvalidArgumentError(f"{name} is a text, not {shown(value)}: use str(...).", topic=topic, operation=operation)
+
+
+def checked_flag(value: object, name: str, operation: str) -> bool:
+    """Return a flag."""
+    if isinstance(value, bool):
+        return value
+    raise InvalidArgumentError(f"{name} is True or False, not {shown(value)}.", operation=operation)
+
+
+def checked_flags(operation: str, **flags: object) -> None:
+    """Refuse what is no flag, by its name."""
+    for name, value in flags.items():
+        checked_flag(value, name, operation)
+
+
+def checked_callback(value: object, name: str, what: str, operation: str) -> None:
+    """Refuse what cannot be called, where nothing at all would do."""
+    if value is not None and not callable(value):
+        raise InvalidArgumentError(
+            f"{name} is a function of one argument, {what}, not {shown(value)}.", operation=operation
+        )
+
+
+def chosen(claim: HeldClaim, messages: object, operation: str) -> list[str | OneMessage]:
+    """Return what somebody means of a claim: all of its messages, one, or some.
+
+    A message means itself, and an id all that have it.
+    """
+    if messages is None:
+        return claim.each
+    some = [messages] if isinstance(messages, str | Message) else messages
+    if not isinstance(some, Iterable) or isinstance(some, bytes | dict | Claim):
+        raise _no_messages(messages, claim, operation)
+    found: list[str | OneMessage] = []
+    for given in some:
+        if not _is_message(given):
+            raise _no_messages(given, claim, operation)
+        found.append(_meant_by(given))
+    ids = {given for given in found if isinstance(given, str)}
+    return [given for given in found if isinstance(given, str) or given.id not in ids]
+
+
+def checked_reasons(claim: HeldClaim, given: object, name: str) -> dict[str | OneMessage, str]:
+    """Return which messages of a claim were not done, each for itself or by its id, and why."""
+    if given is None:
+        return {}
+    wrong = [given] if not isinstance(given, Mapping) else [each for each in given if not _is_message(each)]
+    if isinstance(given, Mapping):
+        wrong += [why for why in given.values() if not isinstance(why, str)]
+        if not wrong:
+            meant = {_meant_by(each): why for each, why in given.items()}
+            return {each: meant[each] for each in chosen(claim, list(given), "settle")}
+    raise InvalidArgumentError(
+        f"settle takes {name} as a dict, messages of its claim, or their ids, and why, not {shown(wrong[0])}: "
+        f"settle(claim, {name}={{message: reason}}).",
+        topic=claim.topic,
+        operation="settle",
+    )
+
+
+def check_one_fate(claim: HeldClaim, again: Collection[str | OneMessage], dead: Collection[str | OneMessage]) -> None:
+    """Refuse a message that is to be given back and buried, by its id or for itself."""
+    both = {each if isinstance(each, str) else each.id for each in again if each in dead}
+    for some, others in ((again, dead), (dead, again)):
+        both.update(each.id for each in some if isinstance(each, OneMessage) and each.id in others)
+    if both:
+        raise InvalidArgumentError(
+            f"{shown(min(both))} is in both requeue and bury: a message is settled once.",
+            topic=claim.topic,
+            operation="settle",
+        )
+
+
+def checked_ids(ids: object, topic: str, operation: str) -> set[str] | None:
+    """Return ids of messages that are in no claim: one, or many; None where all are meant."""
+    if ids is None:
+        return None
+    some = [ids] if isinstance(ids, str) else ids
+    if isinstance(some, Iterable) and not isinstance(some, bytes | dict):
+        found = [getattr(given, "id", given) for given in some]
+        texts = {given for given in found if isinstance(given, str)}
+        if all(isinstance(given, str) for given in found):
+            return texts
+    raise InvalidArgumentError(
+        f"{operation} takes ids of messages, one or many, not {shown(ids)}.", topic=topic, operation=operation
+    )
+
+
+def checked_claim_ids(claim_ids: object) -> set[str]:
+    """Return the ids of claims: one, or many."""
+    some = [claim_ids] if isinstance(claim_ids, str) else claim_ids
+    if not isinstance(some, Iterable) or isinstance(some, bytes | dict):
+        raise InvalidArgumentError(
+            f"known_claims takes ids of claims, one or many, not {shown(claim_ids)}.", operation="known_claims"
+        )
+    return {layout.checked_claim_id(claim_id) for claim_id in some}
+
+
+def checked_owners(owner: object) -> set[str]:
+    """Return on whose behalf a claim may have been made: one, or several."""
+    some = [owner] if isinstance(owner, str) or not isinstance(owner, Iterable) else owner
+    return {layout.checked_holder(one, "owner") for one in some}
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Say whether it is a number that can be reckoned with."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return not math.isnan(value)
+    except OverflowError:  # an integer that no float holds
+        return False
+
+
+def shown(value: object) -> str:
+    """Show what was passed, in short: it may be large, and is nobody's business in full."""
+    if value is not None and not isinstance(value, str | int | float | BaseException):
+        return f"a {'Claim' if isinstance(value, Claim) else type(value).__name__}"  # what is in it may be a payload
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _is_message(given: object) -> TypeGuard[str | Message]:
+    return isinstance(given, str | Message) and not isinstance(given, Enum)
+
+
+def _meant_by(given: str | Message) -> str | OneMessage:
+    if isinstance(given, str):
+        return given
+    return OneMessage(given.id, given.unit) if given.unit else given.id
+
+
+def _no_messages(value: object, claim: Claim, operation: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{operation} takes messages of its claim, or their ids, one or many, not {shown(value)}: "
+        f"{operation}(claim, [message]), or {operation}(claim) for all of them.",
+        topic=claim.topic,
+        operation=operation,
+    )

@@ -1,0 +1,382 @@
+"""Who was here: producers and consumers by name, each with one id for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, Self, get_args
+
+from pawnqueue.context import PARTING
+from pawnqueue.domain import layout
+from pawnqueue.domain.bounds import LONGEST_REGISTERED_NAME, is_plain
+from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
+from pawnqueue.domain.records import RegistrationRecord, UnreadableRecordError
+from pawnqueue.domain.times import instant, iso
+from pawnqueue.errors import (
+    CompatibilityError,
+    InvalidArgumentError,
+    PawnQueueError,
+    StoreError,
+)
+from pawnqueue.events import logger_of
+from pawnqueue.registers.strategy import Step
+from pawnqueue.runtime.concurrency import Shared, first_of, for_each
+from pawnqueue.stores.port import NO_VERSION, Done, Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.context import Context
+    from pawnqueue.domain.layout import Role
+    from pawnqueue.registers.strategy import Registers
+    from pawnqueue.runtime.clock import Clock
+    from pawnqueue.stores.retry import ResilientStore
+
+logger = logger_of("registry")
+
+#: For so long one registration of somebody else's is tried to be read.
+PATIENCE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A producer or a consumer: its name has one id, in all processes and for ever."""
+
+    role: Literal["producer", "consumer"]
+    """Which of the two it is."""
+    name: str
+    """The name."""
+    id: str
+    """The id that belongs to it; producers' ids are in their messages."""
+    registered_at: datetime | None
+    """None where its registration, another library's say, does not tell."""
+    last_seen: datetime | None
+    """When it last noted that it is here; None where nothing tells."""
+
+    @classmethod
+    def of(cls, entry: RegistrationRecord) -> Self:
+        """Show a stored registration."""
+        role: Literal["producer", "consumer"] = "producer" if entry.role.startswith("producer") else "consumer"
+        return cls(role, entry.name, entry.entity_id, instant(entry.registered_at), instant(entry.last_seen))
+
+
+class Registry:
+    """The registrations of one bucket. What a name was given once is remembered for the life of the process.
+
+    Whatever many ask for at once is done once: starting together costs as much as starting alone.
+    """
+
+    def __init__(self, context: Context) -> None:
+        store, at_once = context.store, context.at_once
+        self._store = store
+        self._registers = context.registers
+        self._time = context.time
+        self._at_once = at_once
+        self._mine: dict[tuple[Role, str], RegistrationRecord] = {}
+        self._attempts: Shared[tuple[Role, str], RegistrationRecord | PawnQueueError] = Shared()
+        self._taken: set[tuple[Role, str]] = set()
+        self._rolls: dict[Role, _Roll] = {
+            role: _Roll(store, self._registers, role, at_once=at_once) for role in get_args(layout.Role)
+        }
+
+    async def register(self, role: Role, name: str) -> RegistrationRecord:
+        """Return the registration of the name; make it if there is none.
+
+        The key is derived from the name, so whoever registers it at the same instant meets us there, and the id that
+        stands there is the name's. A name that pawn-queue has registered, under a random key, keeps the id it got.
+
+        :raises StoreError: the object at its key is not its registration.
+        :raises CompatibilityError: the object at its key has a newer format.
+        """
+        found = await self._find(role, name)
+        if isinstance(found, PawnQueueError):
+            raise found
+        return found
+
+    async def id_of(self, role: Role, name: str) -> str:
+        """Return the name's id, for its messages, and register the name if that is possible.
+
+        ⚑ §5.6: the key is known to everybody, so anything may be stored there. That is logged once, and stops nobody.
+        """
+        found = self._mine.get((role, name))
+        if found is None and (role, name) not in self._taken:
+            attempt = await self._find(role, name)
+            if isinstance(attempt, RegistrationRecord):
+                found = attempt
+            elif (role, name) not in self._taken:
+                self._taken.add((role, name))
+                logger.warning("%s %.60r publishes without a registration: %s", role[:-1], name, attempt)
+        return layout.id_of_name(role, name) if found is None else found.entity_id
+
+    async def _find(self, role: Role, name: str) -> RegistrationRecord | PawnQueueError:
+        """Return the registration of the name, made if need be; or what is wrong with the object at its key."""
+        _check(name)
+        known = self._mine.get((role, name))
+        if known is not None:
+            return known
+        return await self._attempts.do((role, name), lambda: self._register(role, name))
+
+    def knows(self, role: Role, name: str) -> bool:
+        """Say whether this process has registered the name."""
+        return (role, name) in self._mine
+
+    async def everyone(self, role: Role) -> list[RegistrationRecord]:
+        """Return everyone who ever registered in the role, by name. What cannot be read is left out."""
+        by_name: dict[str, RegistrationRecord] = {}
+        found = await self._rolls[role].all_of_them()
+        # What stands at the name's own key holds, as in register(); then the eldest.
+        for key in sorted(found, key=lambda key: (key != _key(role, found[key].name), _seniority(found[key]))):
+            entry = found[key]
+            first = by_name.setdefault(entry.name, entry)
+            seen = max(entry.last_seen, first.last_seen)
+            by_name[entry.name] = first.model_copy(update={"last_seen": seen})
+        return [by_name[name] for name in sorted(by_name)]
+
+    async def beat(self, *, older_than: float = 0.0) -> None:
+        """Write ``last_seen`` of everyone whom this process has registered: one PUT each.
+
+        What goes wrong with one of them keeps none of the others; the first error is raised when all were tried.
+
+        :param older_than: only of those who were last seen so many seconds ago, or earlier.
+        """
+        now = await self._time.now()
+        due = [name for name, entry in self._mine.items() if not older_than or _age(entry, now) >= older_than]
+        outcomes = await for_each(lambda name: self._touch(*name, iso(now)), due, at_once=self._at_once)
+        for error in outcomes:
+            if error is not None:
+                raise error
+
+    async def _touch(self, role: Role, name: str, now: str) -> PawnQueueError | None:
+        # The last write may win: all who write it mean the same name and id, and only the time differs.
+        entry = self._mine[role, name]
+        fresh = entry.model_copy(update={"last_seen": now}).stamped(entry.nonce)
+        key = _key(role, name)
+        try:
+            version = await self._registers.overwrite(key, fresh)
+        except PawnQueueError as error:
+            return error
+        self._rolls[role].enter(key, version, fresh)
+        return None
+
+    async def _register(self, role: Role, name: str) -> RegistrationRecord | PawnQueueError:
+        key = _key(role, name)
+        try:
+            standing = await self._rolls[role].read(key) or await self._create(role, name, key)
+        except CompatibilityError as error:
+            return error
+        # A registration by pawn-queue of another name, under the id that is this name's: nobody but a forger makes it.
+        if standing is None or standing.name != name:
+            return StoreError(
+                f"The place of {role[:-1]} {name!r} is taken by what is no registration: delete {key}, and try again.",
+                operation=f"register_{role[:-1]}",
+            )
+        self._mine[role, name] = standing
+        return standing
+
+    async def _create(self, role: Role, name: str, key: str) -> RegistrationRecord | None:
+        """Create it, and return what is stored then; None: it is no registration."""
+        now = await self._time.now_iso()
+        earlier = await self._rolls[role].all_by(name)
+        if earlier:
+            entry = min(earlier, key=_seniority)
+            record = entry.model_copy(update={"last_seen": now})
+        else:
+            entity_id = layout.id_of_name(role, name)
+            record = RegistrationRecord(role=role, name=name, entity_id=entity_id, registered_at=now, last_seen=now)
+        [outcome] = await self._registers.write([Step(key, record)])
+        if isinstance(outcome, Done):
+            self._rolls[role].enter(key, outcome.version, record)
+            return record
+        standing = await self._rolls[role].read(key)
+        if standing is not None:
+            return standing
+        if not isinstance(outcome, Unknown):
+            return None
+        cause, operation = outcome.fault, f"register_{role[:-1]}"
+        if not cause.transient:
+            raise StoreError(
+                f"{role[:-1].capitalize()} {name!r} could not be registered: {cause}", operation=operation, cause=cause
+            )
+        raise StoreError(
+            f"It could not be found out whether {role[:-1]} {name!r} was registered ({cause}): try again.",
+            operation=operation,
+            cause=cause,
+            transient=True,
+        )
+
+
+class _Roll:
+    """All registrations of one role. What was read is remembered by its version, and forgotten with it."""
+
+    def __init__(self, store: ResilientStore, registers: Registers, role: Role, *, at_once: int) -> None:
+        self._store = store
+        self._registers = registers
+        self._role = role
+        self._at_once = at_once
+        self._known: dict[str, tuple[str, RegistrationRecord | None]] = {}
+        self._looks: Shared[bool, set[str]] = Shared()
+        self._looking = asyncio.Lock()
+
+    def enter(self, key: str, version: str, entry: RegistrationRecord | None) -> None:
+        """Remember what stands there."""
+        self._known[key] = (version, entry)
+
+    async def read(self, key: str) -> RegistrationRecord | None:
+        """Return the registration that has this key, or None where there is none."""
+        return await self._read(self._registers, key)
+
+    async def _read(self, registers: Registers, key: str) -> RegistrationRecord | None:
+        found = await registers.look(key)
+        if found is None:
+            return None
+        entry = None
+        try:
+            entry = RegistrationRecord.decode(found.body, key)
+        except UnreadableRecordError:
+            if self._known.get(key) != (found.info.version, None):
+                logger.warning("%s is no registration and is left alone.", key)
+        self.enter(key, found.info.version, entry)
+        return entry
+
+    async def all_of_them(self) -> dict[str, RegistrationRecord]:
+        """Return all that can be read, by key, as they are now."""
+        unread = await self._look(names_only=False)
+        found = {key: entry for key, (_, entry) in self._known.items() if entry is not None and key not in unread}
+        if unread and not found:
+            # ⚑ §5.6: a store that gives nothing at all is an error, not an empty registry.
+            await self._store.get(layout.BUCKET_RECORD, MAX_SMALL_RECORD_BYTES)
+        return found
+
+    async def all_by(self, name: str) -> list[RegistrationRecord]:
+        """Return those by this name; of when they were last seen they may say too little.
+
+        ⚑ §5.6: one that cannot be read, for good or for as long as it is tried, is taken for another name's. This risks
+        that a name gets a second id: one that pawn-queue alone has registered, under that very object. (Not one of
+        ours: it stands at its name's own key, which was read before, with all the patience there is.) From then on the
+        list has the new id too, and messages are told apart by their own ids, not by their producers'. It is the lesser
+        evil: else a single object that answers 500 would keep every new name from publishing anything, for ever.
+        """
+        await self._look(names_only=True)
+        return [entry for _, entry in self._known.values() if entry is not None and entry.name == name]
+
+    async def _look(self, *, names_only: bool) -> set[str]:
+        """List the registrations and read what is new; return which could not be read.
+
+        One look at a time: who asks during one, which may have passed by what he is to find, shares the next.
+        """
+
+        async def look() -> set[str]:
+            async with self._looking:
+                self._looks.begin_anew(names_only)
+                return await self._look_now(names_only=names_only)
+
+        return await self._looks.do(names_only, look)
+
+    async def _look_now(self, *, names_only: bool) -> set[str]:
+        before = set(self._known)
+        pages = self._registers.pages(layout.registrations(self._role))
+        listed = {info.key: info.version async for page in pages for info in page}
+        for key in before.difference(listed):
+            self._known.pop(key, None)
+        unreadable: set[str] = set()
+        patient = self._registers.through(self._store.with_budget(PATIENCE))
+
+        async def read(key: str) -> None:
+            try:
+                await self._read(patient, key)
+            except PawnQueueError as error:
+                unreadable.add(key)
+                logger.warning("%s cannot be read and is left alone: %s", key, error)
+
+        unread = [key for key, version in listed.items() if not self._knows(key, version, names_only=names_only)]
+        await for_each(read, unread, at_once=self._at_once)
+        return unreadable
+
+    def _knows(self, key: str, version: str, *, names_only: bool) -> bool:
+        known = self._known.get(key)
+        if known is None:
+            return False
+        # A registration keeps its name, however often it is written anew.
+        return (names_only and known[1] is not None) or known[0] == version != NO_VERSION
+
+
+class Heartbeat:
+    """Keeps ``last_seen`` of this process's registrations fresh. A failed beat is logged, and the next one makes up."""
+
+    def __init__(self, registry: Registry, clock: Clock, interval: float) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._interval = interval
+        self._task: asyncio.Task[None] | None = None
+        self._enlisting: dict[tuple[Role, str], asyncio.Task[None]] = {}
+        self._refused: set[tuple[Role, str]] = set()
+
+    def enlist(self, role: Role, name: str) -> None:
+        """Register somebody beside what is done at this moment, which does not wait for it, nor fail with it."""
+        if self._registry.knows(role, name) or (role, name) in self._enlisting or (role, name) in self._refused:
+            return
+        task = asyncio.create_task(self._enlist(role, name), name=f"pawnqueue-register-{name}")
+        self._enlisting[role, name] = task
+        task.add_done_callback(lambda _: self._enlisting.pop((role, name), None))
+
+    async def _enlist(self, role: Role, name: str) -> None:
+        try:
+            await self._registry.register(role, name)
+        except PawnQueueError as error:
+            # What is denied, or is no name for the registry, is not tried again by this process.
+            if not getattr(error, "transient", False):
+                self._refused.add((role, name))
+            logger.warning("%s %.60r could not be registered, and works all the same: %s", role[:-1], name, error)
+            return
+        self.start()
+
+    def start(self) -> None:
+        """Begin, if it has not begun."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="pawnqueue-heartbeat")
+
+    async def stop(self) -> None:
+        """End, also in the middle of a beat."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        # ⚑ §4, Interrupted: what was sent may land, so its answer is waited for, though not for ever.
+        enlisting = list(self._enlisting.values())
+        if enlisting:
+            await first_of(asyncio.gather(*enlisting, return_exceptions=True), self._clock, PARTING)
+
+    async def _run(self) -> None:
+        # Who was registered before is seen at once, so that a process that is gone within the minute was seen too.
+        await self._beat(older_than=self._interval)
+        while True:
+            await self._clock.sleep(self._interval)
+            await self._beat()
+
+    async def _beat(self, *, older_than: float = 0.0) -> None:
+        try:
+            await self._registry.beat(older_than=older_than)
+        except Exception as error:  # noqa: BLE001 - whatever it was, a heartbeat does not end in silence
+            logger.warning("The heartbeat of the registrations failed and is tried again: %s", error)
+
+
+def _check(name: object) -> None:
+    if not isinstance(name, str) or not name.strip() or not is_plain(name):
+        raise InvalidArgumentError(
+            f"The name of a producer or consumer is a text of 1 to {LONGEST_REGISTERED_NAME} characters, none of them "
+            f"a control character, not {str(name)[:40]!r}: it stays the same over restarts, as its id belongs to it.",
+            operation="register",
+        )
+
+
+def _key(role: Role, name: str) -> str:
+    return layout.registration(role, layout.id_of_name(role, name))
+
+
+def _age(entry: RegistrationRecord, now: float) -> float:
+    seen = instant(entry.last_seen)
+    return math.inf if seen is None else now - seen.timestamp()
+
+
+def _seniority(entry: RegistrationRecord) -> tuple[str, str]:
+    return entry.registered_at, entry.entity_id

@@ -1,0 +1,277 @@
+"""Topics: created idempotently, listed without walking the bucket, their settings a register."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self, TypedDict
+
+from pydantic import ValidationError
+
+from pawnqueue.arguments import shown
+from pawnqueue.claims import topic_record
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import TopicRecord, TopicSettings
+from pawnqueue.domain.times import instant
+from pawnqueue.errors import (
+    ConfigError,
+    StoreError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from pawnqueue.events import TopicChanged
+from pawnqueue.registers.strategy import Step
+from pawnqueue.runtime.concurrency import Shared, for_each
+from pawnqueue.stores.port import Done, Refused, Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.context import Context
+
+
+#: How long a topic's record is relied upon, and how long it is that a topic which was there is there.
+FRESH = 60.0
+SEEN = 1.0
+#: How long it is asked for whether a topic is there still: messages wait for it.
+PATIENCE = 5.0
+
+
+class TopicOptions(TypedDict, total=False):
+    """What may be set for one topic, for everyone who uses it."""
+
+    max_deliveries: int | None
+    """After so many deliveries without a settlement a message is buried (10 where nothing is said); None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic, and what is set for it."""
+
+    name: str
+    """Its name."""
+    settings: TopicSettings
+    """What is set for it."""
+    created_at: datetime | None = None
+    """None where its marker does not tell: made by hand, or by another library."""
+
+    swept_at: datetime | None = None
+    """When a janitor last swept it to the end, in whole seconds of the store's time; None: never. It is asked for where
+    one topic is (``queue.topic``), and nowhere else."""
+
+    @classmethod
+    def of(cls, record: TopicRecord, swept_at: datetime | None = None) -> Self:
+        """Show a stored topic."""
+        created = instant(record.created_at)
+        # What an earlier topic of this name has left by a request that landed late says nothing of this one.
+        is_its = swept_at is not None and (created is None or swept_at >= created.replace(microsecond=0))
+        return cls(record.name, record.settings, created, swept_at if is_its else None)
+
+
+class Topics:
+    """The topics of one bucket."""
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._registers = context.registers
+        self._time = context.time
+        self._events = context.events
+        self._at_once = context.at_once
+
+    async def create(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
+        """Create the topic, or find that it exists. Settings that differ from those it has are an error."""
+        layout.checked_topic(topic)
+        wanted = _settings(topic, TopicSettings(), settings)
+        found = await self.find(topic)
+        if found is None:
+            record = TopicRecord(topic=topic, created_at=await self._time.now_iso(), settings=wanted)
+            [outcome] = await self._registers.write([Step(layout.topic_marker(topic), record)])
+            if isinstance(outcome, Done):
+                self._events.tell(TopicChanged(topic=topic, what="created"))
+                return record
+            found = await self.find(topic)
+            if found is None:
+                raise _undecided(topic, "create_topic", outcome)
+        existing = found[0]
+        differing = [name for name in settings if getattr(existing.settings, name) != getattr(wanted, name)]
+        if differing:
+            names = ", ".join(f"{name}={getattr(existing.settings, name)!r}" for name in differing)
+            raise TopicExistsError(
+                f"Topic {topic!r} exists already, with {names}: use update_topic to change it.",
+                topic=topic,
+                operation="create_topic",
+            )
+        return existing
+
+    async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
+        """Change settings of the topic, by compare-and-set: changes of other processes at the same moment are kept."""
+        layout.checked_topic(topic)
+        backoff = self._store.backoff()
+        while True:
+            found = await self.find(topic)
+            if found is None:
+                raise missing(topic, "update_topic")
+            record, version = found
+            changed = record.model_copy(update={"settings": _settings(topic, record.settings, settings)})
+            if changed.settings == record.settings:
+                return record
+            [outcome] = await self._registers.write([Step(layout.topic_marker(topic), changed, version)])
+            if isinstance(outcome, Done):
+                self._events.tell(TopicChanged(topic=topic, what="changed"))
+                return changed
+            if isinstance(outcome, Unknown) or not await backoff.pause():
+                raise _undecided(topic, "update_topic", outcome)
+
+    async def get(self, topic: str, operation: str = "topic") -> TopicRecord:
+        """Return the topic's record. A marker that pawn-queue wrote is a topic with default settings."""
+        layout.checked_topic(topic)
+        found = await self.find(topic)
+        if found is None:
+            raise missing(topic, operation)
+        return found[0]
+
+    async def swept_at(self, topic: str) -> datetime | None:
+        """Return when a janitor last swept the topic: one HEAD."""
+        note = await self._store.head(layout.swept(topic))
+        return None if note is None else note.last_modified
+
+    async def names(self) -> list[str]:
+        """Return the names of all topics: one LIST, and a HEAD for each folder, as a folder alone makes no topic."""
+        names = [name for name in map(layout.topic_of_folder, await self._store.folders()) if name]
+        markers = await for_each(self._registers.head, map(layout.topic_marker, names), at_once=self._at_once)
+        return sorted(name for name, marker in zip(names, markers, strict=True) if marker)
+
+    async def is_there(self, topic: str, *, patience: float) -> bool:
+        """Say whether the topic has its marker: one HEAD."""
+        patient = self._registers.through(self._store.with_budget(patience))
+        return await patient.head(layout.topic_marker(topic)) is not None
+
+    async def find(self, topic: str) -> tuple[TopicRecord, str] | None:
+        """Return the topic's record and its version, or None if there is no such topic."""
+        return await topic_record.read(self._registers, topic)
+
+
+class KnownTopics:
+    """What one process knows of the topics that it uses: their settings change seldom."""
+
+    def __init__(self, context: Context, topics: Topics) -> None:
+        self._topics = topics
+        self._clock = context.clock
+        self._records: dict[str, tuple[TopicRecord, float]] = {}
+        self._seen: dict[str, float] = {}
+        self._reads: Shared[str, TopicRecord | None] = Shared()
+        self._creations: Shared[str, None] = Shared()
+        self._looks: Shared[str, bool] = Shared()
+        self._looked: dict[str, float] = {}
+        self._changes = 0
+
+    async def get(self, topic: str, operation: str) -> TopicRecord:
+        """Return the topic's record, read once a minute, and once for all who ask at once."""
+        known = self._records.get(topic)
+        if known is not None and self._clock.elapsed() - known[1] < FRESH:
+            return known[0]
+        layout.checked_topic(topic)
+        may_be_old = self._reads.is_under_way(topic)
+        record = await self._reads.do(topic, lambda: self._read(topic))
+        if record is None and may_be_old:  # begun before we asked, and perhaps before the topic was made
+            record = await self._reads.do(topic, lambda: self._read(topic))
+        if record is None:
+            raise missing(topic, operation)
+        return record
+
+    async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
+        """Change settings of the topic; what was known of it is no more."""
+        try:
+            return await self._topics.update(topic, settings)
+        finally:
+            self.forget(topic)
+
+    async def create(self, topic: str) -> None:
+        """Create the topic if it does not exist, once for all who want it at once."""
+        await self._creations.do(topic, lambda: self._create(topic))
+
+    async def is_there(self, topic: str) -> bool:
+        """Say whether the topic is there still: one HEAD, unless that was seen within the last second."""
+        now = self._clock.elapsed()
+        if now - self._seen.get(topic, -math.inf) < SEEN:
+            return True
+        may_be_old = self._looks.is_under_way(topic) and now - self._looked[topic] < SEEN
+        if not may_be_old:
+            self._looks.begin_anew(topic)
+            self._looked[topic] = now
+        there = await self._looks.do(topic, lambda: self._look(topic))
+        # A look that had begun before we asked may have been before the topic was created again.
+        return there or (may_be_old and await self._looks.do(topic, lambda: self._look(topic)))
+
+    def forget(self, topic: str) -> None:
+        """Forget what was known of the topic, and what is being read of it at this moment."""
+        self._changes += 1
+        self._records.pop(topic, None)
+        self._seen.pop(topic, None)
+        self._reads.begin_anew(topic)
+        self._creations.begin_anew(topic)
+        self._looks.begin_anew(topic)
+
+    async def _read(self, topic: str) -> TopicRecord | None:
+        began, changes = self._clock.elapsed(), self._changes
+        found = await self._topics.find(topic)
+        if found is None:
+            return None
+        self._remember(topic, found[0], began, changes)
+        return found[0]
+
+    async def _create(self, topic: str) -> None:
+        began, changes = self._clock.elapsed(), self._changes
+        self._remember(topic, await self._topics.create(topic, {}), began, changes)
+
+    async def _look(self, topic: str) -> bool:
+        began, changes = self._clock.elapsed(), self._changes
+        if not await self._topics.is_there(topic, patience=PATIENCE):
+            self.forget(topic)
+            return False
+        if changes == self._changes:
+            self._seen[topic] = began
+        return True
+
+    def _remember(self, topic: str, record: TopicRecord, began: float, changes: int) -> None:
+        if changes == self._changes:  # else it may be what was there before the change
+            self._records[topic] = (record, began)
+            self._seen[topic] = began
+
+
+def _settings(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> TopicSettings:
+    unknown = [name for name in changes if name not in TopicSettings.model_fields]
+    if unknown:
+        known = ", ".join(TopicSettings.model_fields)
+        raise ConfigError(f"Topics have no setting {unknown[0]!r}; there is: {known}.", topic=topic)
+    try:
+        return TopicSettings.model_validate({**before.model_dump(), **changes})
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        advice = f"{first['msg']}."
+        if name == "max_deliveries":
+            advice = f"pass a whole number from 1, or None for never, not {shown(changes[name])}."
+        raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {advice}", topic=topic) from None
+
+
+def missing(topic: str, operation: str) -> TopicNotFoundError:
+    """Make the error of who wants a topic that is not there."""
+    return TopicNotFoundError(
+        f"Topic {topic!r} does not exist: create it with create_topic({topic!r}), or look for its right name in "
+        "list_topics().",
+        topic=topic,
+        operation=operation,
+    )
+
+
+def _undecided(topic: str, operation: str, outcome: Refused | Unknown) -> StoreError:
+    cause = outcome.fault if isinstance(outcome, Unknown) else None
+    told = f" ({cause})" if cause else ""
+    return StoreError(
+        f"It could not be found out whether topic {topic!r} was written{told}: try again.",
+        topic=topic,
+        operation=operation,
+        cause=cause,
+        transient=True,
+    )

@@ -1,0 +1,403 @@
+"""Claims by an id, which may be asked for again: the same messages, as far as they are ours; never a second batch.
+
+§4, Sessions and Idempotent by claim id. What is found under an id decides:
+
+no record, and no lease names it      begin it
+no record, and leases name it         adopt them: a former attempt won them and died before its record
+open, ours, and something is left     resume it in a new session, once the last one's time is over
+open, ours, and all of it is decided  finish it; what was handed out has ended, else its next generation begins
+open, of another owner                busy; once its time is over it is fenced, and its next generation begins
+over, ours, and was handed out        it has ended: no messages, and what was decided
+over, otherwise                       its next generation begins
+
+Who releases it begins nothing, and does not wait:
+
+open, ours, and something is left     all of that is given back if the last session's time is over; else it is busy
+open, ours, and all of it is decided  carry that out, unless its session may be about to; nothing is given back
+anything else                         nothing is given back
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pawnqueue.claims import claim_records, effects, leaving, renewing, settling, takeover
+from pawnqueue.claims.bodies import Bodies
+from pawnqueue.claims.candidates import FULL_LOOK
+from pawnqueue.claims.claim_records import FoundRecord
+from pawnqueue.claims.claiming import (
+    SHARE,
+    ClaimRequest,
+    Won,
+    as_claim,
+    claim_fresh,
+    in_time,
+    made_record,
+    not_had,
+    without_bad_ones,
+)
+from pawnqueue.claims.recorded import latest_generations
+from pawnqueue.context import HASTE, PARTING
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.errors import ClaimBusyError, CompatibilityError, StoreError
+from pawnqueue.events import logger_of
+from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.stores.port import Done, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pawnqueue.claims.candidates import Finder
+    from pawnqueue.claims.contention import Contention
+    from pawnqueue.claims.held import HeldClaim
+    from pawnqueue.context import Context
+    from pawnqueue.registers.leases import FoundLease
+
+logger = logger_of("claims")
+
+#: How often a claim is looked at again because somebody changed it between the look and the write.
+LOOKS = 200
+#: How much of an owner's or a consumer's name an error shows.
+MAX_SHOWN_CHARACTERS = 200
+
+
+class ById:
+    """The claims of one topic, by their ids. Each step returns None where somebody changed something: look again."""
+
+    def __init__(self, context: Context, finder: Finder, contention: Contention) -> None:
+        self._context = context
+        self._finder = finder
+        self._contention = contention
+        self._unknown: dict[str, float] = {}  # ids that had no record when they were looked for, and when that was
+
+    async def claim(self, request: ClaimRequest) -> HeldClaim:
+        """Find the claim again, or begin it.
+
+        :raises ClaimBusyError: somebody else works for it.
+        """
+        for _ in range(LOOKS):
+            claim = await self._look_and_claim(request)
+            if claim is not None:
+                return claim
+        raise not_had(request, "its record keeps changing")
+
+    async def attach(self, request: ClaimRequest, vacated: str) -> HeldClaim:
+        """Go on with a claim that was handed over, in one of its generations, by a session that works no more."""
+        for _ in range(LOOKS):
+            standing = await claim_records.read(self._context, request.topic.name, request.stem)
+            if standing is None:
+                raise not_had(request, "it has no record any more")
+            if standing.record.state != "open" or not standing.record.unsettled:
+                return self._ended(request, standing)
+            lasting = request.lasting_as(standing.record, self._context.settings.claims.margin_seconds)
+            claim = await self._resume(lasting, standing, vacated=vacated)
+            if claim is not None:
+                return claim
+        raise not_had(request, "its record keeps changing")
+
+    async def release(self, request: ClaimRequest, owners: Collection[str], decision: Decision) -> HeldClaim | None:
+        """Decide that all is given back of which nothing is decided; return it as a claim that has just that.
+
+        None: it has ended, is none of these owners', or is not there. What was decided before is to be carried out too.
+
+        :raises ClaimBusyError: somebody else works for it.
+        """
+        context, topic = self._context, request.topic.name
+        for _ in range(LOOKS):
+            found = await latest_generations(context, topic, [request.claim_id])
+            if not found:
+                return None
+            request = replace(request, generation=found[request.claim_id])
+            standing = await claim_records.read(context, topic, request.stem)
+            if standing is None:
+                continue
+            record = standing.record
+            if record.state != "open" or record.owner not in owners:
+                return None
+            now = await context.now()
+            if self._may_be_alive(record, now):
+                if not record.unsettled:
+                    return None  # who has decided all of it is about to carry it out
+                raise busy_error(context, request, record, record.session_end, now, operation="release")
+            given_up = await self._give_up(request, standing, decision) if record.unsettled else standing
+            if given_up is not None:
+                left = Bodies(unread=record.unsettled)
+                return as_claim(context, request, given_up, left, versions={}, deadline=0.0)
+        raise not_had(request, "its record keeps changing")
+
+    # --- what is found under the id ---
+
+    async def _look_and_claim(self, request: ClaimRequest) -> HeldClaim | None:
+        # ⚑ §4.1: who waits by an id for something to claim need not look for its record each time. If another process
+        # has begun the claim meanwhile, ours is refused its record, and looks again then.
+        if self._context.clock.elapsed() - self._unknown.get(request.claim_id, -math.inf) < FULL_LOOK:
+            return await self._begin_fresh(request)
+        found = await latest_generations(self._context, request.topic.name, [request.claim_id])
+        if not found:
+            return await self._begin(request)
+        stem = layout.claim_stem(request.claim_id, found[request.claim_id])
+        standing = await claim_records.read(self._context, request.topic.name, stem)
+        return None if standing is None else await self._go_on(request, standing)
+
+    async def _go_on(self, request: ClaimRequest, standing: FoundRecord) -> HeldClaim | None:
+        record = standing.record
+        if record.owner == request.owner:
+            if record.state == "open":
+                return await (self._resume(request, standing) if record.unsettled else self._finish(request, standing))
+            if record.was_handed_out and not record.was_returned:
+                return self._ended(request, standing)
+            # All that it had won was bad and is buried, or it was given back when its process ended in good order: its
+            # owner has not finished with anything of it, and is not to go without.
+        following = await self._next_generation(request, standing)
+        return None if following is None else await self._begin(replace(request, generation=following))
+
+    async def _next_generation(self, request: ClaimRequest, standing: FoundRecord) -> int | None:
+        """Return the generation that may begin after the last one has ended. No final record is opened again.
+
+        :raises ClaimBusyError: it has not ended.
+        """
+        context, record = self._context, standing.record
+        if record.state == "open":
+            now = await context.now()
+            if not context.is_over(record.until, now):
+                raise busy_error(context, request, record, record.until, now)
+            if await takeover.fence(context, request.topic.name, standing) is None:
+                return None
+        if layout.parse_stem(layout.claim_stem(request.claim_id, record.generation + 1)) is None:
+            raise CompatibilityError(
+                f"Claim {request.claim_id} of topic {request.topic.name!r} has a record of generation "
+                f"{record.generation}, behind which there is none, and which nobody of ours has written: delete it, or "
+                "use another claim_id.",
+                topic=request.topic.name,
+                operation="claim",
+            )
+        return record.generation + 1
+
+    # --- no record: begin, or adopt ---
+
+    async def _begin(self, request: ClaimRequest) -> HeldClaim | None:
+        orphans = await self._orphans(request)
+        if orphans:
+            return await self._adopt(request, orphans)
+        if request.generation == 0:
+            now = self._context.clock.elapsed()
+            self._unknown = {claim_id: at for claim_id, at in self._unknown.items() if now - at < FULL_LOOK}
+            self._unknown[request.claim_id] = now
+        return await self._begin_fresh(request)
+
+    async def _begin_fresh(self, request: ClaimRequest) -> HeldClaim | None:
+        try:
+            claim = await claim_fresh(self._context, self._finder, self._contention, request)
+        except BaseException:
+            self._unknown.pop(request.claim_id, None)  # leases may name it, or its record be there
+            raise
+        if claim is None or claim:
+            self._unknown.pop(request.claim_id, None)
+        return claim
+
+    async def _orphans(self, request: ClaimRequest) -> dict[str, FoundLease]:
+        """Return the leases that name this claim while it has no record, and whose time is not over.
+
+        What is over may be taken by others at this moment, and is left to them.
+        """
+        context = self._context
+        found = await self._finder.leases_of(request.stem, most_reads=2 * request.most)
+        now = await context.now()
+        return {
+            uuid: held
+            for uuid, held in found.items()
+            if held.lease.state == "held"
+            # There has to be time to read and record them.
+            and held.lease.until > now + 2 * context.margin + context.time.error
+        }
+
+    async def _adopt(self, request: ClaimRequest, found: dict[str, FoundLease]) -> HeldClaim | None:
+        """Record the leases that a former attempt at this very claim won before it died, with the time that they have.
+
+        None as well where nothing of it can be handed out.
+        """
+        context = self._context
+        started = context.clock.elapsed()
+        now = await context.now()
+        found = dict(sorted(found.items(), key=lambda held: held[1].lease.key))  # in publish order
+        until = min(held.lease.until for held in found.values())
+        won = Won(
+            until,
+            until,
+            context.trusted(started, until - now) - context.time.error,
+            members={
+                uuid: Member(
+                    name=held.lease.key,
+                    deliveries=held.lease.deliveries,
+                    reason=held.lease.reason,
+                    error=held.lease.error,
+                )
+                for uuid, held in found.items()
+            },
+            versions={uuid: held.version for uuid, held in found.items()},
+        )
+        bodies = await Bodies.fetch(context, request.topic, won.members, HASTE)
+        if context.clock.elapsed() >= won.deadline:
+            return None
+        # A lease does not tell how large its message is, which who plans the work wants to know.
+        for uuid, size in bodies.sizes.items():
+            won.members[uuid] = won.members[uuid].model_copy(update={"size": size})
+        bodies.give_back_surplus(won.members, request.most, request.most_bytes)
+        record = made_record(request, won, bodies.decisions)
+        outcome = await claim_records.create(context, request.topic.name, record)
+        if isinstance(outcome, Unknown):
+            raise outcome.fault
+        if not isinstance(outcome, Done):
+            return None
+        claim = as_claim(
+            context, request, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
+        )
+        if bodies.decisions:
+            await settling.carry_out_decided(context, claim)
+        if claim and not in_time(context, claim):
+            # Nobody was given it, so it does not count, and its owner is not to go without.
+            unseen = Decision(how="released", unseen=True)
+            await settling.settle(context.patient(), claim, dict.fromkeys(record.unsettled, unseen))
+        return claim or None
+
+    # --- a record: resume, finish, or show how it ended ---
+
+    async def _resume(
+        self, request: ClaimRequest, standing: FoundRecord, *, vacated: str | None = None
+    ) -> HeldClaim | None:
+        """Work for an open claim in a new session.
+
+        ⚑ §4, Sessions: who does not know by a reference that the last session has handed over waits until that
+        session's time is over, as it may be alive and knows nothing of us. Its next renewal or settlement is refused.
+        The claim's own time, which its run's janitor renews, does not matter here.
+
+        :raises ClaimBusyError: the last session may be alive.
+        """
+        context, record = self._context, standing.record
+        now = await context.now()
+        # Our own session stands there if an earlier attempt landed of which nobody knew: nobody else works for it.
+        if record.session not in ("", vacated, request.session) and not context.is_over(record.session_end, now):
+            raise busy_error(context, request, record, record.session_end, now)
+        started = context.clock.elapsed()
+        now = await context.now()
+        # A new session begins with a time of its own; ours goes on if it is there already.
+        before = record if record.session == request.session else record.model_copy(update={"session_until": 0.0})
+        changed = renewing.renewed(context, before, now, ttl=request.ttl, session_ttl=request.session_ttl)
+        changed = changed.model_copy(update={"session": request.session})
+        change = claim_records.change(context, request.topic.name, changed, standing.version)
+        outcome = await uncut(change, context.clock, PARTING)
+        if isinstance(outcome, Unknown):
+            raise outcome.fault
+        if not isinstance(outcome, Done):
+            return None
+        deadline = context.trusted(started, changed.session_end - now)
+        standing = FoundRecord(changed, outcome.version)
+        members = {uuid: record.members[uuid] for uuid in record.unsettled}
+        try:
+            bodies = Bodies(unread=list(members))
+            if request.payloads:
+                bodies = await Bodies.fetch(context, request.topic, members, max(HASTE, request.ttl * SHARE))
+        except BaseException:
+            # Whoever comes by its id or the reference next is not to wait for us.
+            held = as_claim(context, request, standing, Bodies(), versions={}, deadline=deadline)
+            with suppress(StoreError, CompatibilityError):
+                await uncut(leaving.vacate(context.patient(), held), context.clock, PARTING)
+            raise
+        # The session before us may have been given what is bad or gone now: it counts as handed out.
+        bodies.decisions = {
+            uuid: decision.model_copy(update={"unseen": False}) for uuid, decision in bodies.decisions.items()
+        }
+        claim = as_claim(context, request, standing, bodies, versions={}, deadline=deadline)
+        if changed.session_end <= now:
+            raise renewing.lost_error(claim, "it is older than claims.max_claim_age_seconds")
+        return await without_bad_ones(context, claim, bodies)
+
+    def _may_be_alive(self, record: ClaimRecord, now: float) -> bool:
+        """Say whether the session in the record may be at work. ⚑ §4: who knows only the claim's id waits for it."""
+        return record.session != "" and not self._context.is_over(record.session_end, now)
+
+    async def _give_up(self, request: ClaimRequest, standing: FoundRecord, decision: Decision) -> FoundRecord | None:
+        """Decide what becomes of all that is left of a claim, as a session that has nothing else to do with it.
+
+        ⚑ §4, Sessions: the last session's time is over, so it believes in nothing any more. This is one compare-and-set
+        and renews nothing: whoever renews, settles, fences or resumes the claim is refused if it came first, and it is
+        refused if one of them did.
+        """
+        record = standing.record
+        given_back = decision.model_copy(update={"lost": True})  # to whoever had it
+        settled = {**record.settled, **dict.fromkeys(record.unsettled, given_back)}
+        changed = record.model_copy(update={"settled": settled, "session": request.session, "session_until": 0.0})
+        outcome = await claim_records.change(self._context, request.topic.name, changed, standing.version)
+        if isinstance(outcome, Unknown):
+            raise outcome.fault
+        return FoundRecord(changed, outcome.version) if isinstance(outcome, Done) else None
+
+    async def _finish(self, request: ClaimRequest, standing: FoundRecord) -> HeldClaim | None:
+        """Carry out what a claim has decided of all that it had, and show it as it ended.
+
+        ⚑ §5.5: whoever decided it died before the end, or was refused by the store. What is refused again is left to
+        the next who meets it: the claim has ended all the same.
+        """
+        context, topic, record = self._context, request.topic.name, standing.record
+        carried_out = effects.carry_out(context.patient(), topic, record, list(record.settled), {})
+        failed, finished = await effects.finish(context, topic, standing, carried_out)
+        if failed:
+            logger.warning(
+                "Claim %s of topic %r has decided of %d messages what could not be carried out: %s",
+                request.stem,
+                topic,
+                len(failed),
+                next(iter(failed.values())),
+            )
+        if finished is None:
+            return None
+        if record.was_handed_out and not record.was_returned:
+            return self._ended(request, finished)
+        # What it has decided of messages that nobody was given is being refused by the store: the next generation.
+        if finished.record.state == "closed" or await takeover.fence(context, topic, finished) is None:
+            return None
+        return await self._begin(replace(request, generation=record.generation + 1))
+
+    def _ended(self, request: ClaimRequest, standing: FoundRecord) -> HeldClaim:
+        """Show a claim that has ended: it has no messages, and tells what was decided."""
+        return as_claim(self._context, request, standing, Bodies(), versions={}, deadline=0.0)
+
+
+def _who(record: ClaimRecord) -> str:
+    who = f"consumer {_shown(record.consumer)} (in another process, or by another claim of this one)"
+    return who if record.owner == record.consumer else f"{who} on behalf of {_shown(record.owner)}"
+
+
+def _shown(name: str) -> str:
+    """Return a name as an error shows it: others have written it, so it may be long, and hold any character."""
+    return repr(name if len(name) <= MAX_SHOWN_CHARACTERS else f"{name[:MAX_SHOWN_CHARACTERS]}…")
+
+
+def busy_error(  # noqa: PLR0913, PLR0917 - who wants what, and who has it
+    context: Context,
+    request: ClaimRequest,
+    record: ClaimRecord,
+    until: float,
+    now: float,
+    operation: str = "claim",
+) -> ClaimBusyError:
+    """Say who has the claim, and until when."""
+    left = max(0.0, until + context.margin - now)
+    advice = "claim again then, pass wait=, or claim under another claim_id"
+    if operation == "release":
+        advice = "release it then, or have it settled where it is worked on"
+    return ClaimBusyError(
+        f"Claim {request.claim_id} of topic {request.topic.name!r} is worked for by {_who(record)}, for {left:.0f} "
+        f"more seconds unless that is renewed: {advice}.",
+        claim_id=request.claim_id,
+        owner=record.owner,
+        until=datetime.fromtimestamp(until + context.margin, UTC),
+        retry_after=left,
+        topic=request.topic.name,
+        operation=operation,
+    )

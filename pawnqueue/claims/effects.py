@@ -1,0 +1,230 @@
+"""Carry out what a claim record has decided: the consumer that decided it, or whoever finds it unfinished.
+
+Every step may be repeated, and may land late: a decision in the record is final, so doing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pawnqueue.claims import claim_records
+from pawnqueue.domain import layout
+from pawnqueue.domain import lease as leases
+from pawnqueue.domain.identifiers import Version
+from pawnqueue.domain.records import DeadReason
+from pawnqueue.domain.times import iso
+from pawnqueue.errors import CompatibilityError, PawnQueueError, StoreError
+from pawnqueue.events import MessageBuried
+from pawnqueue.registers.strategy import Step
+from pawnqueue.runtime.concurrency import for_each
+from pawnqueue.stores.port import Done, Refused, Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.claim_records import FoundRecord
+    from pawnqueue.context import Context
+    from pawnqueue.domain.records import ClaimRecord, Decision, Lease, Member
+
+
+async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
+    context: Context,
+    topic: str,
+    record: ClaimRecord,
+    uuids: Iterable[str],
+    versions: Mapping[str, str],
+    *,
+    at_last: Callable[[], str | None] = lambda: None,
+) -> dict[str, StoreError]:
+    """Do what was decided of these members; return those of which it is not confirmed.
+
+    :param versions: the versions of their leases, where the caller knows them.
+    :param at_last: asked, if all goes well until then, for the key of an object to delete with the last leases: a
+        record that nobody needs any more. It is among what is returned if it is not known to be gone.
+    """
+    todo = [uuid for uuid in uuids if uuid in record.settled and uuid in record.members]
+    dead = [uuid for uuid in todo if record.settled[uuid].how == "dead"]
+    given_back = [uuid for uuid in todo if record.settled[uuid].how == "released"]
+    finished = [uuid for uuid in todo if record.settled[uuid].how in ("acked", "gone")]
+
+    failed: dict[str, StoreError] = {}
+    buried = await for_each(lambda uuid: _bury(context, topic, record, uuid), dead, at_once=context.at_once)
+    for uuid, fault in zip(dead, buried, strict=True):
+        if fault is None:
+            finished.append(uuid)
+        else:
+            # ⚑ §4: a COPY that is not known to have succeeded never leads to a DELETE.
+            failed[uuid] = fault
+    failed.update(await _release(context, topic, record, given_back, versions))
+    last = (lambda: None) if failed else at_last
+    failed.update(await _remove(context, topic, record, finished, versions, at_last=last))
+    return failed
+
+
+async def finish(
+    context: Context, topic: str, standing: FoundRecord, carried_out: Awaitable[Mapping[str, PawnQueueError]]
+) -> tuple[Mapping[str, PawnQueueError], FoundRecord | None]:
+    """Close the record of a claim that has ended, once all that it had decided is carried out.
+
+    ⚑ §4: only when all of it is confirmed, as the record alone remembers it. Returns what is not, and the record as it
+    stands then: None where somebody else has changed it meanwhile.
+
+    :raises StoreError: nobody can tell whether it is closed.
+    """
+    failed = await carried_out
+    return failed, standing if failed else await claim_records.close(context, topic, standing)
+
+
+async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) -> StoreError | None:
+    """Put reason and copy beside each other; return why that is not confirmed, or None."""
+    decision = record.settled[uuid]
+    member = record.members[uuid]
+    reason = DeadReason(
+        reason=decision.reason,
+        error=decision.error,
+        deliveries=_handed_out(member, decision),
+        consumer=record.consumer,
+        claim=record.stem,
+        at=iso(decision.until or record.created_at),
+        name=member.name,
+        max_deliveries=decision.max_deliveries,
+        given_reason=member.reason,
+        given_error=member.error,
+    )
+    try:
+        # The reason goes first: a dead letter without one would have lost the key that it had.
+        await context.store.overwrite(layout.dead_reason(topic, uuid), reason.encode())
+        outcome = await context.store.copy(layout.message(topic, member.name), layout.dead_letter(topic, uuid))
+        # A source that is not there was buried before, by whoever else carried this out. If the dead letter has been
+        # redriven since, the reason that was written just now is nobody's.
+        if isinstance(outcome, Refused) and await context.store.head(layout.dead_letter(topic, uuid)) is None:
+            await context.store.delete([layout.dead_reason(topic, uuid)])
+    except StoreError as error:
+        return error
+    if isinstance(outcome, Done):
+        context.events.tell(
+            MessageBuried(
+                topic=topic,
+                message=uuid,
+                reason=reason.reason,
+                deliveries=reason.deliveries,
+                max_deliveries=reason.max_deliveries,
+                claim=record.stem,
+            )
+        )
+    return outcome.fault if isinstance(outcome, Unknown) else None
+
+
+async def _remove(  # noqa: PLR0913 - what is to be removed, and what is known
+    context: Context,
+    topic: str,
+    record: ClaimRecord,
+    uuids: list[str],
+    versions: Mapping[str, str],
+    *,
+    at_last: Callable[[], str | None],
+) -> dict[str, StoreError]:
+    """⚑ §4: message before lease, always. A lease without a message is garbage; the reverse is delivered again."""
+    failed: dict[str, StoreError] = {}
+    keys = {layout.message(topic, record.members[uuid].name): uuid for uuid in uuids if not _is_gone(record, uuid)}
+    for key, error in (await context.store.delete(list(keys)) if keys else {}).items():
+        failed[keys[key]] = error
+    left = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in failed}
+    expected = {key: Version(versions.get(uuid, "")) for key, uuid in left.items()}
+    last = None if failed else at_last()  # a register as the leases are: all of them go in one request
+    if last is not None:
+        left[last] = last
+        expected[last] = Version("")  # it may be renewed at this moment
+    # A lease that has another version is another claim's, for another message under the same uuid; or it is garbage,
+    # which the janitor removes.
+    for key, outcome in (await context.registers.delete_versions(expected) if expected else {}).items():
+        if isinstance(outcome, Unknown):
+            failed[left[key]] = outcome.fault
+    return failed
+
+
+def _is_gone(record: ClaimRecord, uuid: str) -> bool:
+    return record.settled[uuid].how == "gone"
+
+
+async def _release(
+    context: Context, topic: str, record: ClaimRecord, uuids: list[str], versions: Mapping[str, str]
+) -> dict[str, StoreError]:
+    """Let others have the messages, from the decided time on: by compare-and-set, as a lease is a register."""
+    if not uuids:
+        return {}
+    try:
+        # The store's time is asked for here: this process may never have needed it before, and the lease's size, by
+        # which others judge how long it is to be left alone, is made from it.
+        now = await context.now()
+    except StoreError as error:
+        return dict.fromkeys(uuids, error)
+    unread = [uuid for uuid in uuids if uuid not in versions]
+    current, failed = await _versions_of_ours(context, topic, record, unread)
+    # Where there is none, somebody has carried it out, and perhaps others have had the message since.
+    wanted = {**{uuid: versions[uuid] for uuid in uuids if uuid in versions}, **current}
+    steps = [
+        Step(layout.lease(topic, uuid), released(record, uuid, record.settled[uuid], now), version)
+        for uuid, version in wanted.items()
+    ]
+    outcomes = dict(zip(wanted, await context.registers.write(steps), strict=True))
+    failed.update({uuid: outcome.fault for uuid, outcome in outcomes.items() if isinstance(outcome, Unknown)})
+    # The version was not (any more) the one that we knew: look who has it now.
+    refused = [uuid for uuid, outcome in outcomes.items() if isinstance(outcome, Refused)]
+    current, unknown = await _versions_of_ours(context, topic, record, refused)
+    failed.update(unknown)
+    for uuid in current:
+        failed[uuid] = StoreError(f"The lease of {uuid} is being written.", transient=True, topic=topic)
+    return failed
+
+
+async def _versions_of_ours(
+    context: Context, topic: str, record: ClaimRecord, uuids: Iterable[str]
+) -> tuple[dict[str, str], dict[str, StoreError]]:
+    """Return the versions of those leases that this claim holds still, and why others could not be read."""
+    failed: dict[str, StoreError] = {}
+    current: dict[str, str] = {}
+
+    async def read(uuid: str) -> None:
+        try:
+            found = await context.read_lease(topic, uuid)
+        except CompatibilityError:
+            return  # of a newer format: somebody else has the message by now
+        except StoreError as error:
+            failed[uuid] = error
+            return
+        if found is not None and found.lease.claim == record.stem and found.lease.state == "held":
+            current[uuid] = found.version
+
+    await for_each(read, uuids, at_once=context.at_once)
+    if current:
+        # A claim's id may be used again when its record is gone, and then a lease that names it is another claim's. The
+        # leases were read before the record was seen to stand: they are its own.
+        try:
+            standing = await claim_records.read(context, topic, record.stem)
+        except (StoreError, CompatibilityError) as error:
+            return {}, {**failed, **dict.fromkeys(current, StoreError(str(error), transient=True, topic=topic))}
+        if standing is None or standing.record.created_at != record.created_at:
+            return {}, failed
+    return current, failed
+
+
+def released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> Lease:
+    """Make the lease by which a claim lets others have a message, from the decided time on."""
+    member = record.members[uuid]
+    freed = leases.released(
+        uuid,
+        member.name,
+        consumer=record.consumer,
+        claim=record.stem,
+        deliveries=_handed_out(member, decision),
+        until=decision.until,
+        now=now,
+    )
+    # What it was given back for is buried with it, if it comes to that.
+    given = decision if decision.reason or decision.error else member
+    return freed.model_copy(update={"reason": given.reason, "error": given.error})
+
+
+def _handed_out(member: Member, decision: Decision) -> int:
+    """⚑ §4: deliveries are hand-outs: what its claim decided of it before anybody was given it was none."""
+    return max(member.deliveries - 1, 0) if decision.unseen else member.deliveries

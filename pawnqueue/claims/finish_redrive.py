@@ -1,0 +1,57 @@
+"""Finish the move of a dead letter back into the queue (§5, Redrive): its redriver, or whoever meets it overdue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pawnqueue.domain import layout
+from pawnqueue.domain import lease as leases
+from pawnqueue.registers.strategy import Step
+from pawnqueue.stores.port import Done, Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.context import Context
+    from pawnqueue.registers.leases import FoundLease
+
+
+#: For so long each of its requests is repeated. A letter that cannot be moved concerns nobody but itself, and whoever
+#: meets it next goes on.
+PATIENCE = 3.0
+
+
+async def finish_move(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
+    """Carry the message over and open it to consumers. Returns whether it is there now, by our doing.
+
+    :raises StoreError: it could not be confirmed; whoever meets it overdue goes on.
+
+    ⚑ §5: only after the lock was taken does anyone look whether the source is still there; and it is a COPY, never a
+    GET and a PUT, as a late COPY finds no source.
+    """
+    context = context.patient(PATIENCE)
+    name, source = found.lease.key, found.lease.source
+    letter = layout.dead_letter(topic, source)
+    if await context.store.head(letter) is not None:
+        outcome = await context.store.copy(letter, layout.message(topic, name))
+        if isinstance(outcome, Unknown):
+            raise outcome.fault
+        for error in (await context.store.delete([letter])).values():
+            raise error
+        # Behind the letter, so that none is left without its reason; a reason alone is swept up in time.
+        await context.store.delete([layout.dead_reason(topic, source)])
+    return await _unlock(context, topic, uuid, found)
+
+
+async def _unlock(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
+    name = found.lease.key
+    if await context.store.head(layout.message(topic, name)) is None:
+        # There is nothing to release: another redriver was here first, and the message has gone its way.
+        standing = await context.read_lease(topic, uuid)
+        if standing is not None and standing.version == found.version:
+            await context.registers.delete([layout.lease(topic, uuid)])
+        return False
+    now = await context.now()
+    freed = leases.released(uuid, name, consumer="redrive", claim="", deliveries=0, until=0.0, now=now)
+    [outcome] = await context.registers.write([Step(layout.lease(topic, uuid), freed, found.version)])
+    if isinstance(outcome, Unknown):
+        raise outcome.fault
+    return isinstance(outcome, Done)

@@ -1,0 +1,381 @@
+"""The desk at which consumers ask for messages and give them back: one for each open queue."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pawnqueue.claims import settling
+from pawnqueue.claims.bodies import read_ids
+from pawnqueue.claims.by_id import ById
+from pawnqueue.claims.candidates import Finder
+from pawnqueue.claims.claim import OneMessage
+from pawnqueue.claims.claiming import SHARE, ClaimRequest, claim_fresh, not_had
+from pawnqueue.claims.contention import Contention
+from pawnqueue.claims.finishing import Finishing
+from pawnqueue.claims.idleness import Idleness
+from pawnqueue.claims.leaving import vacate
+from pawnqueue.claims.outcome import answered, not_its_own
+from pawnqueue.claims.overwritten import overwritten
+from pawnqueue.claims.renewing import lost_error
+from pawnqueue.claims.settled import Settled
+from pawnqueue.context import HASTE, PARTING
+from pawnqueue.domain.records import Decision
+from pawnqueue.domain.settlement import Settlement
+from pawnqueue.domain.times import iso
+from pawnqueue.errors import QueueClosedError
+from pawnqueue.events import Claimed, GivenBack, QueueClosed, logger_of
+from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.runtime.concurrency import for_each
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.claim import ClaimReference
+    from pawnqueue.claims.held import HeldClaim
+    from pawnqueue.context import Context
+    from pawnqueue.domain.records import TopicRecord
+
+logger = logger_of("claims")
+
+#: How many claims a log line names.
+SHOWN = 20
+
+
+class Claims:
+    """Gives out claims of one bucket. Remembers of each topic what need not be read twice."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._rooms: dict[str, _Room] = {}
+        self._given_out: list[HeldClaim] = []
+        self._parting = _Parting([])
+        self._under_way: set[asyncio.Task[HeldClaim]] = set()
+        self._finishing = Finishing(context, self.look_anew)
+
+    async def claim(self, asked: ClaimRequest) -> HeldClaim:
+        """Claim what is asked for in a new session, or find again what was claimed under the id."""
+        claim_id = asked.claim_id if asked.named else self._context.clock.uuid()
+        request = replace(asked, claim_id=claim_id, session=self._context.clock.uuid())
+        room = self._room(request.topic.name)
+        return await self._in_hand(room.by_id.claim(request) if request.named else self._claim_any(room, request))
+
+    async def _claim_any(self, room: _Room, request: ClaimRequest) -> HeldClaim:
+        # A made-up id was never used: there is nothing to find.
+        claim = await claim_fresh(self._context, room.finder, room.contention, request)
+        if claim is None:
+            raise not_had(request, "its leases were taken for abandoned before it was recorded: ttl is too short")
+        return claim
+
+    async def attach(  # noqa: PLR0913 - what an attachment may ask for
+        self,
+        topic: TopicRecord,
+        reference: ClaimReference,
+        *,
+        ttl: float,
+        session_ttl: float,
+        payloads: bool,
+        own_ttl: bool,
+    ) -> HeldClaim:
+        """Go on with a claim that another process has handed over.
+
+        :param payloads: read its messages.
+        :param own_ttl: ``ttl`` was asked for; else the claim lasts for as long as it was claimed for.
+        """
+        request = ClaimRequest(
+            topic=topic,
+            claim_id=reference.claim_id,
+            generation=reference.generation,
+            owner="",
+            consumer="",
+            session=self._context.clock.uuid(),
+            most=0,
+            ttl=ttl,
+            session_ttl=session_ttl,
+            payloads=payloads,
+            own_ttl=own_ttl,
+        )
+        return await self._in_hand(self._room(topic.name).by_id.attach(request, reference.session))
+
+    def held(self, reference: ClaimReference) -> HeldClaim | None:
+        """Return the claim that a reference names, if it was given out here and is worked on."""
+        named = reference.topic, reference.claim_id, reference.generation
+        now = self._context.clock.elapsed()
+        for claim in reversed(self._given_out):
+            if (claim.topic, claim.claim_id, claim.generation) == named:
+                return claim if claim.is_of(self._context) and claim.is_held(now) else None
+        return None
+
+    async def release(
+        self, topic: TopicRecord, claim_id: str, owners: Collection[str], decision: Decision
+    ) -> list[str]:
+        """Give back what the claim of this id has, if it is one of these owners', and return which messages those were.
+
+        Whoever is cancelled waits for the end of it, for a while: nobody else may come for what it has decided.
+        """
+        request = ClaimRequest(
+            topic=topic,
+            claim_id=claim_id,
+            generation=0,
+            owner="",
+            consumer="",
+            session=self._context.clock.uuid(),
+            most=0,
+            ttl=0.0,
+            session_ttl=0.0,
+            payloads=False,
+        )
+        return await uncut(self._release(request, owners, decision), self._context.clock, PARTING)
+
+    async def _release(self, request: ClaimRequest, owners: Collection[str], decision: Decision) -> list[str]:
+        topic = request.topic.name
+        claim = await self._room(topic).by_id.release(request, owners, decision)
+        if claim is None:
+            return []
+        ids = list(claim.ids)
+        self._given_out.append(claim)  # cut off here, it is finished by closing the queue
+        await settling.carry_out_decided(self._context, claim)
+        self._finishing.go_on_with(claim)
+        if ids:
+            self.look_anew(topic)
+            answered(self._context, claim, Settlement(released=ids), "release")
+        return ids
+
+    async def settle(
+        self,
+        claim: HeldClaim,
+        decisions: Mapping[settling.Meant, Decision],
+        operation: str,
+        *,
+        rest: Decision | None = None,
+    ) -> Settlement:
+        """Settle messages, each by its id or for itself, all at once, and tell what became of each.
+
+        :param rest: what is decided of all other messages of the claim; without it, nothing.
+        :raises LeaseLostError: others have some of them.
+        :raises InvalidArgumentError: the claim does not have one of them.
+        """
+        unread = await self._learn_ids(claim, [given for given in decisions if isinstance(given, str)])
+        uuids = claim.units_of(decisions)
+        # ⚑ §4: refused before anything is settled. Else a misspelled id would be settled with the rest.
+        strangers = [
+            settling.id_of(given)
+            for given, of_one in uuids.items()
+            if not of_one and (not unread or isinstance(given, OneMessage))
+        ]
+        if strangers:
+            raise not_its_own(claim, strangers, operation)
+        if rest is not None:
+            named = {uuid for of_one in uuids.values() for uuid in of_one}
+            others = {each: units for each, units in claim.units_of(claim.each).items() if named.isdisjoint(units)}
+            decisions = {**decisions, **dict.fromkeys(others, rest)}
+            # ⚑ §4: a message that could not be read may be one that was named. It is not settled with the rest.
+            uuids |= {each: units if unread.isdisjoint(units) else () for each, units in others.items()}
+        wanted = settling.by_uuid(decisions, uuids, claim.uuids)
+        try:
+            result = await settling.settle(self._context, claim, wanted) if wanted else Settled()
+        finally:
+            self._finishing.go_on_with(claim)  # also where the caller was cancelled after its decision
+        if result.gave_back:
+            self.look_anew(claim.topic)
+        told = settling.told(result, uuids)
+        return answered(self._context, claim, told, operation)
+
+    async def settle_overwritten(self, claim: HeldClaim) -> list[str]:
+        """Settle what others have overwritten or removed since it was claimed; return the ids under which it is kept.
+
+        :raises LeaseLostError: the claim was taken over.
+        """
+        decisions = await overwritten(self._context, claim)
+        if not decisions:
+            return []
+        try:
+            result = await settling.settle(self._context, claim, decisions)
+        finally:
+            self._finishing.go_on_with(claim)
+        if result.fault is not None:
+            raise result.fault
+        if result.lost:
+            raise lost_error(claim, "it was taken over", "settle_overwritten")
+        claim.withhold(decisions)
+        if result.gave_back:
+            self.look_anew(claim.topic)
+        return list(decisions)
+
+    async def _learn_ids(self, claim: HeldClaim, ids: Collection[str]) -> set[str]:
+        """Read of a claim without payloads what these ids may mean; return the uuids of what could not be read."""
+        unread = claim.meant_by(ids)
+        if not unread:
+            return set()
+        members = {uuid: claim.record.members[uuid] for uuid in unread}
+        found = await read_ids(self._context, claim.topic, members, max(HASTE, claim.ttl * SHARE))
+        claim.learn_ids(found)
+        return set(unread).difference(found)
+
+    async def _in_hand(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
+        """Do what gives out a claim, such that closing the queue can end it: whatever it has won is given back then."""
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        try:
+            claim = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise QueueClosedError from None
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled() and task.exception() is None and task.result():
+                await uncut(self._return(task.result()), self._context.clock, PARTING)  # it had just been won
+            raise
+        return self._give_out(claim)
+
+    async def close(self, *, keep: bool) -> None:
+        """Give back what is still held and was not handed over, so that nobody waits for its time to end.
+
+        :param keep: leave the claims as they are, and give back only that this process works for them: whoever comes by
+            their ids next has them at once.
+        """
+        for room in self._rooms.values():
+            room.idleness.look_again()  # claims that wait end now
+        for task in list(self._under_way):
+            task.cancel()
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+        await self._finishing.close()
+        now = self._context.clock.elapsed()
+        ours = [claim for claim in self._given_out if claim.is_held(now)]
+        unfinished = [claim for claim in self._given_out if claim not in ours and claim.is_unfinished()]
+        self._given_out = []
+        self._parting = _Parting(list(ours), claims=len(ours))
+
+        async def part(claim: HeldClaim) -> None:
+            # A claim whose id was made up is kept for nobody.
+            kept = keep and not claim.is_fleeting
+            left = len(claim.left)
+            back = await (self._leave if kept else self._return)(claim)
+            self._parting.messages += back
+            if back == left or not claim.is_held(self._context.clock.elapsed()):
+                self._parting.held.remove(claim)
+
+        await for_each(part, ours, at_once=self._context.at_once)
+        await for_each(self._finish, unfinished, at_once=self._context.at_once)
+        for room in self._rooms.values():
+            await room.finder.errands.close(PARTING)
+        if self._parting.held:
+            logger.warning("The queue was closed, and %s", _not_given_back(self._parting.held))
+        self._tell_closed(keep=keep)
+
+    def abandon(self, seconds: float, *, keep: bool) -> None:
+        """Log what closing the queue has not given back, as its time was over."""
+        now = self._context.clock.elapsed()
+        early = [claim for claim in self._given_out if claim.is_held(now)]  # it was cut off before it came to them
+        self._given_out = []
+        self._parting.held += early
+        self._parting.claims += len(early)
+        held = self._parting.held
+        logger.warning(
+            "Closing the queue was cut off after %g seconds, as the store had not answered: %s",
+            seconds,
+            _not_given_back(held) if held else "what it was still doing is finished by others.",
+        )
+        self._tell_closed(keep=keep, complete=not held)
+
+    def _tell_closed(self, *, keep: bool, complete: bool | None = None) -> None:
+        parting = self._parting
+        is_complete = (keep or not parting.held) if complete is None else complete
+        self._context.events.tell(
+            QueueClosed(claims=parting.claims, messages=parting.messages, kept=keep, complete=is_complete)
+        )
+
+    async def _leave(self, claim: HeldClaim) -> int:
+        left = len(claim.left)
+        try:
+            await vacate(self._context.patient(), claim)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
+            logger.warning("Claim %s could not be left in good order: %r", claim.claim_id, error)
+        return left
+
+    async def _finish(self, claim: HeldClaim) -> None:
+        """Carry out what was decided and cut off."""
+        try:
+            await settling.carry_out_decided(self._context.patient(), claim)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
+            logger.warning("What claim %s has decided could not be carried out: %r", claim.claim_id, error)
+
+    async def _return(self, claim: HeldClaim) -> int:
+        decision = Decision(how="released", reason="closed", returned=True)
+        try:
+            result = await settling.settle(self._context.patient(), claim, dict.fromkeys(claim.left, decision))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
+            logger.warning("Claim %s could not be given back: %r", claim.claim_id, error)
+            return 0
+        self._context.events.tell(
+            GivenBack(
+                topic=claim.topic, claim=claim.stem, messages=len(result.decided), why="its process works on it no more"
+            )
+        )
+        return len(result.decided)
+
+    def look_anew(self, topic: str) -> None:
+        """Let the next look at the topic be a full one: something was given back here."""
+        if topic in self._rooms:
+            self._rooms[topic].finder.is_stale()
+        self.look_again(topic)
+
+    def look_again(self, topic: str, messages: float = math.inf) -> None:
+        """Let as many claims that wait for the topic look at once: messages of it have become claimable here."""
+        if topic in self._rooms:
+            self._rooms[topic].idleness.look_again(messages)
+
+    def idleness(self, topic: str) -> Idleness:
+        """Return how long nothing was to be claimed in the topic."""
+        return self._room(topic).idleness
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Forget what was remembered of these topics."""
+        for topic in topics:
+            self._rooms.pop(topic, None)
+
+    def _give_out(self, claim: HeldClaim) -> HeldClaim:
+        now = self._context.clock.elapsed()
+        self._given_out = [given for given in self._given_out if given.is_held(now) or given.is_unfinished()]
+        if claim:
+            self._given_out.append(claim)
+            self._finishing.go_on_with(claim)  # it may have found messages that are to be buried
+            told = Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
+            self._context.events.tell(told)
+        return claim
+
+    def _room(self, topic: str) -> _Room:
+        if topic not in self._rooms:
+            self._rooms[topic] = _Room(self._context, topic)
+        return self._rooms[topic]
+
+
+@dataclass(slots=True)
+class _Parting:
+    """What closing the queue has still to give back, and how much it has given back."""
+
+    held: list[HeldClaim]
+    claims: int = 0
+    messages: int = 0
+
+
+def _not_given_back(held: Sequence[HeldClaim]) -> str:
+    shown = [f"{claim.stem} of {claim.topic!r} ({len(claim.left)}, {iso(claim.record.free_at)})" for claim in held]
+    more = ", …" if len(shown) > SHOWN else ""
+    return (
+        f"{len(held)} of its claims were not given back. Others have their messages when each claim's time is over "
+        f"(its messages, its time): {', '.join(shown[:SHOWN])}{more}"
+    )
+
+
+class _Room:
+    """What is remembered of one topic."""
+
+    def __init__(self, context: Context, topic: str) -> None:
+        self.finder = Finder(context, topic)
+        self.idleness = Idleness(context.clock)
+        self.contention = Contention(context.clock, by_the_piece=context.registers.is_certain)
+        self.by_id = ById(context, self.finder, self.contention)

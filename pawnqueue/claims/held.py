@@ -1,0 +1,300 @@
+"""The engine's side of a claim: what it knows of the record and of the leases, and what it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NoReturn, Self
+
+from pawnqueue.claims import claim_records
+from pawnqueue.claims.claim import Claim, Message, OneMessage
+from pawnqueue.errors import InvalidArgumentError, PawnQueueError
+from pawnqueue.events import ClaimLost, HandedOver
+from pawnqueue.runtime.concurrency import Shared
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.claim_records import FoundRecord
+    from pawnqueue.claims.settled import Settled
+    from pawnqueue.context import Context
+    from pawnqueue.domain.records import ClaimRecord, Decision
+
+
+class HeldClaim(Claim):
+    """A claim as the engine has it. Whoever is given one sees a :class:`Claim`, and can change nothing of it."""
+
+    def __init__(  # noqa: PLR0913 - the parts of one thing, made in one place
+        self,
+        context: Context,
+        topic: str,
+        standing: FoundRecord,
+        messages: Sequence[Message] = (),
+        *,
+        uuids: Mapping[str, str],
+        leases: Mapping[str, str],
+        deadline: float,
+        session_ttl: float,
+        is_fleeting: bool = False,
+        unread: Sequence[str] = (),
+    ) -> None:
+        super().__init__(topic, standing, messages, uuids, unread)
+        self._unknown = set(unread)
+        self._by_id: dict[str, list[str]] | None = None  # what uuids_by_id returns, where it is known
+        self._context = context
+        self._pid = os.getpid()
+        self._deadline = deadline
+        self._session_ttl = session_ttl
+        self._is_fleeting = is_fleeting
+        self.writes: dict[str, datetime] = {}  # the staged writes that it has messages of, with the latest one's time
+        for message in messages:
+            if message.write_id:
+                latest = self.writes.get(message.write_id, message.created_at)
+                self.writes[message.write_id] = max(latest, message.created_at)
+        self.leases = dict(leases)  # of each member's key, the version of its lease, where it is known
+        self.done: set[str] = set()  # members whose decision is known to be carried out
+        self.under_way: set[str] = set()  # and those where it is being carried out
+        self.settlements: Shared[int, Settled] = Shared()
+        self.gathering: dict[str, Decision] = {}  # what the next settlement decides
+        self.lock = asyncio.Lock()  # one change of the record at a time: our own refusals would only cost requests
+
+    @classmethod
+    def of(cls, claim: object, operation: str, context: Context | None = None) -> Self:
+        """Return what the engine has of a claim that it is given back.
+
+        :param context: of the queue that is to work with it, where one is.
+        :raises InvalidArgumentError: it is no claim, or another queue's.
+        """
+        if isinstance(claim, cls):
+            if context is not None and not claim.is_of(context):
+                raise InvalidArgumentError(
+                    f"Claim {claim.claim_id} was given out by another queue (or before this process was forked), which "
+                    "alone can work with it: hand it over there (claim.hand_over()), and attach() to it here.",
+                    topic=claim.topic,
+                    operation=operation,
+                )
+            return claim
+        example = f": {operation}(claim, message)" if isinstance(claim, Message) else ""
+        raise InvalidArgumentError(
+            f"{operation} takes a claim first, as claim() or attach() gave it, and was given a "
+            f"{type(claim).__name__}{example}.",
+            operation=operation,
+        )
+
+    def is_of(self, context: Context) -> bool:
+        """Say whether this hold on the bucket gave it out, in this very process.
+
+        Its lock is of one event loop, and a forked child has a copy of it that nobody opens.
+        """
+        return self._context.time is context.time and self._pid == os.getpid()  # every copy of a hold has its time
+
+    @property
+    def record(self) -> ClaimRecord:
+        """The record, as it was last seen."""
+        return self._record
+
+    @property
+    def version(self) -> str:
+        """The version of the record; none of a claim that is not recorded."""
+        return self._version
+
+    @property
+    def standing(self) -> FoundRecord:
+        """Both."""
+        return claim_records.FoundRecord(self._record, self._version)
+
+    @property
+    def uuids(self) -> Mapping[str, str]:
+        """Of each message's key the uuid in it, and the message's id."""
+        return self._uuids
+
+    @property
+    def each(self) -> list[str | OneMessage]:
+        """Its messages, each for itself; without payloads, the ids under which they are kept."""
+        return list(self._unread) or [OneMessage(message.id, message.unit) for message in self._messages]
+
+    @property
+    def left(self) -> list[str]:
+        """The uuids of the members of which nothing was decided."""
+        return self._record.unsettled
+
+    @property
+    def unlisted(self) -> list[str]:
+        """The uuids of messages that it was given, and that its record does not list."""
+        return [uuid for uuid in self._uuids if uuid not in self._record.members]
+
+    @property
+    def given_away(self) -> bool:
+        """Whether this process has left it to others."""
+        return self._given_away
+
+    @property
+    def is_fleeting(self) -> bool:
+        """Whether nobody else can know its id, so that its record may go when it is done."""
+        return self._is_fleeting and not self._given_away
+
+    @property
+    def seconds_left(self) -> float:
+        """See :class:`Claim`."""
+        if self._lost is not None or not self.is_ours() or self.state != "open" or not self.left:
+            return 0.0  # given back and settled are nobody's to work on, too
+        return max(0.0, self.trusted_until() - self._context.clock.elapsed())
+
+    @property
+    def deadline(self) -> datetime:
+        """See :class:`Claim`."""
+        return datetime.fromtimestamp(self._context.clock.wall(), UTC) + timedelta(seconds=self.seconds_left)
+
+    @property
+    def session_ttl(self) -> float:
+        """See :class:`Claim`."""
+        return min(self._session_ttl, self.ttl)
+
+    def trusted_until(self, *, in_doubt: bool = True) -> float:
+        """Return when this process stops trusting the claim, in the elapsed seconds of its clock.
+
+        ⚑ §2: it is counted from when the claim was asked for. If our clock is found to have stood still since, what is
+        known of the store's time by now is what counts.
+
+        :param in_doubt: count what is suspected of our clock as well. Renewing does not, as it finds out.
+        """
+        if not self._version:
+            return self._deadline
+        # ⚑ §4: the earlier of the claim's time and its session's.
+        by_the_store = self._context.time.trusted_until(
+            self._record.session_end, self._context.margin, in_doubt=in_doubt
+        )
+        return min(self._deadline, by_the_store)
+
+    def is_ours(self) -> bool:
+        """Say whether this process works for it, as far as is known."""
+        return self._record.session == self.session and not self._given_away
+
+    def is_held(self, now: float) -> bool:
+        """Say whether there is anything in the claim that this process has, at this moment of its elapsed time."""
+        is_ours = self.state == "open" and self.is_ours() and self._lost is None
+        return is_ours and self.trusted_until(in_doubt=False) > now and not self._record.is_settled
+
+    def is_unfinished(self) -> bool:
+        """Say whether something was decided of the claim, by this process, and not carried out."""
+        # ⚑ §5.5: a decision is final, also where somebody has ended the claim since.
+        is_ours = self._record.state != "closed" and self._record.session == self.session
+        return is_ours and not self.done.issuperset(self._record.settled)
+
+    def is_done(self, besides: Collection[str] = ()) -> bool:
+        """Say whether all that it had is decided, and carried out, or will be with these."""
+        return self._record.is_settled and self.done.union(besides).issuperset(self._record.settled)
+
+    def has(self, message_id: str) -> bool:
+        """See :class:`Claim`."""
+        return message_id in self.uuids_by_id()
+
+    def uuids_by_id(self) -> dict[str, list[str]]:
+        """Return under which uuids each message is kept: two redriven copies of one message have one id.
+
+        Of a claim without payloads, each is known by the uuid under which it is kept too, as that is what it was told.
+        """
+        if self._by_id is not None:
+            return self._by_id
+        found: dict[str, list[str]] = {}
+        self._by_id = found
+        # What it was given stays its own, although the record of somebody who fenced it may list nothing.
+        for uuid in self._record.members | self._uuids:
+            decision = self._record.settled.get(uuid)
+            message_id = (decision.id if decision else "") or self._uuids.get(uuid, uuid)
+            found.setdefault(message_id, []).append(uuid)
+        for uuid in self._unread:
+            if uuid not in found.get(uuid, ()):
+                found[uuid] = [uuid]
+        return found
+
+    def units_of(self, meant: Iterable[str | OneMessage]) -> dict[str | OneMessage, Sequence[str]]:
+        """Return under which uuids each of these is kept. An id means all messages that have it.
+
+        ⚑ §4: a message means itself: another one under its id, which anybody may publish, is not settled with it.
+        """
+        by_id, members = self.uuids_by_id(), self._record.members
+        found: dict[str | OneMessage, Sequence[str]] = {}
+        for each in meant:
+            if isinstance(each, OneMessage):
+                found[each] = [each.unit] if each.unit in members or each.unit in self._uuids else ()
+            else:
+                found[each] = by_id.get(each, ())
+        return found
+
+    def meant_by(self, ids: Collection[str]) -> list[str]:
+        """Return the uuids of members that may be what these ids mean, and whose messages have to be read to know it.
+
+        Only a claim without payloads has any, and only for ids under which it has nothing.
+        """
+        if not self._unknown:
+            return []
+        known = self.uuids_by_id()
+        if all(message_id in known for message_id in ids):
+            return []
+        return [uuid for uuid in self.left if uuid in self._unknown and uuid not in ids]
+
+    def learn_ids(self, ids: Mapping[str, str]) -> None:
+        """Hear the ids of messages that were read, by the uuids under which they are kept."""
+        self._by_id = None
+        self._uuids.update(ids)
+        self._unknown.difference_update(ids)
+
+    def moved_to(self, record: ClaimRecord, version: str) -> None:
+        """Hear what stands in the bucket now."""
+        self._record = record
+        self._version = version
+
+    def trust(self, deadline: float, session_ttl: float) -> None:
+        """Hear until when, in elapsed time, it is trusted from now on, and for how long its session was renewed."""
+        self._deadline = deadline
+        self._session_ttl = session_ttl
+
+    def __reduce__(self) -> NoReturn:
+        raise PawnQueueError(
+            f"Claim {self.claim_id} of topic {self.topic!r} stays in its process: pass claim.hand_over() to another "
+            "one, which attaches to it.",
+            topic=self.topic,
+            operation="pickle",
+        )
+
+    def lose(self, why: str) -> None:
+        """Remember that it is lost, unless it was left to others."""
+        if self._given_away:
+            return
+        if self._lost is None and self:
+            self._context.events.tell(ClaimLost(topic=self.topic, claim=self.stem, messages=len(self), why=why))
+        self._lost = why
+
+    def lose_after_all(self, why: str) -> None:
+        """Remember that it was lost before it was left to others."""
+        self._given_away = False
+        self.lose(why)
+
+    def give_away(self) -> None:
+        """Leave it to whoever comes next: this process works on it no more."""
+        if self._given_away:
+            return
+        self._given_away = True
+        self._context.events.tell(HandedOver(topic=self.topic, claim=self.stem))
+
+    def keep_record(self) -> None:
+        """Have its record closed in the end, and not deleted, although nobody can ask for it."""
+        self._is_fleeting = False
+
+    def withhold(self, uuids: Iterable[str]) -> None:
+        """Hand these messages out to nobody: somebody else has them, or may have them soon."""
+        self._by_id = None
+        withheld = set(uuids)
+        self._messages = tuple(message for message in self._messages if message.unit not in withheld)
+        self._unread = tuple(uuid for uuid in self._unread if uuid not in withheld)
+
+    async def refresh(self, context: Context) -> None:
+        """Look at the record again: somebody has changed it, perhaps an earlier request of ours that landed late."""
+        self._by_id = None  # others, which knew other ids, may have settled it
+        found = await claim_records.read(context, self.topic, self._record.stem)
+        if found is None:
+            # Only closed records are deleted, so what it had decided was carried out, and nothing is ours any more.
+            self._record = self._record.model_copy(update={"state": "expired"})
+        else:
+            self.moved_to(found.record, found.version)

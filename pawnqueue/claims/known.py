@@ -1,0 +1,222 @@
+"""What one process knows of a topic's leases and claim records: each was read once for each of its versions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from pawnqueue.claims import claim_records
+from pawnqueue.context import HASTE
+from pawnqueue.domain import size_hint
+from pawnqueue.errors import PawnQueueError
+from pawnqueue.runtime.concurrency import ByteBudget, for_each
+from pawnqueue.stores.port import NO_VERSION
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.aside import Aside
+    from pawnqueue.claims.claim_records import FoundRecord
+    from pawnqueue.context import Context
+    from pawnqueue.registers.leases import FoundLease
+    from pawnqueue.stores.port import ObjectInfo
+
+#: A record that was renewed since it was read is read again after so long: meanwhile it may have given messages back.
+RECHECK = 20.0
+#: The patience with an object, in seconds, once others have used up what a look has for those that do not answer well.
+BRIEFLY = 0.3
+
+
+#: At most this many bytes of records larger than ``LARGE_RECORD_BYTES`` are read at once, or one record that is larger.
+MAX_LARGE_BYTES_AT_ONCE = 64 * 1024**2
+LARGE_RECORD_BYTES = 1024**2
+#: At most this many uuids of members are remembered between looks; the other records are read again.
+MAX_KNOWN_MEMBERS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRecord:
+    """What is remembered of a claim record: neither its texts nor what others have written into it."""
+
+    stem: str
+    version: str
+    state: str
+    free_at: float
+    unsettled: tuple[str, ...]
+    read_at: float
+
+    @classmethod
+    def of(cls, stem: str, found: FoundRecord, read_at: float) -> Self:
+        """Return what is remembered of a record that was read under this stem."""
+        record = found.record
+        return cls(stem, found.version, record.state, record.free_at, tuple(record.unsettled), read_at)
+
+
+class Known:
+    """Leases and records of one topic, as they were when they were read."""
+
+    def __init__(self, context: Context, topic: str, aside: Aside) -> None:
+        self._context = context
+        self._topic = topic
+        self._aside = aside
+        self._leases: dict[str, FoundLease] = {}
+        self._records: dict[str, KnownRecord] = {}
+        self._large = ByteBudget(MAX_LARGE_BYTES_AT_ONCE)
+
+    def lease(self, uuid: str, info: ObjectInfo) -> FoundLease | None:
+        """Return the lease, if this version of it was read."""
+        known = self._leases.get(uuid)
+        return known if known is not None and known.version == info.version else None
+
+    def claim_of(self, uuid: str, info: ObjectInfo) -> str:
+        """Return the claim whose record tells about the lease, if this version of it was read; else nothing."""
+        known = self.lease(uuid, info)
+        return "" if known is None or known.lease.state != "held" else known.lease.claim
+
+    def is_released(self, uuid: str, info: ObjectInfo) -> bool:
+        """Say whether the lease is a released one, as far as can be told without reading it."""
+        known = self.lease(uuid, info)
+        if known is not None:
+            return known.lease.state == "released"
+        hint = size_hint.hint_of_lease(info.size, info.last_modified)
+        return hint is not None and hint.state == "released"
+
+    def due_at(self, uuid: str, info: ObjectInfo) -> float:
+        """Return the server time before which the message cannot be had, judged by its lease alone."""
+        known = self.lease(uuid, info)
+        if known is not None:
+            return self._context.due_at(known.lease)
+        hint = size_hint.hint_of_lease(info.size, info.last_modified)
+        return 0.0 if hint is None else hint.earliest
+
+    async def read_leases(self, infos: Mapping[str, ObjectInfo], patience: float) -> set[str]:
+        """Read these leases; return those that are not there: they were deleted, or are but ghosts of the listing.
+
+        :param patience: for how many seconds one that does not answer well is tried.
+
+        ⚑ §5.6: one that cannot be read is put aside, and concerns its own message only.
+        """
+        context = self._context.patient(patience, cut=True)
+
+        async def read(uuid: str) -> FoundLease | PawnQueueError | None:
+            try:
+                return await context.read_lease(self._topic, uuid)
+            except PawnQueueError as error:
+                return error
+
+        ghosts = set()
+        for uuid, found in zip(infos, await for_each(read, infos, at_once=context.at_once), strict=True):
+            if isinstance(found, PawnQueueError):
+                self._aside.put(uuid, found)
+            elif found is not None:
+                self._leases[uuid] = found
+            else:
+                self._leases.pop(uuid, None)
+                # Deleted meanwhile, with its message; or it is but a ghost in the listing (rclone's), of no version.
+                if infos[uuid].version == NO_VERSION:
+                    ghosts.add(uuid)
+        return ghosts
+
+    async def covered(self, claims: Mapping[str, ObjectInfo]) -> dict[str, float]:
+        """Return the messages that live claims have, and until which server time: their leases need not be looked at.
+
+        ⚑ §4.1: what a claim has settled is its no more, and what has ended has nothing. A fenced claim has its messages
+        for as long as its session is trusted.
+        """
+        now = await self._context.now()
+        self._records = {stem: known for stem, known in self._records.items() if stem in claims}
+        unread = [stem for stem, info in claims.items() if self._is_to_be_read(stem, info, now)]
+        await self._read_records({stem: claims[stem] for stem in unread})
+        live: dict[str, float] = {}
+        for stem, info in claims.items():
+            until = self._live_until(stem, info, now)
+            if until is not None:
+                live.update(dict.fromkeys(self._records[stem].unsettled, until))
+        self._remember_few()
+        return live
+
+    async def not_closed(self, claims: Mapping[str, ObjectInfo]) -> list[KnownRecord]:
+        """Return the records of these claims that are not closed, as they were listed. Each version is read once.
+
+        ⚑ §5.6: one that cannot be read is put aside, and left out.
+        """
+        wanted = {
+            stem: info
+            for stem, info in claims.items()
+            if (hint := size_hint.hint_of_record(info.size, info.last_modified)) is None or hint.state != "closed"
+        }
+        unread = [
+            stem
+            for stem, info in wanted.items()
+            if stem not in self._aside and ((known := self._records.get(stem)) is None or known.version != info.version)
+        ]
+        await self._read_records({stem: wanted[stem] for stem in unread})
+        found = [self._records[stem] for stem in wanted if stem in self._records]
+        return [known for known in found if known.state != "closed"]
+
+    def trim(self, leases: Collection[str]) -> None:
+        """Forget the leases that are not listed any more."""
+        self._leases = {uuid: known for uuid, known in self._leases.items() if uuid in leases}
+
+    def _is_to_be_read(self, stem: str, info: ObjectInfo, now: float) -> bool:
+        if stem in self._aside:
+            return False
+        known = self._records.get(stem)
+        hint = size_hint.hint_of_record(info.size, info.last_modified)
+        if known is not None and known.version == info.version:
+            return False
+        if hint is None:
+            return True
+        if hint.state == "closed" or self._context.is_over(hint.latest, now):
+            return False
+        if known is None or hint.state != "open" or hint.earliest <= now:
+            return True
+        # It was renewed, or it has settled something: who its members are never changes.
+        return self._context.clock.elapsed() - known.read_at > RECHECK
+
+    def _live_until(self, stem: str, info: ObjectInfo, now: float) -> float | None:
+        known = self._records.get(stem)
+        if known is None or known.state == "closed":
+            return None
+        if known.version == info.version:
+            until = known.free_at
+        else:
+            hint = size_hint.hint_of_record(info.size, info.last_modified)
+            if hint is None or hint.state != "open":
+                return None
+            until = hint.earliest
+        return None if self._context.is_over(until, now) else until
+
+    def _remember_few(self) -> None:
+        count = 0
+        few = {}
+        for stem, known in self._records.items():
+            count += len(known.unsettled)
+            if count <= MAX_KNOWN_MEMBERS:
+                few[stem] = known
+        self._records = few
+
+    async def _read_records(self, infos: Mapping[str, ObjectInfo]) -> None:
+        """Read these records; put aside those that cannot be read. All of those share one patience."""
+        began = self._context.clock.elapsed()
+        context = self._context.patient(cut=True)
+
+        async def read(stem: str) -> KnownRecord | PawnQueueError | None:
+            nonlocal context
+            size = infos[stem].size
+            try:
+                async with self._large.taken(size if size > LARGE_RECORD_BYTES else 0):
+                    found = await claim_records.read(context, self._topic, stem)
+                    return None if found is None else KnownRecord.of(stem, found, self._context.clock.elapsed())
+            except PawnQueueError as error:
+                left = HASTE - (self._context.clock.elapsed() - began)
+                context = self._context.patient(max(BRIEFLY, left), cut=True)
+                return error
+
+        for stem, found in zip(infos, await for_each(read, infos, at_once=self._context.at_once), strict=True):
+            if isinstance(found, PawnQueueError):
+                self._aside.put(stem, found)
+            elif found is not None:
+                self._aside.clear(stem)
+                self._records[stem] = found
+            else:
+                self._records.pop(stem, None)

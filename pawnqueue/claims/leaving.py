@@ -1,0 +1,93 @@
+"""Leave a claim to whoever comes next: its session gives its time back, and nobody waits for that to end (§4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pawnqueue.claims import claim_records
+from pawnqueue.claims.renewing import contended_error, lost_error
+from pawnqueue.context import PARTING
+from pawnqueue.errors import PawnQueueError
+from pawnqueue.events import logger_of
+from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.stores.port import Done, Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.claim import ClaimReference
+    from pawnqueue.claims.held import HeldClaim
+    from pawnqueue.context import Context
+    from pawnqueue.stores.port import Outcome
+
+logger = logger_of("claims")
+
+
+async def leave(context: Context, claim: HeldClaim) -> ClaimReference:
+    """Leave a claim on behalf of its consumer, and return what the next one attaches by.
+
+    :raises LeaseLostError: others have it, or somebody has ended it: there is nothing to leave.
+    """
+    if claim.lost:
+        raise lost_error(claim, claim.lost, "leave")
+    if not claim.recorded or not claim.left:
+        return claim.hand_over()  # who has only found out so may not have asked for the store's time yet
+    was_given_away = claim.given_away
+    trusted = claim.trusted_until()
+    reference = claim.hand_over()
+    try:
+        await vacate(context, claim)
+    except PawnQueueError as error:
+        logger.warning(
+            "Claim %s of topic %r is left, but nobody knows whether its record says so: who brings its reference has "
+            "it at once, and who comes by its id when its session's time is over: %s",
+            claim.claim_id,
+            claim.topic,
+            error,
+        )
+        return reference
+    if claim.left and not was_given_away and _was_lost(context, claim, trusted):
+        why = "another session works for it" if claim.state == "open" else "somebody has ended it"
+        claim.lose_after_all(why)
+        raise lost_error(claim, why, "leave")
+    return reference
+
+
+async def vacate(context: Context, claim: HeldClaim) -> None:
+    """Give back the session and keep the claim: who comes by its id next need not wait. ⚑ §4: this one works no more.
+
+    :raises StoreError: it could not be found out; then the next one waits until the session's time is over.
+    """
+    claim.give_away()
+    async with claim.lock:
+        backoff = context.store.backoff()
+        while _is_to_be_left(claim):
+            outcome = await uncut(_write(context, claim), context.clock, PARTING)
+            if isinstance(outcome, Done):
+                return
+            # Somebody else has written the record, or a write of ours has no answer: the record tells.
+            await claim.refresh(context)
+            if not await backoff.pause():
+                raise outcome.fault if isinstance(outcome, Unknown) else contended_error(claim, "left", "leave")
+
+
+async def _write(context: Context, claim: HeldClaim) -> Outcome:
+    vacated = claim.record.model_copy(update={"session_until": 0.0})
+    outcome = await claim_records.change(context, claim.topic, vacated, claim.version)
+    if isinstance(outcome, Done):
+        claim.moved_to(vacated, outcome.version)
+    return outcome
+
+
+def _is_to_be_left(claim: HeldClaim) -> bool:
+    """Say whether the record shows this process at work, as far as is known."""
+    record = claim.record
+    return record.state == "open" and record.session == claim.session and record.session_until != 0 and bool(claim.left)
+
+
+def _was_lost(context: Context, claim: HeldClaim, trusted: float) -> bool:
+    """Say whether somebody else had it before it was left.
+
+    Another session in the record, while ours was trusted still, came by our leave: that had landed without an answer.
+    """
+    if claim.state != "open":
+        return True
+    return claim.record.session != claim.session and context.clock.elapsed() >= trusted

@@ -1,0 +1,94 @@
+"""Look at the messages of a claim without working for it: nothing is written, and whoever works for it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pawnqueue.claims import claim_records
+from pawnqueue.claims.bodies import read_members
+from pawnqueue.claims.claim import ClaimReference
+from pawnqueue.claims.recorded import latest_generations
+from pawnqueue.domain import layout
+from pawnqueue.errors import LeaseLostError
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.claim import Message
+    from pawnqueue.context import Context
+    from pawnqueue.domain.records import ClaimRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LastClaim:
+    """The newest claim under an id, as its record shows it."""
+
+    reference: ClaimReference
+    """By which it is attached to, once nobody else works for it."""
+
+    owner: str
+    """On whose behalf it is, or was, held."""
+    is_open: bool
+    """Whether nobody has ended it, and something of it is not settled."""
+
+    reasons: frozenset[str]
+    """Why messages of it were given back or buried."""
+
+    is_over: bool = False
+    """Whether its time is over, too: nobody who worked on it is still about to find out that it has ended."""
+
+
+async def last_claim(context: Context, topic: str, claim_id: str) -> LastClaim | None:
+    """Show the newest generation of a claim, or None where none has a record: a LIST, and a GET."""
+    generation = (await latest_generations(context, topic, [claim_id])).get(claim_id)
+    if generation is None:
+        return None
+    standing = await claim_records.read(context, topic, layout.claim_stem(claim_id, generation))
+    if standing is None:
+        return None
+    record = standing.record
+    return LastClaim(
+        # Without the session that stands there: it may be alive, and who names it says that it is not.
+        ClaimReference(topic, claim_id, generation, session=""),
+        owner=record.owner,
+        is_open=record.state == "open" and bool(record.unsettled),
+        reasons=frozenset(decision.reason for decision in record.settled.values() if decision.reason),
+        is_over=context.is_over(record.until, await context.now()),
+    )
+
+
+async def messages(context: Context, reference: ClaimReference) -> list[Message]:
+    """Read what a claim has not settled, in publish order: its record, and a body a message.
+
+    :raises LeaseLostError: it has no record, or has ended, or its time is over: others have the messages, or may.
+    """
+    record = await looked_at(context, reference, "messages")
+    found = await read_members(context, reference.topic, {uuid: record.members[uuid] for uuid in record.unsettled})
+    return list(found.values())
+
+
+async def looked_at(context: Context, reference: ClaimReference, operation: str) -> ClaimRecord:
+    """Return the record of a claim that has its messages, or that has settled them all: one request.
+
+    :raises LeaseLostError: it has no record, or has ended, or its time is over: others have the messages, or may.
+    """
+    standing = await claim_records.read(
+        context, reference.topic, layout.claim_stem(reference.claim_id, reference.generation)
+    )
+    if standing is None:
+        raise _over(reference, "it has no record any more, as it is settled or long over", operation)
+    record = standing.record
+    if record.state != "closed" and record.unsettled:
+        if record.state == "expired":
+            raise _over(reference, "it was taken over", operation)
+        if context.is_over(record.until, await context.now()):
+            raise _over(reference, "its time is over", operation)
+    return record
+
+
+def _over(reference: ClaimReference, why: str, operation: str) -> LeaseLostError:
+    return LeaseLostError(
+        f"Claim {reference.claim_id} of topic {reference.topic!r} cannot be looked at: {why}. Others have what was "
+        "left of it, or may have it: claim anew.",
+        topic=reference.topic,
+        operation=operation,
+    )

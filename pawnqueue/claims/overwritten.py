@@ -1,0 +1,53 @@
+"""Find the messages of a claim that others have overwritten or removed since they were claimed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pawnqueue.claims.bodies import read_each
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import Decision
+from pawnqueue.errors import CompatibilityError, ObjectTooLargeError
+from pawnqueue.runtime.concurrency import for_each
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.held import HeldClaim
+    from pawnqueue.context import Context
+    from pawnqueue.domain.records import Member
+
+#: The reason of a message that is given back because another object is in its place.
+OVERWRITTEN = "overwritten"
+
+
+async def overwritten(context: Context, claim: HeldClaim) -> dict[str, Decision]:
+    """Read what is left of a claim, and return what is to be decided of what is not the message that was claimed.
+
+    ⚑ §4: a message that is as it was claimed stays in the claim, although this process cannot read it, or cannot read
+    it now: a former session may have passed it on.
+
+    :raises PawnQueueError: there is such a message. Nothing is decided of the others either.
+    """
+    members = claim.record.members
+
+    async def decided(uuid: str) -> Decision | None:
+        member = members[uuid]
+        try:
+            [body] = await read_each(context, claim.topic, [member])
+        except (CompatibilityError, ObjectTooLargeError):
+            if await _is_as_claimed(context, claim, member):
+                raise
+            return Decision(how="released", reason=OVERWRITTEN)
+        # The former session may have been given it, so this counts as a delivery.
+        return body.model_copy(update={"unseen": False}) if isinstance(body, Decision) else None
+
+    left = claim.left
+    found = dict(zip(left, await for_each(decided, left, at_once=context.at_once), strict=True))
+    return {uuid: decision for uuid, decision in found.items() if decision is not None}
+
+
+async def _is_as_claimed(context: Context, claim: HeldClaim, member: Member) -> bool:
+    """Say whether a message has the size that it was claimed with, and a date from before the claim."""
+    info = await context.store.head(layout.message(claim.topic, member.name))
+    if info is None or info.size != member.size:
+        return False
+    return info.last_modified.timestamp() <= claim.record.created_at + context.margin

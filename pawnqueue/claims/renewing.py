@@ -1,0 +1,135 @@
+"""Keep a claim: renew it in time, and know when it is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pawnqueue.claims import claim_records
+from pawnqueue.context import PARTING
+from pawnqueue.errors import LeaseLostError, StoreError
+from pawnqueue.events import Renewed
+from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.stores.port import Done, Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.claim import Claim
+    from pawnqueue.claims.held import HeldClaim
+    from pawnqueue.context import Context
+    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.stores.port import Outcome
+
+
+async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, session_ttl: float | None = None) -> None:
+    """Move the claim's times: one compare-and-set, whatever its size.
+
+    :raises LeaseLostError: it is no longer ours. Whoever works on its messages has to stop.
+    :raises StoreError: it could not be found out; the claim is trusted until its deadline, and may be renewed again.
+    """
+    async with claim.lock:
+        backoff = context.store.backoff()
+        while True:
+            if _is_settled(claim):
+                return  # all is settled: there is nothing to keep, and a final record is not written again
+            # ⚑ §2: counted from before the request is sent; and who is past its time has lost it, and says so.
+            # It is asked for the time first: if our clock may have stood still, that tells.
+            started = context.clock.elapsed()
+            now = await context.now()
+            _check_trusted(claim, context.clock.elapsed())
+            lasts = claim.ttl if ttl is None else ttl
+            trusted = min(lasts, session_time(claim, lasts) if session_ttl is None else session_ttl)
+            changed = renewed(context, claim.record, now, ttl=lasts, session_ttl=trusted)
+            if changed.session_end <= now:
+                raise lost_error(claim, f"it is older than claims.max_claim_age_seconds={_max_age(context):g}")
+            outcome = await uncut(_change(context, claim, changed), context.clock, PARTING)
+            if isinstance(outcome, Unknown):
+                raise outcome.fault
+            if isinstance(outcome, Done):
+                claim.trust(context.trusted(started, changed.session_end - now), trusted)
+                if context.clock.elapsed() >= claim.trusted_until(in_doubt=False):
+                    raise lost_error(claim, "its renewal took longer than its time")
+                context.events.tell(Renewed(topic=claim.topic, claim=claim.stem, seconds=lasts))
+                return
+            await claim.refresh(context)
+            if claim.state != "open":
+                raise lost_error(claim, "somebody has ended it")
+            if not claim.is_ours():
+                raise lost_error(claim, "another session works for it")
+            # Still open and ours: the janitor has renewed it, or an earlier write of ours, of which nobody knew, had
+            # landed. Once more, on top of it: that is no loss, however often it happens.
+            if not await backoff.pause():
+                raise contended_error(claim, "renewed", "renew")
+
+
+def session_time(claim: Claim, lasts: float) -> float:
+    """Return for how long a session that was not told otherwise is trusted: as it was, or as long as the claim."""
+    return claim.session_ttl if claim.session_ttl < claim.ttl else lasts
+
+
+async def _change(context: Context, claim: HeldClaim, changed: ClaimRecord) -> Outcome:
+    outcome = await claim_records.change(context, claim.topic, changed, claim.version)
+    if isinstance(outcome, Done):
+        claim.moved_to(changed, outcome.version)
+    return outcome
+
+
+def renewed(context: Context, record: ClaimRecord, now: float, *, ttl: float, session_ttl: float) -> ClaimRecord:
+    """Return the record with the times that its session's renewal gives it.
+
+    ⚑ §4: neither is earlier than it was, as where the renewal's answer is lost its holder still trusts the later one.
+    Only who works for the claim moves the session's time, and a new session begins with its own.
+    """
+    until = lengthened(context, record, now + ttl)
+    session_until = min(max(record.session_end, now + session_ttl), until)
+    return record.model_copy(update={"until": until, "session_until": session_until, "lasts": ttl})
+
+
+def _is_settled(claim: HeldClaim) -> bool:
+    if not claim.recorded:
+        return False
+    # ⚑ §4: others may take what its record does not list. Nobody of ours writes such a record.
+    if claim.unlisted:
+        raise lost_error(claim, f"its record does not list {len(claim.unlisted)} of its messages any more")
+    return not claim.left
+
+
+def _check_trusted(claim: HeldClaim, now: float) -> None:
+    if claim.lost or claim.given_away:
+        raise lost_error(claim, claim.lost or "it was handed over")
+    if now >= claim.trusted_until(in_doubt=False):
+        raise lost_error(claim, "its time was over before it was renewed")
+
+
+def lengthened(context: Context, record: ClaimRecord, until: float) -> float:
+    """Return the time that a renewal may give a claim: never less than it has, and never past its greatest age.
+
+    ⚑ §4: less would be a claim that is over before its holder knows, where the renewal's answer was lost. The greatest
+    age is for hung runs: they do not hold messages for ever.
+    """
+    return max(record.until, min(until, record.created_at + _max_age(context)))
+
+
+def lost_error(claim: HeldClaim, why: str, operation: str = "renew") -> LeaseLostError:
+    """Remember that the claim is lost, and make the error that says so."""
+    claim.lose(why)
+    return LeaseLostError(
+        f"Claim {claim.claim_id} of topic {claim.topic!r} is lost: {why}. Stop working on what is left of it "
+        f"({len(claim.left)} messages): others may have them. A longer ttl, or earlier renewals, keep a claim over "
+        "long work.",
+        topic=claim.topic,
+        operation=operation,
+    )
+
+
+def contended_error(claim: HeldClaim, done: str, operation: str) -> StoreError:
+    """Make the error that says that other writes of a claim's record were in the way until patience ended."""
+    return StoreError(
+        f"Claim {claim.claim_id} of topic {claim.topic!r} could not be {done}, as its record kept changing: "
+        f"{operation} it again.",
+        transient=True,
+        topic=claim.topic,
+        operation=operation,
+    )
+
+
+def _max_age(context: Context) -> float:
+    return context.settings.claims.max_claim_age_seconds

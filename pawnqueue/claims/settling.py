@@ -1,0 +1,225 @@
+"""Settle: one compare-and-set writes the decisions into the record, and only then come their effects (§4)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from pawnqueue.claims import claim_records, effects, traces
+from pawnqueue.claims.claim import OneMessage
+from pawnqueue.claims.renewing import contended_error
+from pawnqueue.claims.settled import Settled
+from pawnqueue.context import PARTING
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import Decision
+from pawnqueue.domain.settlement import Settlement
+from pawnqueue.errors import PawnQueueError, StoreError
+from pawnqueue.events import logger_of
+from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.stores.port import Done, Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.held import HeldClaim
+    from pawnqueue.context import Context
+
+logger = logger_of("claims")
+
+
+Meant: TypeAlias = str | OneMessage
+
+
+def by_uuid(
+    decisions: Mapping[Meant, Decision], uuids: Mapping[Meant, Sequence[str]], ids: Mapping[str, str]
+) -> dict[str, Decision]:
+    """Return what was decided of messages, by the uuids under which they are kept, where it was said by their ids.
+
+    :param ids: the messages' own ids, by those uuids, as far as they are known: the record is to tell them.
+    """
+    decided = {}
+    for given, decision in decisions.items():
+        for uuid in uuids[given]:
+            message_id = ids.get(uuid, id_of(given))
+            decided[uuid] = decision if uuid == message_id else decision.model_copy(update={"id": message_id})
+    return decided
+
+
+def id_of(given: Meant) -> str:
+    """Return the id of a message that is meant by it, or as itself."""
+    return given.id if isinstance(given, OneMessage) else given
+
+
+def told(result: Settled, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
+    """Tell what became of messages, by their ids: once for each that was meant.
+
+    Without uuids are those that may be any of the messages that could not be read.
+    """
+    settlement = Settlement(unknown=[id_of(given) for given, of_one in uuids.items() if not of_one])
+    names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
+    if result.fault is not None:
+        settlement.fault = str(result.fault)
+    elif settlement.unknown:
+        settlement.fault = "Messages of the claim could not be read, so their ids are not known."
+    for given, of_one in uuids.items():
+        message_id = id_of(given)
+        if any(uuid in result.unknown for uuid in of_one):
+            settlement.unknown.append(message_id)
+        elif any(uuid in result.lost for uuid in of_one):
+            settlement.lost.append(message_id)
+        elif of_one:
+            names.get(result.decided[of_one[0]].how, settlement.lost).append(message_id)
+        for uuid in of_one:
+            if uuid in result.unfinished:
+                settlement.unfinished[message_id] = str(result.unfinished[uuid])
+    return settlement
+
+
+async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settled:
+    """Decide these members' fate, or find that it was decided before: the first decision counts.
+
+    What is to be settled while the record is being written goes into its next write, all of it at once: the record is
+    as large as its claim.
+    """
+    batch = claim.gathering
+    for uuid, decision in decisions.items():
+        batch.setdefault(uuid, decision)
+    result = await claim.settlements.do(id(batch), lambda: _settle_together(context, claim, batch))
+    return result.of(decisions)
+
+
+async def _settle_together(context: Context, claim: HeldClaim, batch: Mapping[str, Decision]) -> Settled:
+    try:
+        async with claim.lock:
+            claim.gathering = {}  # what comes from here on goes into the next write
+            # ⚑ §4: nobody has an answer before the decision is in the record.
+            result = await uncut(_decide(context, claim, batch), context.clock, PARTING)
+    finally:
+        if claim.gathering is batch:
+            claim.gathering = {}
+    # Cut off, it would be finished by others only when the claim's time is over; closing the queue goes on with it.
+    result.unfinished = await uncut(carry_out_decided(context, claim), context.clock, PARTING)
+    return result
+
+
+async def carry_out_decided(context: Context, claim: HeldClaim, *, again: bool = False) -> dict[str, StoreError]:
+    """Carry out what the claim has decided; return what is not done, and why. That is no failure of the settlement.
+
+    ⚑ §5.5: the queue tries again while it is open, and so does everybody else who meets what is left.
+
+    :param again: it was tried before, and failures were logged then.
+    """
+    level = logging.DEBUG if again else logging.WARNING
+    # Without the lock: it may take long, and meanwhile the rest of the claim has to be renewed.
+    failed: dict[str, StoreError] = {}
+    try:
+        failed = await _carry_out(context, claim)
+    except PawnQueueError as error:
+        logger.log(
+            level,
+            "Claim %s of topic %r is settled, and its record could not be closed: %s",
+            claim.claim_id,
+            claim.topic,
+            error,
+        )
+    if failed:
+        why = next(iter(failed.values()))
+        logger.log(
+            level,
+            "Claim %s of topic %r has decided of %d messages what could not be carried out yet. It is tried again "
+            "while the queue is open, and by the janitor: %s",
+            claim.claim_id,
+            claim.topic,
+            len(failed),
+            why,
+        )
+    return failed
+
+
+async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settled:
+    wanted = set(decisions)
+    backoff = context.store.backoff()
+    while True:
+        record = claim.record
+        standing = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
+        # What the janitor gave back after the claim had ended is lost to this settlement.
+        lost = {uuid for uuid, decision in standing.items() if decision.lost}
+        # ⚑ §4: so is what the record lists no more, as its lease alone means nothing. ⚑ §1: it is not decided either:
+        # readers take a record that decides of more than its members for garbage, and all its decisions with it.
+        lost |= wanted - standing.keys() - record.members.keys()
+        # ⚑ §4: each message has an answer, whatever becomes of the others: every result below tells what was lost.
+        before = {uuid: decision for uuid, decision in standing.items() if uuid not in lost}
+        new = {uuid: decisions[uuid] for uuid in decisions if uuid not in standing and uuid not in lost}
+        if not new:
+            return Settled(decided=before, lost=lost)
+        if record.state != "open" or not claim.is_ours():
+            return Settled(decided=before, lost=lost | set(new))
+        changed = record.model_copy(update={"settled": {**record.settled, **new}})
+        # ⚑ §4, §5.3: by compare-and-set on what we have read. Who was fenced is refused, and changes nothing.
+        outcome = await claim_records.change(context, claim.topic, changed, claim.version)
+        if isinstance(outcome, Done):
+            claim.moved_to(changed, outcome.version)
+            return Settled(decided={**before, **new}, lost=lost)
+        fault = outcome.fault if isinstance(outcome, Unknown) else contended_error(claim, "settled", "settle")
+        # It was fenced, or somebody else has written the record. Or nobody knows whether an earlier write of ours has
+        # landed: the record tells. Go on from what it says.
+        try:
+            await claim.refresh(context)
+        except PawnQueueError as error:
+            return Settled(decided=before, lost=lost, unknown=set(new), fault=error)
+        if not await backoff.pause():
+            return Settled(decided=before, lost=lost, unknown=set(new), fault=fault)
+
+
+async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
+    """Do what was decided, as far as nobody else of this process does it, and close the record after the last of it."""
+    await traces.keep_if_needed(context, claim)
+    record, done, under_way = claim.record, claim.done, claim.under_way
+    todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
+    under_way.update(todo)
+    try:
+        failed = await effects.carry_out(
+            context,
+            claim.topic,
+            record,
+            todo,
+            claim.leases,
+            at_last=lambda: _record_to_delete(claim, todo),
+        )
+    finally:
+        under_way.difference_update(todo)
+    done.update(uuid for uuid in todo if uuid not in failed)
+    if not failed and _record_to_delete(claim, todo) is not None:
+        claim.moved_to(record.model_copy(update={"state": "closed"}), claim.version)
+        return {}
+    failed.pop(layout.claim(claim.topic, record.stem), None)
+    async with claim.lock:
+        await _close(context, claim)
+    return failed
+
+
+def _record_to_delete(claim: HeldClaim, todo: list[str]) -> str | None:
+    """Return the key of the record, if it can go with the last leases.
+
+    Nobody can ask again for a claim whose id was made up and that was not handed over. Were its record closed instead,
+    every look at a busy topic would list a day's records. It goes in one request with the leases: their messages are
+    gone by then, so a lease that stays behind is garbage, whatever its claim was. A lease of it that lands late finds
+    no record, and is fenced.
+    """
+    record = claim.record
+    if not claim.is_fleeting or not claim.is_done(todo) or record.state == "closed":
+        return None
+    return layout.claim(claim.topic, record.stem)
+
+
+async def _close(context: Context, claim: HeldClaim) -> None:
+    """Close the record when all that it had was decided and carried out; a fleeting one is deleted."""
+    record = claim.record
+    if record.state == "closed" or not claim.is_done():
+        return
+    if claim.is_fleeting:
+        if not await context.registers.delete([layout.claim(claim.topic, record.stem)]):
+            claim.moved_to(record.model_copy(update={"state": "closed"}), claim.version)
+        return
+    closed = await claim_records.close(context, claim.topic, claim.standing)
+    if closed is not None:
+        claim.moved_to(closed.record, closed.version)

@@ -1,0 +1,185 @@
+"""Take-over: may a lease that another claim has be taken? Only when that claim can never again renew or settle it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from pawnqueue.claims import claim_records, effects
+from pawnqueue.domain import layout
+from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.errors import PawnQueueError
+from pawnqueue.events import TakenOver, logger_of
+from pawnqueue.registers.leases import FoundLease
+from pawnqueue.runtime.concurrency import for_each
+from pawnqueue.stores.port import Done, Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.claim_records import FoundRecord
+    from pawnqueue.claims.known import KnownRecord
+    from pawnqueue.context import Context
+
+logger = logger_of("claims")
+
+Leases: TypeAlias = Mapping[str, FoundLease]
+
+
+@dataclass(slots=True)
+class Judged:
+    """What may be done with leases that others have, or had."""
+
+    free: dict[str, FoundLease] = field(default_factory=dict)
+    """They may be taken now. Their ``deliveries`` are those that were: a lease of which nothing was handed out is one
+    less than it says."""
+
+    decided: list[tuple[ClaimRecord, dict[str, str]]] = field(default_factory=list)
+    """Settled by their claims and not carried out: with the versions of their leases: that is all there is to do."""
+
+    faults: dict[str, PawnQueueError] = field(default_factory=dict)
+    """It could not be found out."""
+
+
+async def free_to_take(context: Context, topic: str, leases: Leases, *, dry_run: bool = False) -> dict[str, FoundLease]:
+    """Return those of the leases, by uuid, that may be taken now. What their claims had decided is carried out.
+
+    :param dry_run: end nothing for it, and carry nothing out: return what would be free.
+    """
+    judged = await judge(context, topic, leases, dry_run=dry_run)
+    for fault in judged.faults.values():
+        raise fault
+    if not dry_run:
+        for record, versions in judged.decided:
+            await effects.carry_out(context, topic, record, list(versions), versions)
+    return judged.free
+
+
+async def judge(context: Context, topic: str, leases: Leases, *, dry_run: bool = False) -> Judged:
+    """Find out which of the leases may be taken. The claim of many leases is read, and fenced, once."""
+    judging = _Judging(context, topic, await context.now(), dry_run=dry_run)
+    await judging.judge(leases)
+    return judging.judged
+
+
+async def fence(context: Context, topic: str, standing: FoundRecord) -> FoundRecord | None:
+    """⚑ §4: end an open claim by compare-and-set. Only who wins that is free to take what it held."""
+    expired = standing.record.model_copy(update={"state": "expired"})
+    outcome = await claim_records.change(context, topic, expired, standing.version)
+    if isinstance(outcome, Unknown) and not outcome.fault.transient:
+        raise outcome.fault
+    if not isinstance(outcome, Done):
+        return None
+    context.events.tell(
+        TakenOver(topic=topic, claim=expired.stem, consumer=expired.consumer, messages=len(expired.unsettled))
+    )
+    return claim_records.FoundRecord(expired, outcome.version)
+
+
+class _Judging:
+    """One look at leases that others have, or had."""
+
+    def __init__(self, context: Context, topic: str, now: float, *, dry_run: bool) -> None:
+        self._context = context
+        self._topic = topic
+        self._now = now
+        self._dry_run = dry_run
+        self.judged = Judged()
+
+    async def judge(self, leases: Leases) -> None:
+        by_claim: dict[str, dict[str, FoundLease]] = defaultdict(dict)
+        for uuid, found in leases.items():
+            lease = found.lease
+            if lease.state == "moving" or not self._context.is_due(lease, self._now):
+                continue  # a move is finished by who redrives or sweeps
+            if lease.state == "released" or layout.parse_stem(lease.claim) is None:
+                # Given back; or garbage, or pawn-queue's: there is no record to fence, only a time that is over.
+                self.judged.free[uuid] = found
+            else:
+                by_claim[lease.claim][uuid] = found
+
+        async def of_claim(stem: str) -> None:
+            try:
+                await self._judge_claim(stem, by_claim[stem], self._now)
+            except PawnQueueError as error:
+                # ⚑ §5.6: a record that cannot be read concerns the messages of its claim.
+                self.judged.faults.update(dict.fromkeys(by_claim[stem], error))
+
+        await for_each(of_claim, by_claim, at_once=self._context.at_once)
+
+    async def _judge_claim(self, stem: str, leases: Leases, now: float) -> None:
+        judged = self.judged
+        standing = await claim_records.read(self._context, self._topic, stem)
+        if standing is None:
+            if self._dry_run or await self._create_fenced(stem):
+                judged.free.update(_not_handed_out(leases))
+            return
+        record = standing.record
+        decided: dict[str, str] = {uuid: found.version for uuid, found in leases.items() if uuid in record.settled}
+        if decided:
+            # ⚑ §5.3: they were settled, only not carried out. Doing it is all that is left; they are not delivered
+            # again.
+            judged.decided.append((record, decided))
+        # A lease that landed late: its claim was recorded without it.
+        judged.free.update(
+            _not_handed_out({uuid: found for uuid, found in leases.items() if uuid not in record.members})
+        )
+        undecided = {
+            uuid: found for uuid, found in leases.items() if uuid in record.members and uuid not in record.settled
+        }
+        # ⚑ §4: open, or fenced early on behalf of somebody: its process may be alive and know nothing yet.
+        if undecided and self._context.is_over(record.free_at, now) and await self._has_ended(standing):
+            # Begun once more, and not as far as its record: it is another lease of the same claim that was recorded.
+            anew = {u: found for u, found in undecided.items() if found.lease.deliveries > record.members[u].deliveries}
+            judged.free.update({**undecided, **_not_handed_out(anew)})
+
+    async def _has_ended(self, standing: FoundRecord) -> bool:
+        if standing.record.state != "open" or self._dry_run:
+            return True
+        return await fence(self._context, self._topic, standing) is not None
+
+    async def _create_fenced(self, stem: str) -> bool:
+        """⚑ §4: its claimer may still be about to create the record, and is to find out then that it came too late."""
+        claim_id, generation = layout.parse_stem(stem) or (stem, 0)
+        record = ClaimRecord(claim_id=claim_id, generation=generation, state="expired", created_at=self._now)
+        return isinstance(await claim_records.create(self._context, self._topic, record), Done)
+
+
+async def named_by_others(
+    context: Context, topic: str, others: Iterable[KnownRecord], members: Collection[str]
+) -> dict[str, float]:
+    """Return which of these messages other claims have, by their records, and until when. What is over is fenced first.
+
+    ⚑ §6: a message that a live claim's record names is that claim's, whatever a lease says. Where what was won may be
+    overwritten (by a PUT that lands late), a lease alone does not tell. A claim that has recorded what it won looks
+    here: of two rivals, at least one sees the other's record.
+    """
+    now = await context.now()
+
+    async def named(known: KnownRecord) -> dict[str, float]:
+        shared = [uuid for uuid in known.unsettled if uuid in members]
+        if shared and context.is_over(known.free_at, now):
+            if known.state != "open":
+                return {}
+            try:
+                standing = await claim_records.read(context, topic, known.stem)
+                is_same = standing is not None and standing.version == known.version
+                if standing is not None and is_same and await fence(context, topic, standing) is not None:
+                    return {}
+            except PawnQueueError as error:
+                # ⚑ §5.6: a record that the store does not let anybody fence concerns the messages that it names.
+                logger.warning("Claim %s of topic %r is over and could not be fenced: %s", known.stem, topic, error)
+        return dict.fromkeys(shared, known.free_at + context.margin)
+
+    found: dict[str, float] = {}
+    for part in await for_each(named, others, at_once=context.at_once):
+        found.update(part)
+    return found
+
+
+def _not_handed_out(leases: Leases) -> dict[str, FoundLease]:
+    """⚑ §4: deliveries are hand-outs. What was won and never recorded was given to nobody."""
+    return {
+        uuid: replace(found, lease=found.lease.model_copy(update={"deliveries": max(found.lease.deliveries - 1, 0)}))
+        for uuid, found in leases.items()
+    }

@@ -1,0 +1,100 @@
+"""What every operation on an open queue needs, in one hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pawnqueue.domain import lease
+from pawnqueue.errors import StoreError
+from pawnqueue.events import Events
+from pawnqueue.registers import leases
+from pawnqueue.runtime.done_writes import DoneWrites
+from pawnqueue.stores.server_time import lasting
+
+if TYPE_CHECKING:
+    from pawnqueue.domain.records import Lease
+    from pawnqueue.registers.leases import FoundLease
+    from pawnqueue.registers.strategy import Registers
+    from pawnqueue.runtime.clock import Clock
+    from pawnqueue.settings import Settings
+    from pawnqueue.stores.retry import ResilientStore
+    from pawnqueue.stores.server_time import ServerTime
+
+#: How long one object that does not answer well is tried for, where others wait beside it.
+HASTE = 3.0
+#: How long who is cancelled, or closes its queue, waits for what it has sent: it may land.
+PARTING = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One process's hold on one bucket."""
+
+    store: ResilientStore
+    registers: Registers
+    clock: Clock
+    time: ServerTime
+    settings: Settings
+    events: Events = field(default_factory=Events)
+    done_writes: DoneWrites = field(default_factory=DoneWrites)
+
+    @property
+    def at_once(self) -> int:
+        """How many requests one operation has under way."""
+        return self.settings.concurrency.max_in_flight
+
+    @property
+    def margin(self) -> float:
+        """How long before its time a holder stops trusting its claim, and how long after it a taker waits."""
+        return self.settings.claims.margin_seconds
+
+    def trusted(self, started: float, seconds: float) -> float:
+        """Return until when (in elapsed time) a holder trusts what it was given for so long, from ``started`` on.
+
+        ⚑ §2: earlier by the margin, and by as much as its clock may run slow meanwhile.
+        """
+        return started + lasting(seconds) - self.margin
+
+    def is_over(self, until: float, now: float) -> bool:
+        """⚑ §2: say whether a time that somebody else has is over, by the margin that all keep to."""
+        return lease.is_over(until, now, self.margin)
+
+    def due_at(self, of_message: Lease) -> float:
+        """Return the server time from which on a lease's message may be had, by the lease alone."""
+        return lease.due_at(of_message, self.margin)
+
+    def is_due(self, of_message: Lease, now: float) -> bool:
+        """Say whether a lease's time is over."""
+        return lease.is_due(of_message, now, self.margin)
+
+    async def read_lease(self, topic: str, uuid: str) -> FoundLease | None:
+        """Return the lease on a message as it stands now, or None."""
+        return await leases.read(self.registers, topic, uuid, self.settings.polling.visibility_timeout_seconds)
+
+    def patient(self, seconds: float = HASTE, *, cut: bool = False) -> Context:
+        """Return the same hold with at most so much patience for each request and each compare-and-set.
+
+        ⚑ §5.6: a single object that does not answer well must not delay the others.
+
+        :param cut: a read that hangs is cut off.
+        """
+        store = self.store.with_budget(seconds, cut=cut)
+        return replace(self, store=store, registers=self.registers.through(store))
+
+    async def now(self) -> float:
+        """Return the store's time, or refuse to time leases by a store that is too slow to tell it.
+
+        ⚑ §2: a holder is early by the margin and a taker late by it, so each may be wrong by as much and no more.
+        """
+        # One slow sample must not refuse claims for as long as samples are relied upon: a wide time is asked for again.
+        now = await self.time.now(within=self.margin or math.inf)
+        if self.time.error > self.margin > 0:
+            raise StoreError(
+                f"The store answers too slowly to time leases by it: its time is known to {self.time.error:.1f} "
+                f"seconds, and claims.margin_seconds is {self.margin:g}. Raise it, in every process of the bucket.",
+                transient=True,
+                operation="server time",
+            )
+        return now

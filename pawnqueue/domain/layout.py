@@ -1,0 +1,403 @@
+"""Every key in the bucket is made and parsed here, and nowhere else (``docs/protocol.md``, section 1)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Literal, TypeAlias, TypeGuard, get_args
+
+from pawnqueue.domain.bounds import MAX_HOLDER_CHARACTERS, MESSAGE_NAME, within_bounds
+from pawnqueue.domain.identifiers import ClaimStem, Unit
+from pawnqueue.errors import InvalidArgumentError, InvalidTopicError
+
+Role: TypeAlias = Literal["producers", "consumers"]
+
+BUCKET_RECORD = "_registry/bucket.json"
+PROBES = "_probe/"
+
+_TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_CLAIM_ID = re.compile(r"[A-Za-z0-9_:+-](?:[A-Za-z0-9._:+-]{0,126}[A-Za-z0-9_:+-])?")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UUID_GROUPS = 5
+_GENERATION = re.compile(r"0|[1-9][0-9]{0,17}")  # in one spelling: of two, one would name the record of the other
+_SLASHES = (0, 2)  # of a name alone, and of a key: topic, folder, name
+_STAGED = re.compile(r"[0-9]{9}-[0-9a-f]{32}\.[0-9]{6}\.jsonl")
+_STAGED_SLASHES = 3  # topic, folder, write, name
+_MOST_PARTS = 10**9
+_STAMP = "%Y%m%dT%H%M%S_%f"
+_STAMPED = re.compile(r"\d{8}T\d{6}_\d{6}")
+_SHOWN = 40  # of a bad name, in an error
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Say whether it is a text; the member of an Enum of texts is written into a key by its name, and is none."""
+    return isinstance(value, str) and not isinstance(value, Enum)
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - whatever somebody's class does, it is told what it is
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def checked_topic(topic: object) -> str:
+    """Return the topic's name, or raise before any request is made with it."""
+    if _is_text(topic) and _TOPIC.fullmatch(topic):
+        return topic
+    shown = _shown(topic)
+    size = f" ({len(topic)} characters)" if _is_text(topic) else ""
+    sentence = (
+        f"{shown}{size} is no topic name: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or a "
+        "digit; for a hierarchy of queues, use s3.key_prefix."
+    )
+    raise InvalidTopicError(sentence, topic=str(topic)[:128])
+
+
+def topic_of_folder(folder: str) -> str | None:
+    """Return the topic whose folder this is, or None for a folder of ours or of a stranger."""
+    name = folder.rstrip("/")
+    return name if _TOPIC.fullmatch(name) else None
+
+
+def topic_marker(topic: str) -> str:
+    """Return the key of the object that says that the topic exists."""
+    return f"{topic}/.topic"
+
+
+def swept(topic: str) -> str:
+    """Return the key of the object whose date says when a janitor last swept the topic."""
+    return f"{topic}/.swept"
+
+
+def topic_folder(topic: str) -> str:
+    """Return the folder that all of a topic's objects are in."""
+    return f"{topic}/"
+
+
+def _last_part(key: str) -> str:
+    """Return the name of an object in a folder of ours; what lies in a folder below one is a stranger's, without one.
+
+    Whoever calls for it would otherwise look for the object where it is not: ``{topic}/messages/old/x.json``.
+    """
+    return key.rpartition("/")[2] if key.count("/") in _SLASHES else ""
+
+
+def folder_name(key: str) -> str:
+    """Return in which folder of its topic an object lies: ``claims``, say; or "" for what lies in none."""
+    return key.split("/", 2)[1] if key.count("/") > 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageKey:
+    """What the key of a message tells."""
+
+    name: str  # the last part of the key, with its lane
+    uuid: Unit  # under which its lease and its dead letter are kept
+
+
+def parse_message(key: str) -> MessageKey | None:
+    """Read a key below ``messages/``, in any lane, or return None for a stranger's.
+
+    pawn-queue takes the last five groups between dashes as the id, and so do we.
+    """
+    name = _last_part(key)
+    groups = name.removesuffix(".json").split("-")
+    uuid_ = "-".join(groups[-5:])
+    if not name.endswith(".json") or len(groups) <= _UUID_GROUPS or not _UUID.fullmatch(uuid_):
+        return None
+    if not MESSAGE_NAME.fullmatch(name):
+        return None
+    return MessageKey(name, Unit(uuid_))
+
+
+def is_name_of(name: str, uuid_: str) -> bool:
+    """Say whether a message's name is one that has this uuid."""
+    return name.endswith(f"-{uuid_}.json") and len(name) > len(uuid_) + len("-.json")
+
+
+def message_name(seconds: float, identifier: str) -> str:
+    """Make the last part of a message's key: LIST gives publish order by it."""
+    return f"{timestamp(seconds)}-{identifier}.json"
+
+
+def timestamp(seconds: float) -> str:
+    """Write a server time as keys have it, to the microsecond."""
+    return datetime.fromtimestamp(seconds, UTC).strftime(_STAMP)
+
+
+def time_of(name: str) -> float | None:
+    """Read the server time out of a message's name, or return None where it has none within the bounds of §1."""
+    match = _STAMPED.search(name)
+    if match is None:
+        return None
+    try:
+        time = within_bounds(datetime.strptime(match[0], _STAMP).replace(tzinfo=UTC))
+    except ValueError:
+        return None
+    return None if time is None else time.timestamp()
+
+
+def message(topic: str, name: str) -> str:
+    """Return the key of a message."""
+    return f"{topic}/messages/{name}"
+
+
+def lease(topic: str, unit: str) -> str:
+    """Return the key of the lease on the message with this uuid in its key."""
+    return f"{topic}/leases/{unit}.lease"
+
+
+def parse_lease(key: str) -> Unit | None:
+    """Read the uuid out of a key below ``leases/``, or return None for a stranger's."""
+    name = _last_part(key)
+    uuid_ = name.removesuffix(".lease")
+    return Unit(uuid_) if name.endswith(".lease") and _UUID.fullmatch(uuid_) else None
+
+
+def claim(topic: str, stem: str) -> str:
+    """Return the key of a claim record."""
+    return f"{topic}/claims/{stem}.json"
+
+
+def claim_beginning(topic: str, claim_id: str) -> str:
+    """Return what the keys of all generations of a claim begin with, and where a LIST of them starts."""
+    return f"{topic}/claims/{claim_id}."
+
+
+def claim_stem(claim_id: str, generation: int) -> ClaimStem:
+    """Name one generation of a claim, in keys and leases."""
+    return ClaimStem(f"{claim_id}.{generation}")
+
+
+def parse_claim(key: str) -> tuple[str, int] | None:
+    """Read claim id and generation out of a key below ``claims/``, or return None for a stranger's."""
+    name = _last_part(key)
+    return parse_stem(name.removesuffix(".json")) if name.endswith(".json") else None
+
+
+def parse_stem(stem: str) -> tuple[str, int] | None:
+    """Read claim id and generation out of a record's name, as a lease has it, or return None for any other text.
+
+    ⚑ §1: :func:`claim_stem` makes the same name of them again.
+    """
+    claim_id, _, generation = stem.rpartition(".")
+    if not _CLAIM_ID.fullmatch(claim_id) or not _GENERATION.fullmatch(generation):
+        return None
+    return claim_id, int(generation)
+
+
+def is_message_id(message_id: object) -> TypeGuard[str]:
+    """Say whether a message can be kept under this id."""
+    return _is_text(message_id) and _UUID.fullmatch(message_id) is not None
+
+
+def checked_message_id(message_id: object) -> str:
+    """Return the id under which a message is kept, or raise before any request is made with it."""
+    if is_message_id(message_id):
+        return message_id
+    raise InvalidArgumentError(
+        f"{_shown(message_id)} is no id of a message: it is the UUID that publish() returned.", operation="find"
+    )
+
+
+def checked_claim_id(claim_id: object) -> str:
+    """Return the claim's id, or raise before any request is made with it."""
+    if _is_text(claim_id) and _CLAIM_ID.fullmatch(claim_id):
+        return claim_id
+    raise InvalidArgumentError(
+        f"{_shown(claim_id)} is no claim id: use a text of 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
+        operation="claim",
+    )
+
+
+def checked_holder(name: object, what: str) -> str:
+    """Return the name of who claims, or raise before any request is made with it."""
+    if (
+        _is_text(name)
+        and name.strip()
+        and len(name) <= MAX_HOLDER_CHARACTERS
+        and name.encode(errors="replace").decode() == name
+    ):
+        return name
+    raise InvalidArgumentError(
+        f"{what} is a text of 1 to {MAX_HOLDER_CHARACTERS:,} characters, not {_shown(name)}.", operation="claim"
+    )
+
+
+def is_write_id(write_id: object) -> TypeGuard[str]:
+    """Say whether this can be a write's id."""
+    return _is_text(write_id) and _CLAIM_ID.fullmatch(write_id) is not None
+
+
+def checked_write_id(write_id: object) -> str:
+    """Return the write's id, or raise before any request is made with it."""
+    if is_write_id(write_id):
+        return write_id
+    raise InvalidArgumentError(
+        f"{_shown(write_id)} is no write id: use a text of 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
+        operation="stage",
+    )
+
+
+def checked_part(part: object) -> int:
+    """Return the number of a part of a write, or raise before any request is made with it."""
+    if isinstance(part, int) and not isinstance(part, bool) and 0 <= part < _MOST_PARTS:
+        return part
+    raise InvalidArgumentError(
+        f"part is a whole number from 0, and below {_MOST_PARTS:,}, not {_shown(part)}.", operation="stage"
+    )
+
+
+def write(topic: str, write_id: str) -> str:
+    """Return the key of a write record."""
+    return f"{topic}/writes/{write_id}.json"
+
+
+def parse_write(key: str) -> str | None:
+    """Read the write's id out of a key below ``writes/``, or return None for a stranger's."""
+    name = _last_part(key)
+    write_id = name.removesuffix(".json")
+    return write_id if name.endswith(".json") and _CLAIM_ID.fullmatch(write_id) else None
+
+
+def staged_name(part: int, attempt: str, number: int) -> str:
+    """Make the name of an object that an attempt at a part of a write stages. No two attempts share one.
+
+    :param attempt: 128 random bits, in hex.
+    """
+    return f"{part:09}-{attempt}.{number:06}.jsonl"
+
+
+def part_of_staged(name: str) -> int:
+    """Return the number of the part whose rows the object of this name has; 0 where the name does not tell."""
+    return int(name.partition("-")[0]) if _STAGED.fullmatch(name) else 0
+
+
+def is_staged_name(name: str) -> bool:
+    """Say whether this can be the name of a staged object."""
+    return _STAGED.fullmatch(name) is not None
+
+
+def staged(topic: str, write_id: str) -> str:
+    """Return the folder of what is staged for a write."""
+    return f"{topic}/staged/{write_id}/"
+
+
+def staged_object(topic: str, write_id: str, name: str) -> str:
+    """Return the key of an object that is staged for a write."""
+    return f"{topic}/staged/{write_id}/{name}"
+
+
+def parse_staged(key: str) -> tuple[str, str] | None:
+    """Read the write's id and the object's name out of a key below ``staged/``, or return None for a stranger's."""
+    if key.count("/") != _STAGED_SLASHES:
+        return None
+    _, _, write_id, name = key.split("/")
+    return (write_id, name) if _CLAIM_ID.fullmatch(write_id) and _STAGED.fullmatch(name) else None
+
+
+def written_id(topic: str, write_id: str, part: int, position: int) -> str:
+    """Return the id of a message of a write: the same write gives its messages the same ids."""
+    digest = hashlib.sha256(f"{topic}\x00{write_id}\x00{part}\x00{position}".encode()).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=4))
+
+
+def dead_letter(topic: str, unit: str) -> str:
+    """Return the key of a message that was given up on."""
+    return f"{topic}/dead-letter/{unit}.json"
+
+
+def dead_reason(topic: str, unit: str) -> str:
+    """Return the key of the record that says why it was given up on."""
+    return f"{topic}/dead-letter/{unit}.reason.json"
+
+
+def parse_dead_letter(key: str) -> tuple[Unit, bool] | None:
+    """Read uuid, and whether it is the reason, out of a key below ``dead-letter/``; None for a stranger's."""
+    name = _last_part(key)
+    is_reason = name.endswith(".reason.json")
+    uuid_ = name.removesuffix(".reason.json" if is_reason else ".json")
+    return (Unit(uuid_), is_reason) if name.endswith(".json") and _UUID.fullmatch(uuid_) else None
+
+
+def redriven_name(old_uuid: str, version: str, seconds: float) -> str:
+    """Make the name that a dead letter is redriven to.
+
+    ⚑ §5: derived from the uuid and the ETag of the dead letter, so that two redrivers aim at one key; and never the old
+    uuid, under which late requests of the burial may still arrive.
+    """
+    digest = hashlib.sha256(f"{old_uuid}\x00{version}".encode()).digest()
+    return message_name(seconds, str(uuid.UUID(bytes=digest[:16], version=4)))
+
+
+def messages(topic: str) -> str:
+    """Return the folder of the topic's pending messages."""
+    return f"{topic}/messages/"
+
+
+def packs(topic: str) -> str:
+    """Return the folder of the topic's packs."""
+    return f"{topic}/packs/"
+
+
+def leases(topic: str) -> str:
+    """Return the folder of the topic's leases."""
+    return f"{topic}/leases/"
+
+
+def claims(topic: str) -> str:
+    """Return the folder of the topic's claim records."""
+    return f"{topic}/claims/"
+
+
+def writes(topic: str) -> str:
+    """Return the folder of the topic's write records."""
+    return f"{topic}/writes/"
+
+
+def staging(topic: str) -> str:
+    """Return the folder of all that is staged for writes into the topic."""
+    return f"{topic}/staged/"
+
+
+def dead_letters(topic: str) -> str:
+    """Return the folder of the topic's dead letters."""
+    return f"{topic}/dead-letter/"
+
+
+def registrations(role: Role) -> str:
+    """Return the folder of everyone who registered in the role."""
+    return f"_registry/{role}/"
+
+
+def registration(role: Role, entity_id: str) -> str:
+    """Return the key of one registration."""
+    return f"_registry/{role}/{entity_id}.json"
+
+
+def parse_registration(key: str) -> tuple[Role, str] | None:
+    """Read role and id out of the key of a registration, or return None for a stranger's."""
+    for role in get_args(Role):
+        if key.startswith(registrations(role)) and key.endswith(".json"):
+            return role, key.removeprefix(registrations(role)).removesuffix(".json")
+    return None
+
+
+def id_of_name(role: Role, name: str) -> str:
+    """Return the id that a name has unless it was registered before under another one.
+
+    Derived, so that two processes that register a name at the same instant write the same key.
+    """
+    digest = hashlib.sha256(f"{role}\x00{name}".encode()).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=4))
+
+
+def probe(identifier: str) -> str:
+    """Return the key of a probe object."""
+    return f"{PROBES}{identifier}.probe"

@@ -1,0 +1,60 @@
+"""The lease's state machine (§3), written once for every strategy.
+
+(none) --create--> held by claim C        held by C --take over, C can never settle it again--> held by D
+held by C --C released it--> released     released, its time passed --take over--> held by D, deliveries + 1
+(none) --redrive--> moving --> released
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pawnqueue.domain.records import Lease
+from pawnqueue.domain.times import iso
+
+#: pawn-queue's consumers delete, at every poll, a lease whose ``expires_at`` is past; ours are timed by ``until``.
+DAY = timedelta(days=1).total_seconds()
+
+
+def held(  # noqa: PLR0913 - the fields of one lease
+    uuid: str, name: str, *, consumer: str, claim: str, deliveries: int, until: float, ttl: float
+) -> Lease:
+    """Make the lease by which a claim has a message."""
+    made = Lease(key=name, consumer_id=consumer, claim=claim, deliveries=deliveries, until=until, ttl=ttl)
+    return _timed(made, uuid, now=until - ttl)
+
+
+def released(  # noqa: PLR0913 - the fields of one lease
+    uuid: str, name: str, *, consumer: str, claim: str, deliveries: int, until: float, now: float
+) -> Lease:
+    """Make the lease of a message that anyone may take from a time on."""
+    ttl = max(0.0, until - now)
+    made = Lease(key=name, consumer_id=consumer, claim=claim, deliveries=deliveries, until=until, ttl=ttl)
+    return _timed(made.model_copy(update={"state": "released"}), uuid, now=now)
+
+
+def moving(uuid: str, name: str, *, source: str, until: float, ttl: float) -> Lease:
+    """Make the lease that locks the new place of a dead letter while it is moved there."""
+    made = Lease(state="moving", key=name, consumer_id="redrive", source=source, until=until, ttl=ttl)
+    return _timed(made, uuid, now=until - ttl)
+
+
+def is_over(until: float, now: float, margin: float) -> bool:
+    """⚑ §2: a taker waits until the margin after somebody's time, as its holder stops the margin before it."""
+    return now >= until + margin
+
+
+def due_at(lease: Lease, margin: float) -> float:
+    """Return the server time from which on its message may be had, by the lease alone: a delay has no holder."""
+    return lease.until if lease.state == "released" else lease.until + margin
+
+
+def is_due(lease: Lease, now: float, margin: float) -> bool:
+    """Say whether a lease's time is over: what was released is anybody's, of the rest it is asked whose it was."""
+    return now >= due_at(lease, margin)
+
+
+def _timed(lease: Lease, uuid: str, *, now: float) -> Lease:
+    """Add what pawn-queue reads: whose lease it is, and an expiry that its consumers' janitors do not reach."""
+    told = {"message_id": uuid, "claimed_at": iso(now), "expires_at": iso(max(now, lease.until) + DAY)}
+    return lease.model_copy(update=told)

@@ -1,0 +1,44 @@
+"""How many bytes of each kind of object are read. What is larger is not downloaded: nothing of ours is that large."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pawnqueue.domain import layout
+
+if TYPE_CHECKING:
+    from pawnqueue.settings import LimitsSettings
+
+#: What an envelope may have around its payload: headers, names, and whatever fields other programs add.
+ENVELOPE_OVERHEAD_BYTES = 64 * 1024
+#: A record of one thing: a lease, a topic, a registration, the reason of a dead letter, what the bucket agreed on.
+#: The largest that we write is a reason with four texts of 2,000 characters, each of at most six bytes.
+MAX_SMALL_RECORD_BYTES = 128 * 1024
+#: How many messages one claim takes at most, so that its record stays below the next bound.
+MAX_CLAIM_MESSAGES = 100_000
+#: A claim's record: 310 bytes a message when all is settled, and the texts given with it, which are cut to fit.
+MAX_CLAIM_RECORD_BYTES = 128 * 1024**2
+#: The fields of a claim's record that this version does not know, all together: they are kept, and written again.
+MAX_UNKNOWN_BYTES = 64 * 1024
+#: A write's record: about 100 bytes for each staged object of 4 MB.
+MAX_WRITE_RECORD_BYTES = 64 * 1024**2
+#: A staged object ends with the message that takes it past this size.
+STAGED_OBJECT_BYTES = 4 * 1024**2
+
+
+def max_message_bytes(limits: LimitsSettings) -> int:
+    """Return how large an object with one message may be for this process, waiting or dead."""
+    return limits.max_payload_bytes + ENVELOPE_OVERHEAD_BYTES
+
+
+def max_staged_bytes(limits: LimitsSettings) -> int:
+    """Return how large an object with staged messages may be for this process."""
+    return STAGED_OBJECT_BYTES + max_message_bytes(limits)
+
+
+def max_register_bytes(key: str) -> int:
+    """Return how large the register with this key can be."""
+    return _REGISTERS.get(layout.folder_name(key), MAX_SMALL_RECORD_BYTES)
+
+
+_REGISTERS = {"claims": MAX_CLAIM_RECORD_BYTES, "writes": MAX_WRITE_RECORD_BYTES}

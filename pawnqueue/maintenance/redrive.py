@@ -1,0 +1,115 @@
+"""Redrive: give dead letters back to the queue, under a new key (§5)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pawnqueue.claims import finish_redrive
+from pawnqueue.claims.finish_redrive import PATIENCE
+from pawnqueue.domain import layout
+from pawnqueue.domain import lease as leases
+from pawnqueue.errors import PawnQueueError
+from pawnqueue.events import LettersRedriven
+from pawnqueue.reads.dead_letters import kept_under
+from pawnqueue.registers.leases import FoundLease
+from pawnqueue.registers.strategy import Step
+from pawnqueue.runtime.concurrency import for_each
+from pawnqueue.stores.port import Done, Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.context import Context
+    from pawnqueue.stores.port import ObjectInfo
+
+#: How long a redriver has a dead letter to itself; whoever meets its lock later finishes the move.
+LOCK = 60.0
+#: After so many failures it is the store rather than the letters: each is tried once, so that the call comes to an end.
+ENOUGH = 10
+
+
+@dataclass(slots=True)
+class RedriveResult:
+    """What a redrive did, by the uuids under which the dead letters were kept."""
+
+    moved: list[str] = field(default_factory=list)
+    """They are in the queue again."""
+    skipped: list[str] = field(default_factory=list)
+    """Still being buried, being redriven by somebody else, or gone meanwhile."""
+
+    failed: dict[str, PawnQueueError] = field(default_factory=dict)
+    """Not moved, or begun and not confirmed: whoever consumes or sweeps the topic next finishes what was begun."""
+
+
+async def redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> RedriveResult:
+    """Give dead letters back, in the order in which they are listed.
+
+    ⚑ §5.7: a letter that cannot be moved concerns itself alone, and costs the others no more than a few seconds.
+
+    :param only: those that these ids mean, of letters or of their messages.
+    :raises InvalidArgumentError: some are no dead letters of this topic.
+    """
+    kept = None if only is None else await kept_under(context, topic, only)
+    done = await _redrive(context, topic, only=kept, most=most)
+    if done.moved or done.failed:
+        counts = {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
+        context.events.tell(LettersRedriven(topic=topic, **counts))
+    return done
+
+
+async def _redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> RedriveResult:
+    done = RedriveResult()
+    patient, curt = context.patient(PATIENCE), context.patient(0.0)
+
+    async def move(letter: tuple[str, ObjectInfo]) -> bool:
+        try:
+            return await _move(patient if len(done.failed) < ENOUGH else curt, topic, *letter)
+        except PawnQueueError as error:
+            done.failed[letter[0]] = error
+            return False
+
+    async for page in context.store.pages(layout.dead_letters(topic)):
+        letters = []
+        for info in page:
+            parsed = layout.parse_dead_letter(info.key)
+            if parsed is not None and not parsed[1] and (only is None or parsed[0] in only):
+                letters.append((parsed[0], info))
+        while letters and (most is None or len(done.moved) < most):
+            # What is skipped does not count: the next ones take its place.
+            wanted = len(letters) if most is None else most - len(done.moved)
+            some, letters = letters[:wanted], letters[wanted:]
+            for (uuid, _), moved in zip(some, await for_each(move, some, at_once=context.at_once), strict=True):
+                if uuid not in done.failed:
+                    (done.moved if moved else done.skipped).append(uuid)
+        if most is not None and len(done.moved) >= most:
+            break
+    return done
+
+
+async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bool:
+    # ⚑ §5: a burial that is not finished would copy the dead letter a second time, or another one over it. Its lease
+    # is held until the burial is finished. A released lease belongs to another message under this uuid, which any
+    # publisher may have sent: it does not keep the letter here.
+    standing = await context.read_lease(topic, uuid)
+    if standing is not None and standing.lease.state != "released":
+        return False
+    # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
+    seconds = info.last_modified.replace(microsecond=0).timestamp()
+    name = layout.redriven_name(uuid, info.version, seconds)
+    now = await context.now()
+    parsed = layout.parse_message(name)
+    if parsed is None:
+        return False
+    lock = leases.moving(parsed.uuid, name, source=uuid, until=now + LOCK, ttl=LOCK)
+    # ⚑ §5: lock the new place first, look for the source only then (in finish_move).
+    [outcome] = await context.registers.write([Step(layout.lease(topic, parsed.uuid), lock)])
+    if isinstance(outcome, Unknown):
+        raise outcome.fault
+    if isinstance(outcome, Done):
+        return await finish_redrive.finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
+    # Somebody else has the lock. ⚑ §5: whoever meets it overdue finishes the move.
+    standing = await context.read_lease(topic, parsed.uuid)
+    if standing is None or standing.lease.state != "moving":
+        return False
+    due = context.is_due(standing.lease, await context.now())
+    return due and await finish_redrive.finish_move(context, topic, parsed.uuid, standing)

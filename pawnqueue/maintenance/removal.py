@@ -1,0 +1,401 @@
+"""Delete a topic: only if nothing is left in it that stands for a message, or with all that is in it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pawnqueue.bucket.topics import SEEN, missing
+from pawnqueue.claims import claim_records
+from pawnqueue.domain import layout, size_hint
+from pawnqueue.domain.identifiers import Version
+from pawnqueue.domain.lease import is_over
+from pawnqueue.errors import PawnQueueError, StoreError, TopicNotEmptyError
+from pawnqueue.events import TopicChanged, logger_of
+from pawnqueue.publish import writes
+from pawnqueue.registers.strategy import Step
+from pawnqueue.runtime.cancellation import in_full
+from pawnqueue.runtime.concurrency import for_each
+from pawnqueue.stores.port import Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.bucket.topics import Topics
+    from pawnqueue.claims.claim_records import FoundRecord
+    from pawnqueue.context import Context
+    from pawnqueue.domain.records import TopicRecord
+    from pawnqueue.stores.port import ObjectInfo
+
+logger = logger_of("topics")
+
+#: How many pages of a folder are counted for a topic that is not deleted: its error says roughly what is there.
+COUNTED = 10
+#: How often a topic is looked through that is deleted with all that is in it, as publishers may still be at it.
+ROUNDS = 10
+
+
+@dataclass(slots=True)
+class Removed:
+    """How many objects of which kind a purge or a deletion has removed, or, in a dry run, would remove."""
+
+    messages: int = 0
+    """Messages of the topic."""
+    dead_letters: int = 0
+    """Its dead letters."""
+    claims: int = 0
+    """Records of claims, those that had ended included."""
+
+
+async def purge(context: Context, topic: str, *, messages: bool, dead_letters: bool, dry_run: bool) -> Removed:
+    """Remove messages, or dead letters, or both, of a topic that goes on.
+
+    What comes in behind the listing stays. Leases of messages that are gone are the janitor's; whoever works on such a
+    message settles it as ever, and finds nothing left to do.
+    """
+    removal = _Removal(context, topic)
+    parts = [layout.messages] * messages + [layout.packs] * messages + [layout.dead_letters] * dead_letters
+    for part in parts:
+        async for page in context.store.pages(part(topic)):
+            # A stranger's object is left alone.
+            await removal.remove([info.key for info in page if removal.count(info.key)], dry_run=dry_run)
+    if not dry_run:
+        context.events.tell(TopicChanged(topic=topic, what="purged"))
+    return removal.removed
+
+
+async def delete(context: Context, topics: Topics, topic: str, *, force: bool, dry_run: bool) -> Removed:
+    """Delete the topic and what is left below it, if it holds no message, lease, unfinished claim or dead letter.
+
+    A message that a publisher sends at the same instant is not lost: it is there again when the topic is created
+    again.
+
+    :param force: delete those too.
+    :param dry_run: change nothing, and count what would be deleted.
+    """
+    layout.checked_topic(topic)
+    if await topics.find(topic) is None:
+        raise missing(topic, "delete_topic")
+    removal = _Removal(context, topic)
+    if not force:
+        await removal.refuse_if_used()
+    if dry_run:
+        async for page in context.registers.pages(layout.topic_folder(topic)):
+            await removal.remove([info.key for info in page if removal.count(info.key)], dry_run=True)
+        return removal.removed
+    found = await topics.find(topic)
+    try:
+        # The marker goes first, so that publishers stop; what came in before that is seen by the second look.
+        await in_full(lambda: removal.remove_marker(Version(found[1] if found else "")))
+        await context.clock.sleep(SEEN)  # which is how long they rely on what they saw
+        await (removal.remove_all() if force else removal.remove_the_rest())
+    except BaseException:
+        # What was not deleted to the end is there, so that it can be used, or deleted again: whatever interrupts it.
+        if found is not None:
+            record = found[0]
+            await in_full(lambda: removal.restore(record))
+        raise
+    context.events.tell(TopicChanged(topic=topic, what="deleted"))
+    return removal.removed
+
+
+class _Removal:
+    """One deletion of one topic."""
+
+    def __init__(self, context: Context, topic: str) -> None:
+        self._context = context
+        # A topic is listed and cleared by what it is made of: a register as one, and what is none as the object it is.
+        # Leases, records and the marker lie between messages and strangers' objects there, and each is to be named and
+        # deleted once, in one request with the others of its page.
+        self._registers = context.registers
+        self._topic = topic
+        self._marker = layout.topic_marker(topic)
+        self._records = (layout.claims(topic), layout.writes(topic))
+        self.removed = Removed()
+
+    def count(self, key: str) -> bool:
+        """Count an object that is about to be removed; return whether it is one of the queue's."""
+        if key.startswith(layout.messages(self._topic)):
+            is_ours = layout.parse_message(key) is not None
+            self.removed.messages += is_ours
+            return is_ours
+        if key.startswith(layout.dead_letters(self._topic)):
+            letter = layout.parse_dead_letter(key)
+            self.removed.dead_letters += letter is not None and not letter[1]
+            return letter is not None
+        self.removed.claims += key.startswith(layout.claims(self._topic))
+        return True
+
+    async def remove(self, keys: Sequence[str], *, dry_run: bool) -> None:
+        """Delete objects, unless only their number is asked for."""
+        if keys and not dry_run:
+            self._require_all(await self._context.store.delete(keys), "purge", operation="purge")
+
+    async def refuse_if_used(self) -> list[str]:
+        """Raise if anything is there that stands for a message; return the records of what has ended."""
+        parts = (layout.messages, layout.packs, layout.leases, layout.dead_letters)
+        found = await for_each(self._first_pages, [part(self._topic) for part in parts], at_once=len(parts))
+        if any(folder.infos for folder in found):
+            raise self._not_empty(await _told(self._context, *found))
+        return [*await self._ended_claims(), *await self._ended_writes()]
+
+    async def remove_marker(self, version: Version) -> None:
+        """Let the topic be none, as far as it is the one that was looked at."""
+        if await self._gone({self._marker: version}):
+            raise StoreError(
+                f"Topic {self._topic!r} was changed, or created anew, while it was to be deleted: it was left as it "
+                "is. Delete it again.",
+                topic=self._topic,
+                operation="delete_topic",
+                transient=True,
+            )
+
+    async def restore(self, record: TopicRecord) -> None:
+        """Let the topic be there again, unless somebody has created it anew."""
+        try:
+            [outcome] = await self._context.registers.write([Step(self._marker, record)])
+        except PawnQueueError as error:
+            logger.error("%s: %s", self._left_behind(), error)  # noqa: TRY400 - the error says it all
+        else:
+            if isinstance(outcome, Unknown):
+                logger.error("%s: %s", self._left_behind(), outcome.fault)
+
+    async def remove_the_rest(self) -> None:
+        """Remove what stands for no message, if that is all there is."""
+        ended = await self.refuse_if_used()
+        dropped = await self._drop_staged()
+        # What came in meanwhile is somebody's; a marker that is there now is of who created the topic anew.
+        kept = (
+            *(part(self._topic) for part in (layout.messages, layout.packs, layout.leases, layout.dead_letters)),
+            *(part(self._topic) for part in (layout.claims, layout.writes, layout.staging)),
+            self._marker,
+        )
+        async for page in self._registers.pages(layout.topic_folder(self._topic)):
+            await self._gone({info.key: info.version for info in page if not info.key.startswith(kept)})
+        # ⚑ §5.4: last, as nothing else tells what ended. Where the deletion fails before, the topic goes on with them.
+        if not await self._is_created_anew():
+            await self._gone(dict.fromkeys({*ended, *dropped}, Version("")))
+
+    async def _drop_staged(self) -> list[str]:
+        """Remove what is staged, and return the keys of the records that say so.
+
+        ⚑ §7: a commit may be about to rely on it. So it is noted by compare-and-set first, as an abort does.
+        """
+        staged: dict[str, list[str]] = defaultdict(list)
+        keys = []
+        async for page in self._context.store.pages(layout.staging(self._topic)):
+            for info in page:
+                keys.append(info.key)
+                if (parsed := layout.parse_staged(info.key)) is not None:
+                    staged[parsed[0]].append(parsed[1])
+
+        async def drop(write_id: str) -> None:
+            if await writes.drop(self._context, self._topic, write_id, staged[write_id]):
+                return
+            standing = await writes.read(self._context, self._topic, write_id)
+            if standing is not None and standing.record.state == "begun":
+                raise self._not_empty(_counted({"write": 1}, layout.write(self._topic, write_id)))
+
+        await for_each(drop, staged, at_once=self._context.at_once)
+        await self._gone(dict.fromkeys(keys, Version("")))
+        return [layout.write(self._topic, write_id) for write_id in staged]
+
+    async def remove_all(self) -> None:
+        """Remove everything, until nothing is there or somebody has created the topic anew."""
+        # Messages go before what tells who has them: where this ends in the middle, none is given out twice.
+        for part in (layout.messages, layout.packs):
+            await self._clear(part(self._topic))
+        for _ in range(ROUNDS):
+            if not await self._clear(layout.topic_folder(self._topic)):
+                return
+        raise StoreError(
+            f"Topic {self._topic!r} was deleted in part only, as somebody goes on writing into it: stop them, and "
+            "delete it again.",
+            topic=self._topic,
+            operation="delete_topic",
+            transient=True,
+        )
+
+    async def _clear(self, folder: str) -> bool:
+        """Remove what is there; return whether to look again."""
+        some = False
+        records: dict[str, Version] = {}
+        async for page in self._registers.pages(folder):
+            versions = {info.key: info.version for info in page}
+            if self._marker in versions:
+                return False
+            some = True
+            held_back = {key: version for key, version in versions.items() if key.startswith(self._records)}
+            records |= held_back
+            await self._remove({key: version for key, version in versions.items() if key not in held_back})
+        # ⚑ §5.4: last, as nothing else tells what was consumed, and which write was published.
+        if records and await self._is_created_anew():
+            return False
+        await self._remove(records)
+        return some
+
+    async def _is_created_anew(self) -> bool:
+        return await self._registers.head(self._marker) is not None
+
+    async def _remove(self, versions: Mapping[str, Version]) -> None:
+        kept = await self._gone(versions)
+        for key in versions.keys() - kept:
+            self.count(key)
+
+    async def _ended_claims(self) -> list[str]:
+        """Return the records of claims that nobody works for; raise if there is another one, or a stranger."""
+        ended: list[str] = []
+        unsure: dict[str, str] = {}
+        async for page in self._registers.pages(layout.claims(self._topic)):
+            for info in page:
+                parsed = layout.parse_claim(info.key)
+                hint = size_hint.hint_of_record(info.size, info.last_modified)
+                if parsed is None:
+                    raise self._not_empty(_counted({"stranger": 1}, info.key))
+                if hint is not None and hint.state == "closed":
+                    ended.append(info.key)
+                else:
+                    unsure[info.key] = layout.claim_stem(*parsed)
+        standing = await for_each(self._read_claim, unsure.values(), at_once=self._context.at_once)
+        open_ = [
+            found.record.stem
+            for found in standing
+            if found is not None and found.record.state != "closed" and found.record.unsettled
+        ]
+        if open_:
+            raise self._not_empty(_counted({"claim": len(open_)}, open_[0]))
+        # Without a message and without a lease there is nothing left to do for those that are settled.
+        return [*ended, *unsure]
+
+    async def _ended_writes(self) -> list[str]:
+        """Return the records of writes that are done, or were dropped; raise if messages of one are to come."""
+        ended: list[str] = []
+        async for page in self._registers.pages(layout.writes(self._topic)):
+            for info in page:
+                if layout.parse_write(info.key) is None:
+                    raise self._not_empty(_counted({"stranger": 1}, info.key))
+                hint = size_hint.hint_of_write(info.size, info.last_modified)
+                if hint is None or hint.state == "begun":
+                    raise self._not_empty(_counted({"write": 1}, info.key))
+                ended.append(info.key)
+        return ended
+
+    async def _read_claim(self, stem: str) -> FoundRecord | None:
+        return await claim_records.read(self._context, self._topic, stem)
+
+    async def _first_pages(self, folder: str) -> _Folder:
+        found = _Folder()
+        async with aclosing(self._registers.pages(folder)) as pages:
+            async for page in pages:
+                if found.pages == COUNTED:
+                    found.more = True
+                    break
+                found.infos += page
+                found.pages += 1
+        return found
+
+    async def _gone(self, versions: Mapping[str, Version]) -> set[str]:
+        """Delete what was seen, and return what somebody else has written anew since: where the store can tell.
+
+        There, a DELETE that lands late spares what is in the topic by then, which somebody may have created anew.
+        """
+        answered = await self._registers.delete_versions(versions) if versions else {}
+        failed = {key: outcome.fault for key, outcome in answered.items() if isinstance(outcome, Unknown)}
+        self._require_all(failed, "delete", operation="delete_topic")
+        return set(answered)
+
+    def _require_all(self, failed: Mapping[str, StoreError], verb: str, *, operation: str) -> None:
+        """Raise of the first object that could not be deleted, if there is one."""
+        for key, error in failed.items():
+            raise StoreError(
+                f"Topic {self._topic!r} was {verb}d in part only: {key} is still there ({error}). "
+                f"{verb.capitalize()} it again.",
+                topic=self._topic,
+                operation=operation,
+                cause=error,
+                transient=error.transient,
+            )
+
+    def _not_empty(self, told: str) -> TopicNotEmptyError:
+        return TopicNotEmptyError(
+            f"Topic {self._topic!r} was not deleted, as it holds {told}. Consume, redrive or sweep what is there, or "
+            f"delete it with the topic: delete_topic({self._topic!r}, force=True).",
+            topic=self._topic,
+            operation="delete_topic",
+        )
+
+    def _left_behind(self) -> str:
+        return (
+            f"Topic {self._topic!r} was deleted in part only, and its marker could not be restored. What is left in it "
+            f"is there again after create_topic({self._topic!r})"
+        )
+
+
+@dataclass(slots=True)
+class _Folder:
+    infos: list[ObjectInfo] = field(default_factory=list)
+    pages: int = 0
+    more: bool = False
+
+
+#: What may be in a topic: one of it, and many.
+_NAMES = {
+    "pending": ("pending message", "pending messages"),
+    "delayed": ("delayed message", "delayed messages"),
+    "in flight": ("message in flight", "messages in flight"),
+    "dead": ("dead letter", "dead letters"),
+    "pack": ("pack", "packs"),
+    "lease": ("lease without a message", "leases without a message"),
+    "reason": ("reason without a dead letter", "reasons without a dead letter"),
+    "claim": ("claim that is not settled", "claims that are not settled"),
+    "write": ("write that is not published to its end", "writes that are not published to their end"),
+    "stranger": ("object that is none of ours", "objects that are none of ours"),
+}
+
+
+async def _told(context: Context, messages: _Folder, packs: _Folder, leases: _Folder, dead: _Folder) -> str:
+    """Say what is in the topic, as far as LISTs tell."""
+    now = await context.time.now() if leases.infos else 0.0
+    counts: Counter[str] = Counter()
+    strangers = []
+    held: dict[str, ObjectInfo] = {}
+    for info in leases.infos:
+        uuid = layout.parse_lease(info.key)
+        if uuid is None:
+            strangers.append(info.key)
+        else:
+            held[uuid] = info
+    for info in messages.infos:
+        parsed = layout.parse_message(info.key)
+        if parsed is None:
+            strangers.append(info.key)
+        else:
+            counts[_state(held.pop(parsed.uuid, None), now, context.margin)] += 1
+    for info in dead.infos:
+        letter = layout.parse_dead_letter(info.key)
+        if letter is None:
+            strangers.append(info.key)
+        else:
+            counts["reason" if letter[1] else "dead"] += 1
+    counts["reason"] -= counts["dead"]  # each letter has one
+    counts["pack"] = len(packs.infos)
+    counts["lease"] = 0 if messages.more else len(held)
+    counts["stranger"] = len(strangers)
+    roughly = any(folder.more for folder in (messages, packs, leases, dead))
+    return ("at least " if roughly else "") + _counted(counts, strangers[0] if strangers else "")
+
+
+def _state(lease: ObjectInfo | None, now: float, margin: float) -> str:
+    hint = size_hint.hint_of_lease(lease.size, lease.last_modified) if lease is not None else None
+    if lease is None or hint is None:
+        return "pending" if lease is None else "in flight"
+    if hint.state == "released":
+        return "delayed" if hint.latest > max(now, lease.last_modified.timestamp()) else "pending"
+    return "pending" if is_over(hint.latest, now, margin) else "in flight"
+
+
+def _counted(counts: Mapping[str, int], example: str = "") -> str:
+    parts = [f"{counts[what]:,} {names[counts[what] > 1]}" for what, names in _NAMES.items() if counts.get(what, 0) > 0]
+    told = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"{told} ({example})" if example else told

@@ -1,0 +1,187 @@
+"""What may be in a message: a JSON object, and nothing that JSON would silently turn into something else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import NoneType
+from typing import Any
+
+from pawnqueue.domain.records import canonical
+from pawnqueue.errors import InvalidPayloadError
+from pawnqueue.settings import LimitsSettings
+
+#: Python reads and writes no number of more than 4,300 digits.
+MOST_BITS = 14_000
+#: Headers as canonical JSON: consumers take a message that is much larger than its payload for malformed.
+MOST_HEADER_BYTES = 32 * 1024
+#: Of a place in a payload, in an error: of a longer one, the beginning and the end are told.
+LONGEST_PLACE = 160
+
+
+def checked_payload(payload: object, limits: LimitsSettings, topic: str, position: int) -> dict[str, Any]:
+    """Return a copy of the payload, or raise naming the place in it that is wrong.
+
+    A copy, as its owner may change it before it is sent: a generator may yield one dict again and again.
+    """
+    where = f"payloads[{position}]"
+    if not isinstance(payload, dict):
+        raise _invalid(topic, where, f"is {_a(payload)}", "a payload is a JSON object: pass a dict")
+    try:
+        own = _copied_object(payload, 1, limits.max_payload_depth)
+    except _Wrong as wrong:
+        raise _invalid(topic, wrong.place(where), wrong.what, wrong.remedy) from None
+    size = len(canonical(own))
+    if size > limits.max_payload_bytes:
+        most = limits.max_payload_bytes
+        raise _invalid(
+            topic,
+            where,
+            f"has {size:,} bytes of JSON",
+            f"limits.max_payload_bytes is {most:,}: store it and send its key",
+        )
+    return own
+
+
+def checked_headers(headers: object, topic: str, position: int | None = None) -> dict[str, str]:
+    """Return a copy of the headers, or raise naming the one that is wrong.
+
+    :param position: of the message whose own they are; without it, they are those of the call.
+    """
+    where = "headers" if position is None else f"payloads[{position}].headers"
+    if headers is None:
+        return {}
+    if not isinstance(headers, dict):
+        raise _invalid(topic, where, f"is {_a(headers)}", "headers are a dict of text to text")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise _invalid(topic, f"{where}[{name!r}]", f"is {_a(value)}", "headers are text, both sides")
+        if not _is_unicode(name) or not _is_unicode(value):
+            raise _invalid(topic, f"{where}[{name!r}]", *_HALF_A_PAIR)
+    size = len(canonical(headers))
+    if size > MOST_HEADER_BYTES:
+        raise _invalid(
+            topic, where, f"has {size:,} bytes of JSON", f"{MOST_HEADER_BYTES:,} are the most: use the payload"
+        )
+    return dict(headers)
+
+
+def _a(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+class _Wrong(Exception):  # noqa: N818 - it is caught in this file, and turned into an error for users
+    """What is wrong within a payload. Its place is put together on the way up: few payloads need one."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+        self.steps: list[str] = []
+
+    def place(self, where: str) -> str:
+        """Name the place, in what is itself found there."""
+        path = "".join([where, *reversed(self.steps)])
+        return path if len(path) <= LONGEST_PLACE else f"{path[: LONGEST_PLACE // 2]}...{path[-LONGEST_PLACE // 2 :]}"
+
+
+# One frame a level, and no more: the depth that is allowed must not meet Python's own limit.
+
+
+def _copied_object(value: dict[Any, Any], depth: int, deepest: int) -> dict[str, Any]:
+    _not_too_deep(depth, deepest)
+    own = {}
+    for key, inner in value.items():
+        if not isinstance(key, str):
+            raise _Wrong(f"has the key {key!r}", "keys of JSON objects are text: use str(key)")
+        if not _is_unicode(key):
+            raise _Wrong(f"has the key {key!r}, which {_HALF_A_PAIR[0]}", _HALF_A_PAIR[1])
+        try:
+            copied = _COPIED.get(type(inner)) or _copied_as(inner)
+            own[key] = copied(inner, depth + 1, deepest)
+        except _Wrong as wrong:
+            wrong.steps.append(f".{key}")
+            raise
+    return own
+
+
+def _copied_list(value: Sequence[Any], depth: int, deepest: int) -> list[Any]:
+    _not_too_deep(depth, deepest)
+    own = []
+    for index, inner in enumerate(value):
+        try:
+            copied = _COPIED.get(type(inner)) or _copied_as(inner)
+            own.append(copied(inner, depth + 1, deepest))
+        except _Wrong as wrong:
+            wrong.steps.append(f"[{index}]")
+            raise
+    return own
+
+
+def _copied_text(value: str, _depth: int, _deepest: int) -> str:
+    if not _is_unicode(value):
+        raise _Wrong(*_HALF_A_PAIR)
+    return value
+
+
+def _copied_integer(value: int, _depth: int, _deepest: int) -> int:
+    if value.bit_length() > MOST_BITS:
+        raise _Wrong("is too long a number to be read again", "pass it as text")
+    return value
+
+
+def _copied_number(value: float, _depth: int, _deepest: int) -> float:
+    if not math.isfinite(value):
+        raise _Wrong(f"is {value}", "JSON has no such number: use None")
+    return value
+
+
+def _copied_nothing(_value: None, _depth: int, _deepest: int) -> None:
+    pass
+
+
+_COPIED: dict[type, Callable[[Any, int, int], Any]] = {
+    dict: _copied_object,
+    list: _copied_list,
+    tuple: _copied_list,
+    str: _copied_text,
+    int: _copied_integer,
+    bool: _copied_integer,
+    float: _copied_number,
+    NoneType: _copied_nothing,
+}
+
+
+def _copied_as(value: object) -> Callable[[Any, int, int], Any]:
+    """Return how to copy what is of a type derived from one of JSON's."""
+    for kind, copied in _COPIED.items():
+        if isinstance(value, kind):
+            return copied
+    remedy = "JSON has no such type: convert it, as with .isoformat() or list()"
+    raise _Wrong(f"is {_a(value)}", remedy)
+
+
+_HALF_A_PAIR = ("holds half of a surrogate pair", "text must be valid Unicode")
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _not_too_deep(depth: int, deepest: int) -> None:
+    # Checked on the way down, so that neither a self-containing list nor a hostile payload meets Python's own limit.
+    if depth > deepest:
+        raise _Wrong(f"is nested more than {deepest} deep", "flatten it, or raise limits.max_payload_depth")
+
+
+def _invalid(topic: str, path: str, what: str, remedy: str) -> InvalidPayloadError:
+    return InvalidPayloadError(
+        f"{path} for topic {topic!r} {what}: {remedy}. Nothing was published.", topic=topic, operation="publish"
+    )

@@ -1,0 +1,88 @@
+"""Traces that the messages of a staged write have left in claim records (§7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pawnqueue.claims import claim_records
+from pawnqueue.domain import layout
+from pawnqueue.domain.times import iso
+from pawnqueue.errors import PawnQueueError, StoreError
+from pawnqueue.events import logger_of
+from pawnqueue.runtime.concurrency import for_each
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.claim_records import FoundRecord
+    from pawnqueue.context import Context
+    from pawnqueue.domain.records import WriteRecord
+
+logger = logger_of("publish")
+
+#: How long a write waits for claim records that cannot be read.
+MAX_WAIT_FOR_RECORDS_SECONDS: Final = 600.0
+
+
+class UnreadTracesError(StoreError):
+    """A claim record that may name messages of a write cannot be read."""
+
+
+async def claimed_since(context: Context, topic: str, write: WriteRecord, since: float) -> set[str]:
+    """Return the names of the messages that were in claims which were changed since then.
+
+    ⚑ §7: The full names, as another message may have the uuid of one of the write's.
+
+    ⚑ §7: a record that cannot be read may name some of them, so the write waits for it, but not for ever. Half a write
+    that stays visible is worse than messages of one chunk that are published twice, under the same ids.
+
+    :raises UnreadTracesError: some record cannot be read, and has not been for long.
+    """
+    patient = context.patient(cut=True)
+    stems = [
+        layout.claim_stem(*parsed)
+        async for page in context.registers.pages(layout.claims(topic))
+        for info in page
+        if info.last_modified.timestamp() >= since and (parsed := layout.parse_claim(info.key)) is not None
+    ]
+
+    async def read(stem: str) -> FoundRecord | PawnQueueError | None:
+        try:
+            return await claim_records.read(patient, topic, stem)
+        except PawnQueueError as error:
+            return error
+
+    claimed: set[str] = set()
+    unread: dict[str, PawnQueueError] = {}
+    for stem, found in zip(stems, await for_each(read, stems, at_once=context.at_once), strict=True):
+        if isinstance(found, PawnQueueError):
+            unread[stem] = found
+        elif found is not None:
+            claimed.update(member.name for member in found.record.members.values())
+    if unread:
+        _wait_or_go_on(topic, write, unread, await context.now())
+    return claimed
+
+
+def _wait_or_go_on(topic: str, write: WriteRecord, unread: dict[str, PawnQueueError], now: float) -> None:
+    stem, why = next(iter(unread.items()))
+    key = layout.claim(topic, stem)
+    begun = write.unread_since or now
+    until = begun + MAX_WAIT_FOR_RECORDS_SECONDS
+    if now < until:
+        raise UnreadTracesError(
+            f"Write {write.write_id} of topic {topic!r} is decided, and cannot be finished now: {key} may name some of "
+            f"its messages, and cannot be read: {why} The rest follows when it can be read, or when it is committed "
+            f"again or swept after {iso(until)}.",
+            topic=topic,
+            operation="commit_write",
+            transient=True,
+        )
+    logger.warning(
+        "Write %s of topic %r is finished without %d claim records that could not be read for %d seconds (%s: %s). "
+        "Messages that they name may be published twice, under the same ids.",
+        write.write_id,
+        topic,
+        len(unread),
+        now - begun,
+        key,
+        why,
+    )

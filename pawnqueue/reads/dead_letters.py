@@ -1,0 +1,230 @@
+"""Dead letters: listed by time, and read, with why each of them was given up on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pawnqueue.claims.bodies import as_message
+from pawnqueue.domain import layout
+from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
+from pawnqueue.domain.records import DeadReason, Envelope, UnreadableRecordError
+from pawnqueue.domain.times import instant
+from pawnqueue.errors import CompatibilityError, InvalidArgumentError, StoreError
+from pawnqueue.runtime.concurrency import for_each
+
+if TYPE_CHECKING:
+    from pawnqueue.claims import Message
+    from pawnqueue.context import Context
+
+#: For so long each object is tried to be read.
+PATIENCE = 3.0
+#: So many ids are named in an error.
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was given up on, and why."""
+
+    id: str
+    """Under which it is kept: what ``redrive`` takes."""
+    topic: str
+    """The topic that it was in."""
+    buried_at: datetime
+    """When it became a dead letter."""
+    reason: str = ""
+    """Why: what its consumer buried it for, or gave it back for the last time before its deliveries ran out."""
+    error: str = ""
+    """Details, where some were given."""
+    deliveries: int = 0
+    """How often it had been handed out."""
+    max_deliveries: int | None = None
+    """The topic's limit, if it was buried because it had been delivered that often; None: for its reason alone."""
+    consumer: str = ""
+    """Who had it last, by name."""
+    claim: str = ""
+    """The claim that had it last."""
+    given_reason: str = ""
+    """Where it was given back before it was buried: with which reason, the last time, and which error."""
+    given_error: str = ""
+    """The error of that time."""
+    message: Message | None = None
+    """The message itself, unless it was not asked for, or cannot be read."""
+    fault: str = ""
+    """Why something of it could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """Some dead letters of a topic, in order of the time at which they were buried."""
+
+    letters: tuple[DeadLetter, ...]
+    """The dead letters of this page; iterating over the page gives them too."""
+    total: int
+    """How many there are in the topic."""
+    next: str | None
+    """What to pass as ``after=`` for those that follow; None: there are no more."""
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        """Give the letters."""
+        return iter(self.letters)
+
+    def __len__(self) -> int:
+        """Count the letters of this page."""
+        return len(self.letters)
+
+    def __getitem__(self, position: int) -> DeadLetter:
+        """Return one of them."""
+        return self.letters[position]
+
+
+async def dead_letters(  # noqa: PLR0913 - which, and how much of each
+    context: Context, topic: str, *, most: int, newest_first: bool, after: str | None, payloads: bool
+) -> DeadLetterPage:
+    """List dead letters: LISTs of their folder, and for each letter of the page a GET of its reason and of its body."""
+    passed = None if after is None else _parsed(after, topic)
+    letters = await listed(context, topic)
+    ordered = sorted(letters, key=_place, reverse=newest_first)
+    if passed is not None:
+        ordered = [
+            letter for letter in ordered if (_place(letter) < passed if newest_first else _place(letter) > passed)
+        ]
+    chosen = ordered[:most]
+    found = await read_letters(context, topic, chosen, payloads=payloads)
+    return DeadLetterPage(tuple(found), len(letters), _token(chosen[-1]) if len(ordered) > len(chosen) else None)
+
+
+async def read_letters(
+    context: Context, topic: str, letters: Sequence[Listed], *, payloads: bool = True
+) -> list[DeadLetter]:
+    """Read letters that a LIST has shown: for each a GET of its reason, and one of its body."""
+    patient = context.patient(PATIENCE)
+
+    async def read(letter: Listed) -> DeadLetter:
+        return await _read(patient, topic, letter, payloads=payloads)
+
+    return await for_each(read, letters, at_once=context.at_once)
+
+
+async def listed(context: Context, topic: str) -> list[Listed]:
+    """Return all dead letters of a topic, without their reasons, in the order of their ids."""
+    found = []
+    async for page in context.store.pages(layout.dead_letters(topic)):
+        for info in page:
+            parsed = layout.parse_dead_letter(info.key)
+            if parsed is not None and not parsed[1]:
+                found.append(Listed(parsed[0], info.size, info.last_modified))
+    return found
+
+
+async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[str]:
+    """Return the ids under which the letters are kept that somebody means, by those ids or by their messages' own.
+
+    The two differ where a message was redriven and buried again. What is found by the first costs a LIST; only where
+    something is not are letters read.
+
+    :raises InvalidArgumentError: some are no dead letters of this topic.
+    """
+    letters = await listed(context, topic)
+    kept = {letter.id for letter in letters} & set(ids)
+    missing = set(ids) - kept
+    if missing:
+        patient = context.patient(PATIENCE)
+
+        async def message_id(letter: Listed) -> str | None:
+            message, _ = await _body(patient, topic, letter, DeadReason(reason=""))
+            return message.id if message is not None else None
+
+        others = [letter for letter in letters if letter.id not in kept]
+        names = await for_each(message_id, others, at_once=context.at_once)
+        by_message = {name: letter.id for name, letter in zip(names, others, strict=True) if name in missing}
+        kept |= set(by_message.values())
+        missing -= set(by_message)
+    if missing:
+        some = ", ".join(sorted(missing)[:SHOWN])
+        raise InvalidArgumentError(
+            f"Topic {topic!r} has no dead letter {some}{' and others' if len(missing) > SHOWN else ''}: nothing was "
+            "redriven. dead_letters() lists those that there are (peek --dead, on the command line).",
+            topic=topic,
+            message=min(missing),
+            operation="redrive",
+        )
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A dead letter, as a LIST shows it."""
+
+    id: str
+    size: int
+    written_at: datetime
+
+
+async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool) -> DeadLetter:
+    """⚑ §5.6: a letter that cannot be read concerns itself: what is known of it is told, with the fault."""
+    reason, fault = DeadReason(reason=""), ""
+    key = layout.dead_reason(topic, letter.id)
+    try:
+        found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
+        if found is None:
+            fault = f"{key} is not there"
+        else:
+            reason = DeadReason.decode(found.body, key)
+    except (StoreError, CompatibilityError, UnreadableRecordError) as problem:
+        fault = str(problem)
+    message = None
+    if payloads:
+        message, problem_of_body = await _body(context, topic, letter, reason)
+        fault = "; ".join(problem for problem in (fault, problem_of_body) if problem)
+    return DeadLetter(
+        id=letter.id,
+        topic=topic,
+        buried_at=instant(reason.at) or letter.written_at,
+        reason=reason.reason,
+        error=reason.error,
+        deliveries=reason.deliveries,
+        max_deliveries=reason.max_deliveries,
+        consumer=reason.consumer,
+        claim=reason.claim,
+        given_reason=reason.given_reason,
+        given_error=reason.given_error,
+        message=message,
+        fault=fault,
+    )
+
+
+async def _body(context: Context, topic: str, letter: Listed, reason: DeadReason) -> tuple[Message | None, str]:
+    key = layout.dead_letter(topic, letter.id)
+    try:
+        found = await context.store.get(key, max_message_bytes(context.settings.limits))
+        if found is None:
+            return None, f"{key} is gone: it was redriven or purged meanwhile"
+        envelope = Envelope.decode(found.body, key)
+        return as_message(envelope, topic, reason.name, deliveries=reason.deliveries), ""
+    except (StoreError, CompatibilityError, UnreadableRecordError) as problem:
+        return None, str(problem)
+
+
+def _place(letter: Listed) -> tuple[datetime, str]:
+    # By when the letter came to be there, to the second: stores differ in how finely they tell it.
+    return letter.written_at.replace(microsecond=0), letter.id
+
+
+def _token(letter: Listed) -> str:
+    return f"{_place(letter)[0].isoformat()}/{letter.id}"
+
+
+def _parsed(after: object, topic: str) -> tuple[datetime, str]:
+    time, _, letter_id = after.partition("/") if isinstance(after, str) else ("", "", "")
+    found = instant(time)
+    if found is None or not letter_id:
+        raise InvalidArgumentError(
+            f"after={after!r} is no place in a list of dead letters: pass the .next of the page before.",
+            topic=topic,
+            operation="dead_letters",
+        )
+    return found, letter_id

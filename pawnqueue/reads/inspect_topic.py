@@ -1,0 +1,147 @@
+"""Look without taking: peek and find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from pawnqueue.catalog.message_states import judge
+from pawnqueue.claims.bodies import as_message
+from pawnqueue.domain import layout
+from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
+from pawnqueue.domain.records import DeadReason, Envelope, UnreadableRecordError
+from pawnqueue.errors import CompatibilityError, ObjectTooLargeError, PawnQueueError
+from pawnqueue.events import logger_of
+from pawnqueue.runtime.concurrency import for_each
+
+if TYPE_CHECKING:
+    from pawnqueue.claims.claim import Message
+    from pawnqueue.context import Context
+
+logger = logger_of("queue")
+
+#: For so long each message is tried.
+PATIENCE = 3.0
+#: After so many messages that cannot be read, each other one is tried once.
+ENOUGH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a message is, and what is known of it."""
+
+    id: str
+    """Under which it is kept."""
+    state: Literal["pending", "in_flight", "delayed", "dead"]
+    """Whether it can be had, somebody has it, it is held back for a time, or it is a dead letter."""
+    key: str
+    """Its object in the bucket."""
+    deliveries: int = 0
+    """How often it was handed out."""
+    consumer: str = ""
+    """Who has it, or had it last."""
+    until: datetime | None = None
+    """Until when it is in flight, or is held back; None: nobody can tell, or it is neither."""
+    reason: str = ""
+    """Of a dead letter: why it was buried."""
+    error: str = ""
+    """Of a dead letter: details, where some were given."""
+    max_deliveries: int | None = None
+    """Of a dead letter: the topic's limit, if it was buried because it had been delivered that often."""
+
+
+async def peek(context: Context, topic: str, most: int) -> list[Message]:
+    """Read messages from the head, claimed or not, without changing anything. What cannot be read is left out."""
+    found: list[Message] = []
+    looks = _Looks(context, topic)
+    async for page in context.store.pages(layout.messages(topic)):
+        names = [parsed.name for info in page if (parsed := layout.parse_message(info.key))]
+        while names and (wanted := most - len(found)) > 0:
+            head, names = names[:wanted], names[wanted:]
+            found += await looks.read(head)
+        if len(found) >= most:
+            break
+    await looks.check(found)
+    return found
+
+
+async def read_messages(context: Context, topic: str, names: Sequence[str]) -> list[Message]:
+    """Read messages by their names, claimed or not. What is gone, or cannot be read, is left out."""
+    looks = _Looks(context, topic)
+    found = await looks.read(names)
+    await looks.check(found)
+    return found
+
+
+class _Looks:
+    """⚑ §5.6: what cannot be read concerns itself only, and costs the others no more than a few seconds."""
+
+    def __init__(self, context: Context, topic: str) -> None:
+        self._context = context
+        self._topic = topic
+        self._patient, self._once = context.patient(PATIENCE), context.patient(0.0)
+        self._faults = 0
+
+    async def read(self, names: Sequence[str]) -> list[Message]:
+        """Return those that can be read."""
+        return [each for each in await for_each(self._read, names, at_once=self._context.at_once) if each]
+
+    async def check(self, found: Sequence[Message]) -> None:
+        """⚑ §5.6: a store that gives nothing at all is an error, not an empty topic."""
+        if self._faults and not found:
+            await self._patient.registers.look(layout.topic_marker(self._topic))
+
+    async def _read(self, name: str) -> Message | None:
+        try:
+            return await _read(self._patient if self._faults < ENOUGH else self._once, self._topic, name)
+        except PawnQueueError as error:
+            self._faults += 1
+            logger.warning("%s is left out, as it cannot be read: %s", layout.message(self._topic, name), error)
+            return None
+
+
+async def find(context: Context, topic: str, message_id: str) -> Location | None:
+    """Say where a message is: a LIST through the topic, and what its lease or its dead letter tells."""
+    lease = await context.read_lease(topic, message_id)
+    async for page in context.store.pages(layout.messages(topic)):
+        for info in page:
+            parsed = layout.parse_message(info.key)
+            if parsed is None or parsed.uuid != message_id:
+                continue
+            if lease is None:
+                return Location(message_id, "pending", info.key)
+            state, until = await judge(context, topic, message_id, lease)
+            end = datetime.fromtimestamp(until, UTC) if until else None
+            return Location(message_id, state, info.key, lease.lease.deliveries, lease.lease.consumer_id, end)
+    letter = layout.dead_letter(topic, message_id)
+    if await context.store.head(letter) is None:
+        return None
+    try:
+        why = await context.store.get(layout.dead_reason(topic, message_id), MAX_SMALL_RECORD_BYTES)
+        reason = DeadReason.decode(why.body, why.info.key) if why else DeadReason(reason="")
+    except (UnreadableRecordError, ObjectTooLargeError):
+        reason = DeadReason(reason="")
+    return Location(
+        message_id,
+        "dead",
+        letter,
+        reason.deliveries,
+        reason.consumer,
+        reason=reason.reason,
+        error=reason.error,
+        max_deliveries=reason.max_deliveries,
+    )
+
+
+async def _read(context: Context, topic: str, name: str) -> Message | None:
+    key = layout.message(topic, name)
+    found = await context.store.get(key, max_message_bytes(context.settings.limits))
+    if found is None:
+        return None
+    try:
+        envelope = Envelope.decode(found.body, key)
+    except (UnreadableRecordError, CompatibilityError):
+        return None
+    return as_message(envelope, topic, name, deliveries=0)

@@ -1,0 +1,429 @@
+"""``csprng_verify``: registers on a store without conditional writes, where the last write wins and is read at once.
+
+A compare-and-set is: look that the version is the expected one; write a body with a nonce of 256 bits; sleep a random
+while; see that ours survived, several times; sleep, and see once more. For a whole batch at once: all the PUTs, each
+sleep once, and each look is one LIST.
+
+⚑ §6, the assumption: *no PUT of a register lands later than the shortest verification (S) after the look on which it
+rests*, whatever becomes of its writer meanwhile: killed, frozen, cancelled or without an answer. The pauses have to be
+sized for the store so that it holds; of PUTs that are answered it is measured. Why that is enough:
+
+1. *Of the writers that expect one version, at most one is told that it won.* Let w land at p. Who else expects the
+   version that w expected has looked before p, so it lands before p + S or never. The last look of w's verification is
+   later than p + S: it sees whoever has landed after w. So only the last of them to land can have won.
+2. *What was won stands until somebody changes it who has seen it.* Whatever lands first after w does so after that last
+   look, so later than p + S; it rests on a look later than p, which saw w.
+3. *What has stood for S stands as firmly*, whether its writer has finished, has died, or was told anything: a reader
+   that saw w at some moment, and again S later (or knows that w is older than S), has seen what w's last look sees.
+   Before that nobody may rely on it: somebody who has not seen it may still land on top of it, and win. So a register
+   is read by :meth:`CsprngVerify.read`, and by nothing else, by whoever decides something else by it: that a claim was
+   fenced, that a lease names a claim.
+
+DELETEs are no part of this: what is deleted was settled, whenever the request lands. A PUT that lands later overwrites
+what somebody has won and does not look at any more. Its writer does not trust it if it was answered, since before a PUT
+that would be late the key is looked at again, and one that was late is *unknown*; but the other one knows nothing of
+it. That can deliver a message twice, and lose none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pawnqueue.domain.identifiers import Version
+from pawnqueue.domain.records import nonce_of
+from pawnqueue.errors import ConfigError, StoreError
+from pawnqueue.events import logger_of
+from pawnqueue.registers.one_object import OneObjectEach, check_size, stored
+from pawnqueue.registers.strategy import Step, Strategy
+from pawnqueue.runtime.clock import Clock
+from pawnqueue.runtime.concurrency import all_of, for_each
+from pawnqueue.stores.port import (
+    NO_VERSION,
+    Done,
+    Expect,
+    ObjectInfo,
+    Outcome,
+    Refusal,
+    Refused,
+    StoredObject,
+    Unknown,
+)
+from pawnqueue.stores.server_time import DRIFT
+
+if TYPE_CHECKING:
+    from pawnqueue.domain.records import BucketRecord
+    from pawnqueue.settings import Settings
+    from pawnqueue.settings.sections import CsprngVerifySettings
+    from pawnqueue.stores.retry import ResilientStore
+
+T = TypeVar("T")
+
+logger = logger_of("store")
+
+#: A folder is listed for at least so many keys; for fewer, each is asked for.
+WORTH_A_LIST = 8
+#: A PUT is begun only while this part of the shortest verification is left since its key was looked at.
+BEGIN_WITHIN = 0.5
+#: The shortest verification should take so many times as long as a write does.
+ROOM = 2.0
+#: A register that keeps changing is read so many times.
+LOOKS = 20
+#: How far the clocks of one store's servers may be apart, in seconds.
+CLOCKS = 1.0
+#: An unanswered PUT has landed, or never will, after this many shortest verifications since its look.
+SETTLED_AFTER = 1.0
+#: How long the keys of one batch wait for those among them that the store does not show, in seconds.
+SHARED_PATIENCE_SECONDS = 3.0
+
+_REFUSED = Refused(Refusal.CONDITION)
+
+
+@dataclass(slots=True)
+class _Write:
+    """One step on its way."""
+
+    step: Step
+    nonce: str
+    body: bytes
+    looked: float = 0.0
+    version: Version = NO_VERSION
+    repeated: bool = False  # it was sent more than once, or its answer was missed
+    outcome: Outcome | None = None  # None: still in the race
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One look at several keys."""
+
+    at: float
+    """When it was begun."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    """By key, the version of what is stored."""
+
+    faults: dict[str, StoreError] = field(default_factory=dict)
+    """By key, why the store does not show it."""
+
+
+def shortest_verification(settings: CsprngVerifySettings) -> float:
+    """Return how long the shortest verification takes, in seconds, by its sleeps alone: a PUT has to be faster."""
+    return (2 * settings.jitter_min_ms + settings.verify_retries * settings.verify_retry_delay_ms) / 1000
+
+
+def advice(look_to_answer: float, settings: CsprngVerifySettings) -> str:
+    """Say whether the pauses are long enough for a store whose writes take so long, and which would be."""
+    shortest = shortest_verification(settings)
+    wanted = look_to_answer * ROOM
+    told = f"from look to answer a write took up to {look_to_answer * 1000:.0f} ms"
+    if wanted <= shortest:
+        return f"{told}, and the shortest verification takes {shortest * 1000:.0f} ms: the pauses are long enough."
+    longer = math.ceil((wanted - settings.verify_retries * settings.verify_retry_delay_ms / 1000) / 2 * 100) * 10
+    return (
+        f"{told}, and the shortest verification takes {shortest * 1000:.0f} ms: raise "
+        f"concurrency.csprng_verify.jitter_min_ms to {longer} and jitter_max_ms to "
+        f"{max(longer * 4, settings.jitter_max_ms)}, in every process of the bucket."
+    )
+
+
+@dataclass(slots=True)
+class _Learned:
+    """What this process has learned of the store, through whichever view of it: its time, and that it is slow."""
+
+    warned: bool = False
+    ahead: float = -math.inf  # server time less elapsed time was at least this …
+    told_at: float = 0.0  # … then
+
+    def tell(self, info: ObjectInfo, now: float) -> None:
+        """Learn from an object that was seen just now: the store's time is not before its Last-Modified."""
+        self.ahead = max(info.last_modified.timestamp() - now, self._ahead(now))
+        self.told_at = now
+
+    def age(self, info: ObjectInfo, now: float) -> float:
+        """Return for how long an object has stood there at least, as far as is known; it was seen just now."""
+        self.tell(info, now)
+        # Last-Modified is in whole seconds; and the store may have several clocks.
+        return now + self._ahead(now) - info.last_modified.timestamp() - 1 - CLOCKS
+
+    def _ahead(self, now: float) -> float:
+        return self.ahead - DRIFT * (now - self.told_at)
+
+
+class CsprngVerify(OneObjectEach):
+    """See :class:`~.cas.Registers`.
+
+    :param at_once: how many requests one call may have under way.
+    :param learned: what is known of the store already.
+    """
+
+    def __init__(
+        self,
+        store: ResilientStore,
+        clock: Clock,
+        settings: CsprngVerifySettings,
+        *,
+        at_once: int,
+        learned: _Learned | None = None,
+    ) -> None:
+        super().__init__(store)
+        self._clock = clock
+        self._least = settings.jitter_min_ms / 1000
+        self._most = settings.jitter_max_ms / 1000
+        self._retries = settings.verify_retries
+        self._pause = settings.verify_retry_delay_ms / 1000
+        self._shortest = shortest_verification(settings)
+        self._settings = settings
+        self._learned = learned or _Learned()
+        self._at_once = at_once
+
+    @property
+    def shortest(self) -> float:
+        """How long the shortest verification takes, by its sleeps alone: what a PUT must be faster than."""
+        return self._shortest
+
+    @property
+    def is_certain(self) -> bool:
+        """See :class:`~.cas.Registers`: only while no PUT lands late."""
+        return False
+
+    async def read(self, key: str) -> StoredObject | None:
+        """See :class:`~.cas.Registers`.
+
+        ⚑ §6: what was written just now may be overwritten by somebody who has not seen it, and who then wins. What has
+        stood there for as long as the shortest verification takes will not be.
+        """
+        before = ""
+        for _ in range(LOOKS):
+            found = await stored(self._store, key)
+            if found is None or found.info.version == before:
+                return found
+            if self._learned.age(found.info, self._clock.elapsed()) >= self.shortest:
+                return found
+            before = found.info.version
+            await self._clock.sleep(self.shortest)
+        raise StoreError(f"{key} keeps changing: try again.", transient=True, operation="compare-and-set")
+
+    async def write(self, steps: Sequence[Step]) -> list[Outcome]:
+        """See :class:`~.cas.Registers`."""
+        writes = []
+        for step in steps:
+            nonce = self._clock.nonce()
+            writes.append(_Write(step, nonce, step.record.stamped(nonce).encode()))
+        await self._look(writes)
+        await for_each(self._put_or_tell, _racing(writes), at_once=self._at_once)
+        await self._verify(writes)
+        return [write.outcome or Done(write.version, repeated=write.repeated) for write in writes]
+
+    def through(self, store: ResilientStore) -> CsprngVerify:
+        """See :class:`~.cas.Registers`."""
+        return CsprngVerify(store, self._clock, self._settings, at_once=self._at_once, learned=self._learned)
+
+    async def _look(self, writes: Sequence[_Write]) -> None:
+        """Refuse what does not stand as it was expected, before anything is written."""
+        seen = await self._see(writes)
+        for write in _racing(writes):
+            write.looked = seen.at
+            if seen.versions.get(write.step.key) != _expected(write.step):
+                write.outcome = _REFUSED
+
+    async def _put_or_tell(self, write: _Write) -> None:
+        """Send one; what the store will not have of it (a denied key, say) concerns no other."""
+        try:
+            await self._put(write)
+        except StoreError as error:
+            write.outcome = Unknown(error)
+
+    async def _put(self, write: _Write) -> None:
+        """Send one, again where it was not answered, until the retry budget is used up.
+
+        ⚑ §6: each attempt is a write of its own, with a look of its own. It is sent only where the one before it can
+        land no more, which is when the shortest verification has passed since that one's look.
+        """
+        check_size(write.step.key, write.body)
+        backoff = self._store.backoff()
+        unanswered: Unknown | None = None
+        while True:
+            # ⚑ §6: a PUT that was queued behind many others rests on an old look.
+            if self._clock.elapsed() - write.looked > self.shortest * BEGIN_WITHIN:
+                write.looked = self._clock.elapsed()
+                found = await self._store.head(write.step.key)
+                if (found.version if found else None) != _expected(write.step):
+                    write.outcome = unanswered or _REFUSED  # an earlier attempt of ours may be what is stored
+                    return
+            try:
+                outcome = await _uncut(self._store.put(write.step.key, write.body))
+            except asyncio.CancelledError:
+                self._measure(write)
+                raise
+            if not isinstance(outcome, Unknown) or await self._has_landed(write):
+                break
+            unanswered = outcome
+            if not await backoff.pause(outcome.fault):
+                write.outcome = outcome
+                return
+            await self._clock.sleep(max(0.0, write.looked + self.shortest * SETTLED_AFTER - self._clock.elapsed()))
+        write.repeated = unanswered is not None or isinstance(outcome, Unknown)
+        if isinstance(outcome, Done):
+            write.version = outcome.version
+        elif isinstance(outcome, Refused):
+            write.outcome = outcome
+        if self._measure(write) >= self.shortest and write.outcome is None:
+            # ⚑ §6: it took longer than somebody else's verification: they may hold what was overwritten.
+            write.outcome = Unknown(_too_late(write.step, self.shortest))
+
+    def _measure(self, write: _Write) -> float:
+        """Return how long it took from the look until now, and say so, once, if that is too long."""
+        took = self._clock.elapsed() - write.looked
+        if took * ROOM > self.shortest and not self._learned.warned:
+            self._learned.warned = True
+            logger.warning("csprng_verify: %s", advice(took, self._settings))
+        return took
+
+    async def _has_landed(self, write: _Write) -> bool:
+        """Look whether a PUT without an answer has landed: then it was answered now."""
+        try:
+            found = await stored(self._store, write.step.key)
+        except StoreError as error:
+            if not error.transient:
+                raise
+            return False
+        if found is None or nonce_of(found.body, write.step.key) != write.nonce:
+            return False
+        write.version = found.info.version
+        return True
+
+    async def _verify(self, writes: Sequence[_Write]) -> None:
+        """Sleep and look, until whoever wrote at the same time has written and has been seen."""
+        pauses = [self._clock.uniform(self._least, self._most), *[self._pause] * self._retries, self._least]
+        for pause in pauses:
+            racing = _racing(writes)
+            if not racing:
+                return
+            await self._clock.sleep(pause)
+            seen = await self._see(racing)
+            for write in _racing(racing):
+                if seen.versions.get(write.step.key) != write.version:
+                    write.outcome = _REFUSED
+
+    async def _see(self, writes: Sequence[_Write]) -> _Seen:
+        """Ask for the present versions of their keys: a LIST of a folder of which there are many, else a HEAD each.
+
+        ⚑ §5.6: of a key that the store does not show it is unknown what became of its write. The others go on: they
+        wait for all such keys together no longer than the shared patience.
+        """
+        seen = _Seen(self._clock.elapsed())
+        by_folder: dict[str, list[str]] = defaultdict(list)
+        for write in writes:
+            by_folder[write.step.key.rpartition("/")[0] + "/"].append(write.step.key)
+        single = [key for several in by_folder.values() if len(several) < WORTH_A_LIST for key in several]
+        listed = [self._list(folder, keys, seen) for folder, keys in by_folder.items() if len(keys) >= WORTH_A_LIST]
+        await all_of(self._heads(single, seen, alone=len(writes) == 1), *listed)
+        for write in writes:
+            fault = seen.faults.get(write.step.key)
+            if fault is not None:
+                write.outcome = Unknown(fault, unseen=True)
+        return seen
+
+    async def _heads(self, keys: Sequence[str], seen: _Seen, *, alone: bool = False) -> None:
+        """Ask for each of these keys.
+
+        :param alone: nothing else waits for it, so all the patience that there is may be spent on it.
+        """
+        began = self._clock.elapsed()
+        store = self._store if alone else self._store.with_budget(SHARED_PATIENCE_SECONDS, cut=True)
+        hurried = self._store.with_budget(0.0, cut=True)
+
+        async def head(key: str) -> None:
+            spent = bool(seen.faults) and self._clock.elapsed() - began >= SHARED_PATIENCE_SECONDS
+            try:
+                found = await (hurried if spent else store).head(key)
+            except StoreError as error:
+                seen.faults[key] = error
+                return
+            if found is not None:
+                self._learned.tell(found, self._clock.elapsed())
+                seen.versions[key] = found.version
+
+        await for_each(head, keys, at_once=self._at_once)
+
+    async def _list(self, folder: str, keys: Sequence[str], seen: _Seen) -> None:
+        wanted = set(keys)
+        ghosts: list[str] = []
+        try:
+            async for page in self._store.pages(folder):
+                for info in page:
+                    if info.key not in wanted:
+                        continue
+                    if info.version == NO_VERSION:
+                        # It may be one that only the listing has (rclone's, of a while ago).
+                        ghosts.append(info.key)
+                    else:
+                        self._learned.tell(info, self._clock.elapsed())
+                        seen.versions[info.key] = info.version
+        except StoreError as error:
+            seen.faults.update(dict.fromkeys(wanted - seen.versions.keys(), error))
+        else:
+            await self._heads(ghosts, seen)
+
+
+async def _uncut(request: Coroutine[Any, Any, T]) -> T:
+    """Wait for a request to its end, also when cancelled.
+
+    ⚑ §6: one whose connection is cut may land when nobody reckons with it any more; one that was answered has landed.
+    """
+    sending = asyncio.ensure_future(request)
+    cancelled: asyncio.CancelledError | None = None
+    while not sending.done():
+        try:
+            await asyncio.wait((sending,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not sending.cancelled():
+            sending.exception()  # nobody will ask for it
+        raise cancelled
+    return await sending
+
+
+def _racing(writes: Sequence[_Write]) -> list[_Write]:
+    return [write for write in writes if write.outcome is None]
+
+
+def _expected(step: Step) -> str | None:
+    return None if step.expect is Expect.NOTHING else step.expect
+
+
+def _too_late(step: Step, limit: float) -> StoreError:
+    return StoreError(
+        f"Writing {step.key} took longer than {limit:.2f} seconds, so it proves nothing: raise "
+        "concurrency.csprng_verify.jitter_min_ms, in every process of the bucket, or use a faster store.",
+        transient=True,
+        operation="compare-and-set",
+    )
+
+
+def _build(_: BucketRecord, store: ResilientStore, clock: Clock, settings: Settings) -> CsprngVerify:
+    concurrency = settings.concurrency
+    return CsprngVerify(store, clock, concurrency.csprng_verify, at_once=concurrency.max_in_flight)
+
+
+def _check(settings: Settings) -> None:
+    if not shortest_verification(settings.concurrency.csprng_verify):
+        raise ConfigError(
+            "concurrency.csprng_verify.jitter_min_ms and verify_retry_delay_ms are both 0: without pauses nothing "
+            "is verified; use 100 and 150.",
+            operation="open",
+        )
+
+
+STRATEGY = Strategy(
+    "csprng_verify",
+    _build,
+    refusal=lambda _: "",  # what it needs is what the probe demands of any store: the last write wins and is read
+    check=_check,
+    advice=lambda look_to_answer, settings: advice(look_to_answer, settings.concurrency.csprng_verify),
+)

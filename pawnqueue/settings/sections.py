@@ -1,0 +1,139 @@
+"""The sections of the settings: each field with its default, its range and a line that says what it does.
+
+Names and defaults that the published pawn-queue library has too are the same as there.
+"""
+
+import re
+from typing import Literal
+
+from pydantic import Field
+
+from pawnqueue.settings import kinds as kind
+from pawnqueue.settings.base import Section
+
+
+class S3Settings(Section, title="s3"):
+    """Where the bucket is, who we are to it, and how to talk to it."""
+
+    # Before endpoint_url, whose scheme it decides.
+    use_ssl: kind.Switch = Field(True, description="Use https where endpoint_url has no scheme; a scheme decides.")
+    endpoint_url: kind.Endpoint | None = Field(None, description="Address of the S3 service; without it, AWS.")
+    bucket_name: kind.BucketName = Field(description="The bucket that is the queue; it alone has no default.")
+    key_prefix: kind.KeyPrefix = Field("", description="Keep all keys below it, so that queues share a bucket.")
+    region_name: kind.Text = Field("us-east-1", description="The bucket's region; most other services take any.")
+    aws_access_key_id: kind.KeyId | None = Field(
+        None, repr=False, description="Access key; without it, the identity that boto3 finds (profile, role, instance)."
+    )
+    aws_secret_access_key: kind.Secret | None = Field(None, description="The secret that belongs to the access key.")
+    aws_session_token: kind.Secret | None = Field(None, description="Session token of a temporary key.")
+    profile_name: kind.Text | None = Field(None, description="Profile of the AWS configuration to use.")
+    role_arn: kind.RoleArn | None = Field(None, description="Role to assume, by the identity above.")
+    role_session_name: kind.SessionName | None = Field(None, description="Name of the assumed role in the audit log.")
+    role_external_id: kind.Text | None = Field(None, description="External id that the role's owner asks for.")
+    addressing_style: Literal["path", "virtual", "auto"] = Field(
+        "auto", description="Where the bucket is named: path or host (virtual); auto: path if endpoint_url is set."
+    )
+    verify_tls: kind.Switch = Field(True, description="Check the service's certificate; switch off in tests only.")
+    ca_bundle: kind.File | None = Field(None, description="PEM file of the authorities to trust, for private ones.")
+    server_side_encryption: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None = Field(
+        None, description="Encryption to ask for with every write; without it, what the bucket does by default."
+    )
+    sse_kms_key_id: kind.Text | None = Field(None, description="KMS key for aws:kms; without it, the account's own.")
+    sse_bucket_key_enabled: kind.Switch = Field(False, description="Ask for a Bucket Key, which makes aws:kms cheaper.")
+    client: Literal["obstore", "boto3"] = Field(
+        "obstore", description="HTTP client: obstore is five times lighter, boto3 survives a fork."
+    )
+    connect_timeout_seconds: kind.SomeSeconds = Field(3.0, description="How long a connection may take to open.")
+    request_timeout_seconds: kind.SomeSeconds = Field(20.0, description="How long one request may take as a whole.")
+    max_connections: kind.Count = Field(64, description="How many connections are kept open at most.")
+
+    @property
+    def resolved_addressing_style(self) -> Literal["path", "virtual"]:
+        """What ``addressing_style`` comes to: ``auto`` also means path for a bucket that no TLS host name can carry."""
+        if self.addressing_style != "auto":
+            return self.addressing_style
+        fits_a_host_name = re.fullmatch(r"[a-z0-9-]+", self.bucket_name)
+        return "virtual" if self.endpoint_url is None and fits_a_host_name else "path"
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether requests are encrypted on the wire: by the endpoint's scheme, or for AWS by ``use_ssl``."""
+        return self.use_ssl if self.endpoint_url is None else self.endpoint_url.startswith("https:")
+
+
+class PollingSettings(Section, title="polling"):
+    """How a consumer looks for messages, and how long it has them."""
+
+    interval_seconds: kind.Seconds = Field(5.0, description="Pause between two looks at a topic that was empty.")
+    max_messages_per_poll: kind.Count = Field(10, description="How many messages one claim takes, unless it says.")
+    visibility_timeout_seconds: kind.SomeSeconds = Field(
+        30.0, description="How long a claim lasts without renewal (its ttl); then others may take the messages."
+    )
+    lease_refresh_interval_seconds: kind.SomeSeconds = Field(
+        10.0, description="How often a claim is renewed while it is worked on; under half of its time."
+    )
+    jitter_max_ms: kind.Milliseconds = Field(200, description="Random pause of up to this, against looking in step.")
+
+
+class CsprngVerifySettings(Section, title="concurrency.csprng_verify"):
+    """The pauses by which csprng_verify finds out who won, on stores without conditional writes; others ignore them."""
+
+    jitter_min_ms: kind.Milliseconds = Field(100, description="Shortest pause between writing and looking.")
+    jitter_max_ms: kind.Milliseconds = Field(400, description="Longest pause between writing and looking.")
+    verify_retries: kind.Repeats = Field(2, description="How many more times to look after the first.")
+    verify_retry_delay_ms: kind.Milliseconds = Field(150, description="Pause between two looks.")
+
+
+class ConcurrencySettings(Section, title="concurrency"):
+    """How processes keep out of each other's way, and how much one does at once."""
+
+    # Which there are, only the engine's leases know: it is checked when a bucket is opened.
+    strategy: kind.Text = Field(
+        default="auto", description="How leases are won; auto: one process tries what the bucket can, and all follow."
+    )
+    csprng_verify: CsprngVerifySettings = CsprngVerifySettings()
+    max_in_flight: kind.Count = Field(128, description="How many requests one operation has under way at once.")
+
+
+class RegistrySettings(Section, title="registry"):
+    """The list of who is here."""
+
+    heartbeat_interval_seconds: kind.SomeSeconds = Field(
+        60.0, description="How often each notes that it is still here."
+    )
+    register_consumers: kind.Switch = Field(
+        True, description="Note who claims, as who publishes is noted; not for consumers of a new name each time."
+    )
+
+
+class ClaimsSettings(Section, title="claims"):
+    """The times of claims that the published library has no settings for."""
+
+    margin_seconds: kind.Seconds = Field(
+        2.0, description="How long before its end a holder stops trusting a claim, and a taker waits after it."
+    )
+    max_claim_age_seconds: kind.SomeSeconds = Field(
+        86_400.0, description="Age past which no claim is renewed, so that a hung run holds nothing for ever."
+    )
+    record_retention_seconds: kind.Seconds = Field(
+        86_400.0, description="How long the record of a closed claim is kept, to answer who settles it again."
+    )
+    keep_when_closed: kind.Switch = Field(
+        False,
+        description="Closing a queue leaves its open claims to whoever comes by their ids, and gives nothing back.",
+    )
+
+
+class RetrySettings(Section, title="retry"):
+    """How long and how often a request that failed is tried again."""
+
+    budget_seconds: kind.Seconds = Field(30.0, description="Time for all attempts of one request; 0: one attempt.")
+    initial_delay_seconds: kind.Seconds = Field(0.05, description="Pause before the second attempt; it doubles.")
+    max_delay_seconds: kind.Seconds = Field(5.0, description="The pause does not grow beyond this.")
+
+
+class LimitsSettings(Section, title="limits"):
+    """What a payload may be at most; a bigger one is refused when it is published."""
+
+    max_payload_bytes: kind.Bytes = Field(5 * 1024**2, description="Size of a payload as canonical JSON.")
+    max_payload_depth: kind.Depth = Field(64, description="How deeply objects and lists may be nested.")

@@ -1,0 +1,333 @@
+"""S3 through obstore (Rust's ``object_store``): the adapter that moves the bytes, at a fifth of botocore's CPU.
+
+Nothing else in the engine knows that obstore exists. Five of its habits are mended here:
+
+* its errors are told apart by their text only: status and error code are read out of it;
+* LIST fails for good at a key that it cannot express (``a//b``, control characters), and behind one: such a listing,
+  and calls that name such a key, go through the boto3 adapter;
+* one key that a bulk DELETE leaves fails the whole batch: what became of each key, the boto3 adapter finds out, and it
+  sends the bulk DELETEs with versions, which obstore does not have;
+* ETags are quoted or not as the server pleases: they leave here quoted;
+* it reads ``AWS_*`` variables where its configuration is silent: it is told everything they could say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore.exceptions import BaseError, InvalidPathError, UnauthenticatedError
+from obstore.store import S3Store
+
+from pawnqueue.domain.identifiers import Version
+from pawnqueue.errors import StoreError
+from pawnqueue.runtime.concurrency import all_of
+from pawnqueue.stores.at_exit import rest_at_exit
+from pawnqueue.stores.faults import Fault, Kind, Place, kind_of, outcome_of
+from pawnqueue.stores.port import (
+    Done,
+    Expect,
+    Expectation,
+    ObjectInfo,
+    Outcome,
+    Refusal,
+    Refused,
+    Store,
+    StoredObject,
+    Unknown,
+    refuse_if_larger,
+    version_of,
+)
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutMode
+    from obstore.store import ClientConfig, S3Config
+
+    from pawnqueue.settings import S3Settings
+    from pawnqueue.stores.credentials import SessionCredentials
+
+PAGE = 1000
+#: The most keys that S3 deletes in one request.
+BATCH = 1000
+
+# Empty segments, dot segments and control characters: keys that object_store refuses to name.
+_INEXPRESSIBLE = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>\s*([A-Za-z0-9]+)\s*</Code>")
+_HTTP_KIND = re.compile(r"HttpError\s*\{\s*kind: (\w+)")
+_BAD_TLS = ("InvalidData", "InvalidCertificate", "UnknownIssuer")
+
+
+class ObstoreS3:
+    """One bucket, through obstore.
+
+    :param plain: makes the boto3 adapter for the same bucket; called at most once, and only where a strange key is met,
+        a bulk DELETE fails for some of its keys, or is to have versions.
+    """
+
+    def __init__(
+        self, settings: S3Settings, place: Place, credentials: SessionCredentials, plain: Callable[[], Store]
+    ) -> None:
+        self._place = place
+        self._make_plain = plain
+        self._plain_store: Store | None = None
+        self._credentials = credentials
+        self._has_ranges = True  # as far as it is known
+        rest_at_exit()
+        config = _config(settings, place)
+        with _without_variables(config):
+            self._store = S3Store(
+                settings.bucket_name,
+                prefix=settings.key_prefix.rstrip("/") or None,
+                config=config,
+                client_options=_client_options(settings, place),
+                # Only the engine knows which write may be sent twice, so only the engine tries again.
+                retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=settings.request_timeout_seconds)},
+                credential_provider=credentials,
+            )
+
+    async def get(self, key: str, most: int) -> StoredObject | None:
+        """See :class:`~.port.Store`."""
+        if _INEXPRESSIBLE.search(key):
+            return await self._plain().get(key, most)
+        try:
+            # The answer's head comes first. Its length bounds what is read, and a body that is not wanted is dropped.
+            found = await obstore.get_async(self._store, key)
+            info = _info(found.meta, key)
+            refuse_if_larger(info, most)
+            body = bytes(await found.bytes_async())
+        except (BaseError, OSError) as problem:
+            self._raise_unless_absent(problem, "GetObject", key)
+            return None
+        return StoredObject(info, body)
+
+    async def body(self, key: str, size: int, most: int) -> bytes | None:
+        """See :class:`~.port.Store`.
+
+        A range comes in one piece, and a GET in two, each of which is waited for: that is a third of what a GET costs.
+        """
+        failed = False
+        if self._has_ranges and 0 < size <= most and not _INEXPRESSIBLE.search(key):
+            try:
+                # ⚑ A byte more than there should be: what has grown since it was listed is not cut off in silence.
+                found = bytes(await obstore.get_range_async(self._store, key, start=0, length=size + 1))
+            except (BaseError, OSError) as problem:
+                if self._fault(problem).kind is Kind.MISSING_KEY:
+                    return None
+                failed = True
+            else:
+                if len(found) == size:
+                    return found
+        whole = await self.get(key, most)  # which tells what is wrong, if it is not the range
+        self._has_ranges = self._has_ranges and not failed
+        return None if whole is None else whole.body
+
+    async def head(self, key: str) -> ObjectInfo | None:
+        """See :class:`~.port.Store`."""
+        if _INEXPRESSIBLE.search(key):
+            return await self._plain().head(key)
+        try:
+            return _info(await obstore.head_async(self._store, key), key)
+        except (BaseError, OSError) as problem:
+            self._raise_unless_absent(problem, "HeadObject", key)
+            return None
+
+    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """See :class:`~.port.Store`. A folder marker (``a/``) is shown without its slash, as obstore tells it."""
+        if _INEXPRESSIBLE.search(folder.removesuffix("/") or "-") or _INEXPRESSIBLE.search(start_after or "-"):
+            # A stranger's key may be the last one of a page, behind which the caller goes on.
+            async for strange in self._plain().pages(folder, start_after=start_after):
+                yield strange
+            return
+        try:
+            async for page in obstore.list(self._store, folder or None, offset=start_after or None, chunk_size=PAGE):
+                infos = [_info(meta, meta["path"]) for meta in page]
+                if infos:
+                    yield infos
+                    start_after = infos[-1].key
+        except InvalidPathError:
+            async for strange in self._plain().pages(folder, start_after=start_after):
+                yield strange
+        except (BaseError, OSError) as problem:
+            raise self._fault(problem).error(self._place, "ListObjects", folder or None) from None
+
+    async def folders(self, folder: str = "") -> list[str]:
+        """See :class:`~.port.Store`."""
+        try:
+            listing = await obstore.list_with_delimiter_async(self._store, folder or None)
+        except InvalidPathError:
+            return await self._plain().folders(folder)
+        except (BaseError, OSError) as problem:
+            raise self._fault(problem).error(self._place, "ListObjects", folder or None) from None
+        return sorted(f"{found}/" for found in listing["common_prefixes"])
+
+    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
+        """See :class:`~.port.Store`."""
+        if _INEXPRESSIBLE.search(key):
+            return await self._plain().put(key, body, expect=expect)
+        mode: PutMode = "overwrite"
+        if expect is Expect.NOTHING:
+            mode = "create"
+        elif isinstance(expect, str):
+            mode = {"e_tag": expect}
+        try:
+            # Never in parts: a condition holds for a single PUT only.
+            result = await obstore.put_async(self._store, key, body, mode=mode, use_multipart=False)
+        except (BaseError, OSError) as problem:
+            conditional = expect is not Expect.ANYTHING
+            return outcome_of(self._fault(problem), self._place, "PutObject", key, conditional=conditional)
+        return Done(version_of(result["e_tag"]))
+
+    async def copy(self, source: str, target: str) -> Outcome:
+        """See :class:`~.port.Store`."""
+        if _INEXPRESSIBLE.search(source) or _INEXPRESSIBLE.search(target):
+            return await self._plain().copy(source, target)
+        try:
+            await obstore.copy_async(self._store, source, target)
+        except (BaseError, OSError) as problem:
+            fault = self._fault(problem)
+            if fault.kind is Kind.MISSING_KEY:
+                return Refused(Refusal.MISSING)
+            return outcome_of(fault, self._place, "CopyObject", source, conditional=False)
+        return Done(Version(""))
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        """See :class:`~.port.Store`."""
+        strange = [key for key in keys if _INEXPRESSIBLE.search(key)]
+        plain = [key for key in keys if not _INEXPRESSIBLE.search(key)]
+        failed = dict(await self._plain().delete(strange)) if strange else {}
+        batches = [plain[start : start + BATCH] for start in range(0, len(plain), BATCH)]
+        for part in await all_of(*map(self._delete_batch, batches)):
+            failed.update(part)
+        return failed
+
+    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
+        """See :class:`~.port.Store`. obstore has no such request."""
+        return await self._plain().delete_versions(versions)
+
+    async def _delete_batch(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        try:
+            await obstore.delete_async(self._store, list(keys))
+        except (BaseError, OSError) as problem:
+            if _is_about_keys(problem):
+                # The first failed key is all that obstore tells of the batch; boto3 tells the answer of each.
+                return await self._plain().delete(keys)
+            return dict.fromkeys(keys, self._fault(problem).error(self._place, "DeleteObjects"))
+        return {}
+
+    async def aclose(self) -> None:
+        """See :class:`~.port.Store`. obstore's own connections close when the store is collected."""
+        if self._plain_store is not None:
+            await self._plain_store.aclose()
+
+    def _plain(self) -> Store:
+        if self._plain_store is None:
+            self._plain_store = self._make_plain()
+        return self._plain_store
+
+    def _raise_unless_absent(self, problem: Exception, operation: str, key: str) -> None:
+        fault = self._fault(problem)
+        if fault.kind is not Kind.MISSING_KEY:
+            raise fault.error(self._place, operation, key) from None
+
+    def _fault(self, problem: Exception) -> Fault:
+        if isinstance(problem, UnauthenticatedError) and self._credentials.failure and not _STATUS.search(str(problem)):
+            return self._credentials.failure
+        return _fault(problem)
+
+
+def _is_about_keys(problem: Exception) -> bool:
+    """Say whether it is a bulk DELETE's answer, which names keys that were not deleted."""
+    told, _, dump = str(problem).partition("Debug source:")
+    # An answer with a code for which a request is to be repeated (InternalError, SlowDown) is told as it came.
+    return "DeleteFailed {" in dump or "<DeleteResult" in told
+
+
+def _info(meta: ObjectMeta, key: str) -> ObjectInfo:
+    return ObjectInfo(key, meta["size"], version_of(meta["e_tag"]), meta["last_modified"])
+
+
+def _fault(problem: Exception) -> Fault:
+    """Read an obstore error. Only what stands before its debug dump may reach a user."""
+    text = str(problem)
+    told, _, dump = text.partition("Debug source:")
+    status = _STATUS.search(told)
+    if status:
+        code = _CODE.search(told)
+        detail = f"{status[1]} {code[1]}" if code else status[1]
+        return Fault(kind_of(int(status[1]), code[1] if code else None), detail, problem)
+    # From here on no answer was read, or none came.
+    if isinstance(problem, FileNotFoundError):
+        return Fault(Kind.MISSING_KEY, "404", problem)
+    if repr(Kind.NO_CREDENTIALS) in told:  # our own fault, raised by the session's credentials on obstore's behalf
+        return Fault(Kind.NO_CREDENTIALS, "the session has none", problem)
+    http = _HTTP_KIND.search(dump)
+    kind = http[1] if http else ""
+    if kind == "Connect" and any(sign in dump for sign in _BAD_TLS):
+        return Fault(Kind.TLS, "the TLS handshake failed", problem)
+    if kind == "Connect":
+        detail = "the name does not resolve" if "dns error" in dump else "no connection"
+        return Fault(Kind.UNREACHABLE, detail, problem)
+    lost = (Kind.TIMEOUT, "no answer") if kind == "Timeout" else (Kind.DROPPED, "no usable answer")
+    return Fault(*lost, problem)
+
+
+def _config(settings: S3Settings, place: Place) -> S3Config:
+    # Without an endpoint it is AWS. object_store takes the one of a virtual-hosted bucket with the bucket's name in it.
+    suffix = "amazonaws.com.cn" if place.region.startswith("cn-") else "amazonaws.com"
+    url = place.url or f"https://s3.{place.region}.{suffix}"
+    scheme, _, host = url.partition("://")
+    endpoint = f"{scheme}://{place.bucket}.{host}" if place.virtual_hosted else url
+    config: S3Config = {
+        "region": place.region,
+        "virtual_hosted_style_request": place.virtual_hosted,
+        "conditional_put": "etag",
+        # What follows would be read from AWS_* variables if it were not said.
+        "endpoint": endpoint,
+        "aws_endpoint_url_s3": endpoint,  # from a variable it would take precedence over the other
+        "skip_signature": False,
+        "unsigned_payload": False,
+        "s3_express": False,
+        "request_payer": False,
+        "disable_bulk_delete": False,
+        "sse_bucket_key_enabled": settings.sse_bucket_key_enabled,
+    }
+    if settings.server_side_encryption:
+        config["server_side_encryption"] = settings.server_side_encryption
+    if settings.sse_kms_key_id:
+        config["sse_kms_key_id"] = settings.sse_kms_key_id
+    return config
+
+
+_WITHOUT_NONE = {"AWS_CHECKSUM_ALGORITHM", "AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_KMS_KEY_ID"}
+_constructing = Lock()
+
+
+@contextmanager
+def _without_variables(config: S3Config) -> Iterator[None]:
+    """Hide the variables of the settings for which obstore has no value that means "none"."""
+    names = _WITHOUT_NONE - {f"AWS_{name.upper()}" for name in config}
+    with _constructing:
+        hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
+        try:
+            yield
+        finally:
+            os.environ.update(hidden)
+
+
+def _client_options(settings: S3Settings, place: Place) -> ClientConfig:
+    options: ClientConfig = {
+        "allow_http": (place.url or "").startswith("http://"),
+        "allow_invalid_certificates": not settings.verify_tls,
+        "connect_timeout": timedelta(seconds=settings.connect_timeout_seconds),
+        "timeout": timedelta(seconds=settings.request_timeout_seconds),
+    }
+    if settings.ca_bundle:
+        options["root_certificate"] = settings.ca_bundle.read_bytes()
+    return options

@@ -1,0 +1,410 @@
+"""Forge bodies and keys of every kind: good ones with something in them that does not fit, and garbage."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from typing import Any, Final
+
+from pawnqueue.domain import layout
+from pawnqueue.domain.size_hint import padded
+
+TOPIC: Final = "orders"
+#: Another topic, which no forged object of the first one may touch.
+VICTIM: Final = "victim"
+#: In every forged payload: it is to be in no log, error or reason.
+SECRET: Final = "s3cr3t"
+#: The consumer that the forger knows, and ids that it may guess.
+OWNER: Final = "known"
+CLAIM_IDS: Final = ("known-1", "known-2", "forged")
+WRITE_IDS: Final = ("load-1", "forged")
+
+#: Reasons and errors: two of the longest make a lease as large as one may be.
+TEXTS: Final = ("r", "r", "", "x" * 65_000, "\x01" * 10_000)
+
+_RAW: Final = {"@nan@": "NaN", "@inf@": "Infinity", "@-inf@": "-Infinity", "@1e999@": "1e999"}
+_LONG: Final = "9" * 4000
+_HALF: Final = "\ud800"
+
+SCALARS: Final[tuple[Any, ...]] = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    5,
+    500,
+    501,
+    20_000,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**63,
+    10**18,
+    10**30,
+    int(_LONG),
+    0.5,
+    -0.5,
+    1e15,
+    1e17,
+    1e300,
+    -1e300,
+    253_370_764_800.0,
+    253_402_300_800,
+    *_RAW,
+    "",
+    "x",
+    ".",
+    "..",
+    "../x",
+    "../../victim/messages/x.json",
+    "x/y",
+    "a" * 255,
+    "a" * 256,
+    "a" * 5000,
+    "\x00",
+    "x\ny",
+    "\x1b[2J",
+    _HALF,
+    f"x{_HALF}y",
+    "ü",
+    "日本",
+    "held",
+    "released",
+    "moving",
+    "open",
+    "expired",
+    "closed",
+    "begun",
+    "done",
+    "dropped",
+    "acked",
+    "dead",
+    "gone",
+    "2026-01-01T00:00:00+00:00",
+    "9999-12-31T23:59:59",
+    "0001-01-01T00:00:00+23:59",
+    [],
+    {},
+    [[]],
+    {"": {}},
+)
+
+
+class Forger:
+    """Somebody who may write to the bucket, by the chance of a seed."""
+
+    def __init__(self, chance: random.Random, now: float) -> None:
+        self.chance = chance
+        self.now = now
+        #: Of objects that the forger has invented: good messages are not among them.
+        self.uuids = [self._uuid() for _ in range(4)]
+        self.names = [self.name_of(uuid) for uuid in self.uuids]
+
+    def objects(self) -> list[tuple[str, bytes]]:
+        """Forge some objects, and return their keys and bodies."""
+        kinds = [
+            self._message,
+            self._lease,
+            self._claim,
+            self._write,
+            self._staged,
+            self._letter,
+            self._reason,
+            self._registration,
+            self._marker,
+            self._stranger,
+        ]
+        made = [self.chance.choice(kinds)() for _ in range(self.chance.randint(4, 14))]
+        # A body under the key of another one is as good as it looks, and does not fit.
+        keys = [key for key, _ in made]
+        return [(self.chance.choice(keys) if self.chance.random() < 0.1 else key, body) for key, body in made]
+
+    def name_of(self, uuid: str) -> str:
+        """Make the name of a message, from any time."""
+        return layout.message_name(self.now + self.chance.uniform(-1e5, 1e5), uuid)
+
+    # --- kinds ---
+
+    def _message(self) -> tuple[str, bytes]:
+        body = {
+            "id": self.chance.choice(self.uuids),
+            "topic": TOPIC,
+            "producer_id": "p",
+            "created_at": "x",
+            "payload": {SECRET: SECRET, "x": self._value()},
+            "headers": {"h": "v"},
+            "write_id": self._of(WRITE_IDS),
+            "v": 1,
+        }
+        return layout.message(TOPIC, self.chance.choice(self.names)), self._body(body)
+
+    def _lease(self) -> tuple[str, bytes]:
+        at = self.chance.randrange(len(self.uuids))
+        state = self._of(("held", "released", "moving"))
+        body = {
+            "v": 1,
+            "nonce": "n",
+            "consumer_id": "c",
+            "message_id": self.uuids[at],
+            "claimed_at": "",
+            "expires_at": "",
+            "state": state,
+            "until": self._time(),
+            "ttl": 30.0,
+            "key": self.names[at],
+            "claim": f"{self._of(CLAIM_IDS)}.0",
+            "deliveries": self._of((0, 1, 9, 11)),
+            "source": self._of(self.uuids),
+            "reason": self._of(TEXTS),
+            "error": self._of(TEXTS),
+        }
+        return layout.lease(TOPIC, self.uuids[at]), self._padded(self._body(body))
+
+    def _claim(self) -> tuple[str, bytes]:
+        claim_id, generation = self._of(CLAIM_IDS), self._of((0, 0, 1, 7))
+        some = self.chance.sample(range(len(self.uuids)), self.chance.randint(0, len(self.uuids)))
+        members = {self.uuids[at]: {"name": self.names[at], "size": 100, "deliveries": 1} for at in some}
+        settled = {
+            self.uuids[at]: {
+                "how": self._of(("acked", "dead", "released", "gone")),
+                "until": self._time(),
+                "reason": self._of(TEXTS),
+            }
+            for at in some
+            if self.chance.random() < 0.5
+        }
+        if self.chance.random() < 0.1:
+            settled[self._uuid()] = {"how": "acked"}
+        body = {
+            "v": 1,
+            "nonce": "n",
+            "claim_id": claim_id,
+            "generation": generation,
+            "owner": self._of((OWNER, OWNER, OWNER, "o" * 2_000)),
+            "consumer": self._of((OWNER, OWNER, OWNER, "c" * 1_000)),
+            "session": "s",
+            "state": self._of(("open", "expired", "closed")),
+            "created_at": self._time(),
+            "until": self._time(),
+            "session_until": self._time(),
+            "ttl": 30.0,
+            "lasts": 30.0,
+            "members": members,
+            "settled": settled,
+        }
+        return layout.claim(TOPIC, f"{claim_id}.{generation}"), self._padded(self._body(body))
+
+    def _write(self) -> tuple[str, bytes]:
+        write_id = self._of(WRITE_IDS)
+        counts = [self.chance.randint(0, 3) for _ in range(self.chance.randint(0, 2))]
+        objects = [
+            {
+                "name": layout.staged_name(part, "0" * 32, 0),
+                "size": self._of((0, 50 * count, 100 * count)),
+                "count": count,
+            }
+            for part, count in enumerate(counts)
+        ]
+        body = {
+            "v": 1,
+            "nonce": "n",
+            "write_id": write_id,
+            "state": self._of(("begun", "begun", "done", "dropped")),
+            "created_at": self._time(),
+            "until": self._time(),
+            "ttl": 30.0,
+            "place": int(self.now * 1e6),
+            "count": self._near(sum(counts)),
+            "size": 0,
+            "published": self._near(0),
+            "begun": self._near(sum(counts)),
+            "objects": objects,
+            "dropped": [],
+            "lost": [],
+            "holder": "h",
+        }
+        return layout.write(TOPIC, write_id), self._padded(self._body(body))
+
+    def _staged(self) -> tuple[str, bytes]:
+        rows = []
+        for _ in range(self.chance.randint(0, 3)):
+            row = {"id": self._of(self.uuids), "payload": {SECRET: 1}, "v": 1}
+            rows.append(self._body(row) + b"\n")
+        key = layout.staged_object(TOPIC, self._of(WRITE_IDS), layout.staged_name(self._of((0, 1)), "0" * 32, 0))
+        return key, b"".join(rows)
+
+    def _letter(self) -> tuple[str, bytes]:
+        return layout.dead_letter(TOPIC, self._of(self.uuids)), self._message()[1]
+
+    def _reason(self) -> tuple[str, bytes]:
+        body = {
+            "v": 1,
+            "reason": "r",
+            "error": "e",
+            "deliveries": 3,
+            "consumer": "c",
+            "claim": "c.0",
+            "at": "x",
+            "name": self._of(self.names),
+            "given_reason": "",
+            "given_error": "",
+        }
+        return layout.dead_reason(TOPIC, self._of(self.uuids)), self._body(body)
+
+    def _registration(self) -> tuple[str, bytes]:
+        role: layout.Role = self._of(("producers", "consumers"))
+        body = {"role": role, "name": "n", "entity_id": self._uuid(), "registered_at": "x", "last_seen": "x"}
+        named = layout.id_of_name(role, OWNER)
+        return layout.registration(role, self._of((*self.uuids, named))), self._body(body)
+
+    def _marker(self) -> tuple[str, bytes]:
+        body = {
+            "topic": self._of(("extra", VICTIM, "..")),
+            "created_at": "x",
+            "settings": {"max_deliveries": 3},
+            "v": 1,
+        }
+        return self._of((layout.topic_marker("extra"), layout.swept(TOPIC))), self._body(body)
+
+    def _stranger(self) -> tuple[str, bytes]:
+        folder = self._of(
+            ("messages/", "leases/", "claims/", "writes/", "staged/", "staged/forged/", "dead-letter/", "packs/")
+        )
+        uuid = self._of(self.uuids)
+        name = self._of(
+            (
+                "",
+                "x",
+                "old/x.json",
+                f"x\n-{uuid}.json",
+                f"{'a' * 300}-{uuid}.json",
+                f"ü-{uuid}.json",
+                f"!9-{self._of(self.names)}",
+                f"{uuid}.lease",
+                f"..{uuid}.lease",
+                "...0.json",
+                "a.99999999999999999999.json",
+                "a..json",
+                f"{uuid}.reason.json",
+                f"~/{uuid}",
+                "~//x",
+                f"!9-99991231T235959_999999-{uuid}.json",
+                f"00010101T000000_000000-{uuid}.json",
+            )
+        )
+        return f"{TOPIC}/{folder}{name}", self._of((b"", b"{}", b"x", self._message()[1]))
+
+    # --- bodies ---
+
+    def _body(self, good: dict[str, Any]) -> bytes:
+        """Spoil a good body, in one of many ways, or leave it as it is."""
+        match self.chance.randrange(12):
+            case 0:
+                return self._garbage(good)
+            case 1 | 2 | 3 | 4:
+                pass
+            case _:
+                for _ in range(self.chance.choice((1, 1, 1, 2, 5))):
+                    self._spoil(good)
+        return self._encoded(good)
+
+    def _spoil(self, inside: Any) -> None:  # noqa: ANN401 - any JSON value
+        """Change, add or remove something, at any depth."""
+        while True:
+            places = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
+            if not places:
+                return
+            place = self.chance.choice(places)
+            deeper = inside[place]
+            if not isinstance(deeper, dict | list) or not deeper or self.chance.random() < 0.4:
+                break
+            inside = deeper
+        what = self.chance.random()
+        if what < 0.7:
+            inside[place] = self._value()
+        elif what < 0.8:
+            del inside[place]
+        elif isinstance(inside, dict):
+            key = self.chance.choice(("extra", "", "__class__", "v", _HALF, "..", "x" * 300, *self.uuids))
+            inside[key] = self._value()
+
+    def _value(self) -> Any:  # noqa: ANN401 - any JSON value
+        match self.chance.randrange(10):
+            case 0:
+                return self._nested(self.chance.choice((2, 60, 99, 101, 260, 498, 502)))
+            case 1:
+                return {self._of(("a", _HALF, "b\x00")): self._scalar()}
+            case 2:
+                return [self._scalar() for _ in range(3)]
+            case 3:
+                return self._of((*self.uuids, *self.names, *CLAIM_IDS, *WRITE_IDS))
+            case _:
+                return self._scalar()
+
+    def _scalar(self) -> Any:  # noqa: ANN401 - any JSON value
+        # A copy, as what is forged may be spoilt further.
+        return copy.deepcopy(self._of(SCALARS))
+
+    def _nested(self, depth: int) -> Any:  # noqa: ANN401 - any JSON value
+        value: Any = 1
+        for _ in range(depth):
+            value = [value] if self.chance.random() < 0.5 else {"a": value}
+        return value
+
+    def _garbage(self, good: dict[str, Any]) -> bytes:
+        body = self._encoded(good)
+        return self._of(
+            (
+                b"",
+                b"{",
+                b"null",
+                b"[]",
+                b'"x"',
+                b"1",
+                b"\xff\xfe",
+                bytes(600),
+                body[: len(body) // 2],
+                body + b"x",
+                b"[" * 100_000,
+                b"[" * 700 + b"]" * 700,
+                b'{"a":' * 700 + b"1" + b"}" * 700,
+                b"9" * 5000,
+                b"\xef\xbb\xbf" + body,
+                body.decode("utf-8", "replace").encode("utf-16"),
+                self.chance.randbytes(600),
+                b'{"v":99}',
+                b'{"v":' + b"9" * 4000 + b"}",
+                b'{"v":true}',
+                body.replace(b'"x"', b'"\xed\xa0\x80"'),
+            )
+        )
+
+    def _encoded(self, data: Any) -> bytes:  # noqa: ANN401 - any JSON value
+        text = json.dumps(data)
+        for stand_in, raw in _RAW.items():
+            text = text.replace(f'"{stand_in}"', raw)
+        return text.encode()
+
+    def _padded(self, body: bytes) -> bytes:
+        """Have the size tell a state and a time, mostly: whether they are true or not."""
+        if self.chance.random() < 0.2:
+            return body
+        return padded(body, self.chance.randrange(3), self._of((0.0, 0.0, 30.0, 1000.0)))
+
+    # --- chances ---
+
+    def _of(self, some: Any) -> Any:  # noqa: ANN401 - one of them
+        return self.chance.choice(some)
+
+    def _near(self, count: int) -> int:
+        return count if self.chance.random() < 0.7 else self.chance.randint(-2, 6)
+
+    def _time(self) -> float:
+        return float(self._of((0.0, 1.0, self.now - 100, self.now - 3, self.now + 20, self.now + 600)))
+
+    def _uuid(self) -> str:
+        digits = f"{self.chance.getrandbits(128):032x}"
+        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"

@@ -1,0 +1,79 @@
+"""How much could be claimed, cheaply."""
+
+from __future__ import annotations
+
+import pytest
+
+from pawnqueue import Backlog
+from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Process, World, numbered
+
+
+async def test_an_idle_topic_is_one_list(world: World, ann: Process, bob: Process) -> None:
+    """Nothing is there, whatever claims and dead letters there are; nothing is old."""
+    await ann.queue.publish(TOPIC, numbered(2))
+    claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
+    await ann.queue.ack(claim, claim[0])
+    await ann.queue.nack(claim)
+    with bob.client.counting() as requests:
+        assert await bob.queue.backlog(TOPIC) == Backlog(pending=0, oldest_age_seconds=None)
+    assert requests == {"LIST": 1}
+
+
+async def test_what_could_be_claimed_is_counted(world: World, ann: Process, bob: Process) -> None:
+    """Not what is in flight, nor what is delayed; as old as the oldest of it, and not of the others."""
+    await ann.queue.publish(TOPIC, numbered(4))
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=3, ttl=500)
+    await ann.queue.nack(claim, claim[0], requeue=True, delay=500)
+    await world.later(10)
+    await ann.queue.publish(TOPIC, numbered(2))
+    with bob.client.counting() as requests:
+        found = await bob.queue.backlog(TOPIC)
+    assert found.pending == 3
+    assert found.oldest_age_seconds == pytest.approx(10, abs=1)
+    assert requests == {"LIST": 2}
+    stats = await bob.queue.stats(TOPIC)
+    assert (stats.pending, stats.in_flight, stats.delayed) == (3, 2, 1)
+    assert await ann.queue.claim(TOPIC, "d", max_messages=3)
+    assert await bob.queue.backlog(TOPIC) == Backlog(0, None)
+
+
+async def test_what_was_abandoned_or_given_back_is_counted(world: World, ann: Process, bob: Process) -> None:
+    """As soon as somebody could have it; a claim that lives on has its own, however old its leases are."""
+    await ann.queue.publish(TOPIC, numbered(3))
+    await ann.queue.claim(TOPIC, "c", max_messages=1)
+    live = await ann.queue.claim(TOPIC, "c", max_messages=2)
+    await ann.queue.nack(live, live[0], requeue=True)
+    await ann.queue.renew(live, ttl=500)
+    assert (await bob.queue.backlog(TOPIC)).pending == 1
+    await world.later(OVERDUE)
+    found = await bob.queue.backlog(TOPIC)
+    assert found.pending == 2
+    assert found.oldest_age_seconds == pytest.approx(OVERDUE, abs=2)
+
+
+@pytest.mark.parametrize(("at_least", "lists", "pending"), [(1, 2, 1000), (1001, 3, 2000), (None, 4, 2500)])
+async def test_it_stops_when_there_is_enough(ann: Process, at_least: int | None, lists: int, pending: int) -> None:
+    """A backlog of a million is not counted to its end by who wants to know whether there is one."""
+    await ann.queue.publish(TOPIC, numbered(2500))
+    with ann.client.counting() as requests:
+        found = await ann.queue.backlog(TOPIC, at_least=at_least)
+    assert (found.pending, dict(requests)) == (pending, {"LIST": lists})
+
+
+async def test_what_is_in_flight_is_not_enough(world: World, ann: Process, bob: Process) -> None:
+    """It goes on until it has seen enough that could be claimed, and reads no record unless there is not enough."""
+    await ann.queue.publish(TOPIC, numbered(1500))
+    live = await ann.queue.claim(TOPIC, "c", max_messages=1200, ttl=TTL)
+    await ann.queue.renew(live, ttl=5000)
+    await world.later(50)  # their leases look overdue
+    with bob.client.counting() as requests:
+        assert (await bob.queue.backlog(TOPIC, 200)).pending == 300
+    assert requests["GET"] == 0
+    assert (await bob.queue.backlog(TOPIC, 301)).pending == 300
+
+
+async def test_messages_without_a_time_have_no_age(world: World, ann: Process) -> None:
+    """Somebody's keys may have none: they are counted all the same. A stranger is no message."""
+    world.bucket.plant(f"{TOPIC}/messages/x-00000000-0000-4000-8000-000000000001.json", "{}")
+    world.bucket.plant(f"{TOPIC}/messages/notes.txt", "")
+    assert await ann.queue.backlog(TOPIC) == Backlog(1, None)

@@ -1,0 +1,194 @@
+"""What is read from the bucket is bounded: an object that is larger than any of ours is garbage, or left to others."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pawnqueue import InvalidArgumentError, ObjectTooLargeError, StagedGoneError
+from pawnqueue.claims import claim_records
+from pawnqueue.domain import layout, object_sizes
+from pawnqueue.domain.object_sizes import (
+    ENVELOPE_OVERHEAD_BYTES,
+    MAX_CLAIM_MESSAGES,
+    MAX_SMALL_RECORD_BYTES,
+    STAGED_OBJECT_BYTES,
+)
+from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.terms import Wanted
+from tests.pawnqueue.virtual import TOPIC, Bucket, Process, World, numbered, numbers
+from tests.pawnqueue.written import WRITE, staged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pawnqueue.stores.port import StoredObject
+
+LIMIT = 1000
+TOO_LARGE = LIMIT + ENVELOPE_OVERHEAD_BYTES + 1
+
+
+def padded(body: Mapping[str, Any], size: int) -> bytes:
+    """A valid body, with spaces behind it."""
+    return json.dumps(body).encode().ljust(size)
+
+
+@pytest.fixture
+async def small(world: World) -> Process:
+    """A process that takes small messages only."""
+    return await world.process(limits={"max_payload_bytes": LIMIT})
+
+
+@pytest.fixture
+def downloaded(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How large the bodies are that the bucket has handed out."""
+    sizes: list[int] = []
+    original = Bucket.get
+
+    async def get(self: Bucket, key: str, most: int) -> StoredObject | None:
+        found = await original(self, key, most)
+        sizes.append(len(found.body) if found else 0)
+        return found
+
+    monkeypatch.setattr(Bucket, "get", get)
+    for folder in ("claims", "writes"):
+        monkeypatch.setitem(object_sizes._REGISTERS, folder, MAX_SMALL_RECORD_BYTES)  # quicker to plant
+    return sizes
+
+
+async def test_a_message_that_grows_after_it_was_listed_is_given_back(
+    world: World, small: Process, downloaded: list[int]
+) -> None:
+    """⚑ §5.6: it is neither downloaded nor buried nor counted, and is left to a consumer that takes it."""
+    [uuid] = await small.queue.publish(TOPIC, numbered(1))
+    await small.queue.publish(TOPIC, numbered(1, 1))
+    key = layout.message(TOPIC, world.bucket.below("messages/")[0])
+
+    def overwrite(kind: str, asked: str) -> None:
+        if (kind, asked) == ("GET", key) and len(world.bucket.body(key)) < TOO_LARGE:
+            world.bucket.plant(key, padded({"id": uuid, "payload": {"n": 7}}, TOO_LARGE))
+
+    small.client.meanwhile = overwrite
+    claim = await small.queue.claim(TOPIC, "small")
+    assert numbers(claim) == [1]
+    await small.queue.ack(claim)
+    assert not await small.queue.claim(TOPIC, "small")
+    assert max(downloaded) < TOO_LARGE
+    assert world.bucket.below("dead-letter/") == []
+    large = await world.process()
+    [message] = await large.queue.claim(TOPIC, "large")
+    assert (message.payload["n"], message.deliveries) == (7, 1)
+
+
+async def test_a_claimed_message_that_grows_is_not_read(world: World, small: Process, downloaded: list[int]) -> None:
+    """Portions, and an attachment, read no more of a claimed message than a claim does."""
+    [uuid] = await small.queue.publish(TOPIC, numbered(1))
+    claim = await small.queue.claim(TOPIC, "c", claim_id="run", ttl=600)
+    key = layout.message(TOPIC, world.bucket.below("messages/")[0])
+    world.bucket.plant(key, padded({"id": uuid, "payload": {"n": 7}}, TOO_LARGE))
+    with pytest.raises(ObjectTooLargeError, match=key):
+        await small.queue.messages(claim.reference)
+    attached = await small.queue.attach(claim.hand_over(), ttl=600)
+    assert list(attached) == []
+    assert max(downloaded) < TOO_LARGE
+
+
+async def test_looks_leave_out_what_is_too_large(world: World, small: Process, downloaded: list[int]) -> None:
+    """Peek shows the others; a dead letter tells that it is too large, and one with a large reason is found."""
+    world.fill([padded({"id": "large", "payload": {}}, TOO_LARGE)])
+    [dead] = await small.queue.publish(TOPIC, numbered(1, 1))
+    await small.queue.nack(await small.queue.claim(TOPIC, "c"), reason="wrong")
+    await small.queue.publish(TOPIC, numbered(1, 2))
+    assert numbers(await small.queue.peek(TOPIC)) == [2]
+    world.bucket.plant(layout.dead_letter(TOPIC, dead), padded({"id": dead, "payload": {}}, TOO_LARGE))
+    [letter] = await small.queue.dead_letters(TOPIC)
+    assert letter.message is None
+    assert f"{TOO_LARGE:,} bytes" in letter.fault
+    reason = layout.dead_reason(TOPIC, dead)
+    world.bucket.plant(reason, padded({"v": 1, "reason": "x"}, MAX_SMALL_RECORD_BYTES + 1))
+    [letter] = await small.queue.dead_letters(TOPIC)
+    assert reason in letter.fault
+    found = await small.queue.find(TOPIC, dead)
+    assert found is not None
+    assert (found.state, found.reason) == ("dead", "")
+    with pytest.raises(InvalidArgumentError, match="has no dead letter"):
+        await small.queue.redrive(TOPIC, ids=["none"])
+    assert max(downloaded) <= MAX_SMALL_RECORD_BYTES
+
+
+async def test_a_claim_record_that_is_larger_than_any_is_garbage(
+    world: World, ann: Process, downloaded: list[int]
+) -> None:
+    """It covers nothing and settles nothing: its message is delivered when the lease's time is over."""
+    [uuid] = await ann.queue.publish(TOPIC, numbered(1))
+    name = world.bucket.below("messages/")[0]
+    lease = {"v": 1, "state": "held", "until": world.clock.server() + 100, "key": name, "claim": "forged.0"}
+    world.bucket.plant(layout.lease(TOPIC, uuid), lease)
+    record = {"v": 1, "claim_id": "forged", "until": world.clock.server() + 10_000, "members": {uuid: {"name": name}}}
+    world.bucket.plant(layout.claim(TOPIC, "forged.0"), padded(record, MAX_SMALL_RECORD_BYTES + 1))
+    await world.later(200)
+    await ann.queue.stats(TOPIC)
+    assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]
+    await ann.queue.sweep(TOPIC)
+    assert max(downloaded) <= MAX_SMALL_RECORD_BYTES
+
+
+async def test_a_write_record_that_is_larger_than_any_is_garbage(
+    world: World, ann: Process, downloaded: list[int]
+) -> None:
+    """A sweep goes on behind it, and a topic in which it lies works."""
+    record = {"v": 1, "write_id": WRITE, "state": "begun", "count": 1}
+    world.bucket.plant(layout.write(TOPIC, WRITE), padded(record, MAX_SMALL_RECORD_BYTES + 1))
+    await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.sweep(TOPIC)
+    assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]
+    assert max(downloaded) <= MAX_SMALL_RECORD_BYTES
+
+
+async def test_a_staged_object_that_grows_is_not_read(world: World, small: Process, downloaded: list[int]) -> None:
+    """It is not what was staged: the commit says so, as where it is gone."""
+    parts = await staged(small)
+    key = layout.staged_object(TOPIC, WRITE, parts[0].objects[0].name)
+    original = small.client.meanwhile
+
+    def overwrite(kind: str, asked: str) -> None:
+        if (kind, asked) == ("GET", key):
+            world.bucket.plant(key, b" " * (STAGED_OBJECT_BYTES + TOO_LARGE))
+
+    small.client.meanwhile = overwrite
+    with pytest.raises(StagedGoneError, match=key):
+        await small.queue.commit_write(TOPIC, WRITE, parts)
+    small.client.meanwhile = original
+    assert max(downloaded) < STAGED_OBJECT_BYTES
+
+
+async def test_a_claims_record_never_outgrows_what_is_read_of_it(ann: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are cut until the record fits, the decisions stay; and no claim takes more messages than a record holds."""
+    most = 1_000_000
+    monkeypatch.setattr(claim_records, "MAX_CLAIM_RECORD_BYTES", most)
+    text = "\x01" * 2000
+    uuids = [f"00000000-0000-4000-8000-{number:012d}" for number in range(30)]
+    record = ClaimRecord(
+        claim_id="run",
+        members={uuid: Member(name=f"m{uuid}", reason=text, error=text) for uuid in uuids},
+        settled={uuid: Decision(how="dead", reason=text, error=text) for uuid in uuids},
+    )
+    cut = claim_records._fitting(record)
+    assert len(cut.encode()) <= most < len(record.encode())
+    assert {decision.how for decision in cut.settled.values()} == {"dead"}
+    assert min(len(decision.error) for decision in cut.settled.values()) > 1000
+    assert claim_records._fitting(cut) is cut
+    asked = dict.fromkeys(("owner", "claim_id", "max_bytes", "ttl", "session_ttl"))
+    wanted = Wanted.checked(ann.queue.settings, TOPIC, consumer="c", max_messages=10**9, wait=0, **asked)
+    assert wanted.most == MAX_CLAIM_MESSAGES
+
+
+async def test_an_id_that_is_longer_than_a_key_is_not_a_messages(world: World, ann: Process) -> None:
+    """A claim's record keeps ids that its publisher chose, so they are bounded too: such a message is buried."""
+    world.fill([{"id": "x" * 1025, "payload": {}}, {"id": "x" * 1024, "payload": {}}])
+    await world.later(1)
+    claim = await ann.queue.claim(TOPIC, "c")
+    assert claim.ids == ["x" * 1024]
+    assert len(await ann.queue.dead_letters(TOPIC)) == 1
