@@ -90,11 +90,12 @@ $(PEER_STAMP): $(PEER_PINS) | $(STAMP)
 	@$(call PIP,$(PEER)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(PEER_PINS) pawn-queue)
 	@touch $(PEER_STAMP)
 
-lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import-linter
+lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import-linter, phrases that stop a reader
 	@echo "== ruff check";    $(BIN)/ruff check .
 	@echo "== ruff format";   $(BIN)/ruff format --check .
 	@echo "== mypy";          $(BIN)/mypy
 	@echo "== import-linter"; $(BIN)/lint-imports
+	@echo "== prose";         $(BIN)/python -m tools.prose
 
 # What starts nothing comes first, and ends in some minutes. What starts servers, Spark or Airflow waits for them for
 # half of its time, so that two cores have work for three.
