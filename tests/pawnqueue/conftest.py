@@ -9,8 +9,8 @@ import pytest
 
 from pawnqueue.publish import writes
 from tests.pawnqueue.opened import BUCKET
+from tests.pawnqueue.publish.written import SMALL
 from tests.pawnqueue.virtual import Process, World
-from tests.pawnqueue.written import SMALL
 from tests.support.faults import FaultServer
 
 

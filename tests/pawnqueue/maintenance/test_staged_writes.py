@@ -11,8 +11,20 @@ from pawnqueue.domain import layout
 from pawnqueue.maintenance import sweep_writes as sweeping_writes
 from pawnqueue.publish import writes
 from tests.pawnqueue.maintenance.swept import RETENTION, report, unnoted
+from tests.pawnqueue.publish.written import (
+    A_DAY,
+    COUNT,
+    OVER,
+    SMALL,
+    WRITE,
+    committed,
+    cut,
+    left,
+    record,
+    staged,
+    visible,
+)
 from tests.pawnqueue.virtual import TOPIC, Died, Process, World, numbered
-from tests.pawnqueue.written import A_DAY, COUNT, OVER, SMALL, WRITE, committed, cut, left, record, staged, visible
 
 EVERY = list(range(COUNT))
 

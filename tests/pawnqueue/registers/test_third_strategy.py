@@ -21,8 +21,8 @@ from pawnqueue.runtime.clock import SystemClock
 from pawnqueue.settings import RetrySettings
 from pawnqueue.stores.port import Done, Expect, Refusal, Refused
 from pawnqueue.stores.retry import ResilientStore
+from tests.pawnqueue.publish.written import COUNT, OVER, WRITE, committed, staged, visible
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
-from tests.pawnqueue.written import COUNT, OVER, WRITE, committed, staged, visible
 from tests.support import chained_blocks
 from tests.support.chained_blocks import KEPT, MOST, ChainedBlocks
 from tests.support.settlements import late

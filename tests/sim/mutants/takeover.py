@@ -91,7 +91,7 @@ def nobody_finishes_effects() -> Patches:
 
 @mutant(
     "§4 What a plan of a claim names is read only while the claim is held",
-    test="tests/pawnqueue/test_portions.py::test_a_plan_that_is_older_than_the_end_of_its_claim",
+    test="tests/pawnqueue/reads/test_portions.py::test_a_plan_that_is_older_than_the_end_of_its_claim",
 )
 def plans_outlive_their_claims() -> Patches:
     async def check_held(*_: Any) -> None:

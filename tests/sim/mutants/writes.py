@@ -14,9 +14,9 @@ from pawnqueue.publish import staging, write_traces, writes
 from pawnqueue.publish.writes import Commit, FoundWrite, HeldWrite
 from tests.sim.mutants.entering import Patches, mutant
 
-_TESTS = "tests/pawnqueue/test_writes.py"
-_TRACES = "tests/pawnqueue/test_write_traces.py"
-_GONE = "tests/pawnqueue/test_writes_without_rows.py"
+_TESTS = "tests/pawnqueue/publish/test_writes.py"
+_TRACES = "tests/pawnqueue/publish/test_write_traces.py"
+_GONE = "tests/pawnqueue/publish/test_writes_without_rows.py"
 
 
 @mutant("§7 Nothing of a write is published before it is decided", test=f"{_TESTS}::test_every_crash_point_is_finished")
@@ -153,7 +153,7 @@ def writes_wait_for_ever() -> Patches:
 
 @mutant(
     "§7 A write does not wait for ever for a process that can read its rows",
-    test="tests/pawnqueue/test_unread_rows.py::test_a_write_is_finished_without_rows_that_nobody_reads",
+    test="tests/pawnqueue/publish/test_unread_rows.py::test_a_write_is_finished_without_rows_that_nobody_reads",
 )
 def writes_wait_for_their_rows_for_ever() -> Patches:
     async def is_over(_: HeldWrite) -> bool:
@@ -164,7 +164,7 @@ def writes_wait_for_their_rows_for_ever() -> Patches:
 
 @mutant(
     "§7 A process that cannot read rows leaves them to others",
-    test="tests/pawnqueue/test_unread_rows.py::test_a_process_that_can_read_the_rows_publishes_all",
+    test="tests/pawnqueue/publish/test_unread_rows.py::test_a_process_that_can_read_the_rows_publishes_all",
 )
 def unread_rows_are_gone() -> Patches:
     async def is_over(_: HeldWrite) -> bool:
@@ -237,7 +237,7 @@ def topics_are_deleted_under_their_writes() -> Patches:
 
 @mutant(
     "§5.4 Records of what has ended go last with their topic",
-    test="tests/pawnqueue/test_removal.py::test_a_deletion_that_fails_forgets_nothing_that_has_ended",
+    test="tests/pawnqueue/maintenance/test_removal.py::test_a_deletion_that_fails_forgets_nothing_that_has_ended",
 )
 def records_go_with_their_topic() -> Patches:
     original = removal._Removal.__init__

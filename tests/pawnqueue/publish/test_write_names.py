@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import pytest
 
 from pawnqueue.domain import layout
+from tests.pawnqueue.publish.written import A_DAY, OVER, WRITE, consumed, ids, of_strategy, record, staged, visible
 from tests.pawnqueue.virtual import TOPIC, Died, Process, World, numbered
-from tests.pawnqueue.written import A_DAY, OVER, WRITE, consumed, ids, of_strategy, record, staged, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,20 @@ from pawnqueue.domain.bounds import LATEST_TIME
 from pawnqueue.domain.object_sizes import STAGED_OBJECT_BYTES
 from pawnqueue.domain.records import Rows
 from pawnqueue.publish.staging import MAX_WAIT_FOR_ROWS_SECONDS
+from tests.pawnqueue.publish.written import (
+    A_DAY,
+    EVERY,
+    OVER,
+    SMALL,
+    WRITE,
+    committed,
+    cut,
+    left,
+    record,
+    staged,
+    visible,
+)
 from tests.pawnqueue.virtual import TOPIC, Died, Process, World, numbered
-from tests.pawnqueue.written import A_DAY, EVERY, OVER, SMALL, WRITE, committed, cut, left, record, staged, visible
 
 if TYPE_CHECKING:
     from pawnqueue import Staged

@@ -17,7 +17,7 @@ import pytest
 
 from pawnqueue import CompatibilityError, InvalidArgumentError, PawnQueue, Settings, StoreError
 from pawnqueue.domain import layout
-from tests.pawnqueue.registered import ScriptedStore, registered_by_pawn_queue
+from tests.pawnqueue.bucket.registered import ScriptedStore, registered_by_pawn_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

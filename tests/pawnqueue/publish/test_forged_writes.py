@@ -15,8 +15,8 @@ from pawnqueue.domain.records import Rows
 from pawnqueue.maintenance import sweep_writes as swept
 from pawnqueue.maintenance.sweep_report import SweepReport
 from pawnqueue.publish import write_traces, writes
+from tests.pawnqueue.publish.written import COUNT, OVER, SMALL, WRITE, committed, cut, of_strategy, record, visible
 from tests.pawnqueue.virtual import MARGIN, TOPIC, World
-from tests.pawnqueue.written import COUNT, OVER, SMALL, WRITE, committed, cut, of_strategy, record, visible
 
 if TYPE_CHECKING:
     from tests.pawnqueue.virtual import Process

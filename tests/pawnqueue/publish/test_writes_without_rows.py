@@ -15,8 +15,7 @@ from pawnqueue.domain.bounds import LATEST_PLACE, MOST_COUNT, MOST_RANGES
 from pawnqueue.domain.records import TICKS, Rows, WriteRecord
 from pawnqueue.maintenance.sweep_report import SweepReport
 from pawnqueue.publish.write_outcome import together
-from tests.pawnqueue.virtual import TOPIC, Process, World
-from tests.pawnqueue.written import (
+from tests.pawnqueue.publish.written import (
     EVERY,
     OVER,
     WRITE,
@@ -28,6 +27,7 @@ from tests.pawnqueue.written import (
     staged,
     visible,
 )
+from tests.pawnqueue.virtual import TOPIC, Process, World
 
 if TYPE_CHECKING:
     from tests.pawnqueue.virtual import Effect, Kind

@@ -18,8 +18,8 @@ from pawnqueue.domain.object_sizes import (
 )
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
 from pawnqueue.terms import Wanted
+from tests.pawnqueue.publish.written import WRITE, staged
 from tests.pawnqueue.virtual import TOPIC, Bucket, Process, World, numbered, numbers
-from tests.pawnqueue.written import WRITE, staged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,8 +23,7 @@ from pawnqueue import (
 from pawnqueue import events as happened
 from pawnqueue.domain import layout
 from pawnqueue.publish import staging, writes
-from tests.pawnqueue.virtual import MARGIN, TOPIC, Died, Process, World, numbered, numbers
-from tests.pawnqueue.written import (
+from tests.pawnqueue.publish.written import (
     COUNT,
     EVERY,
     OVER,
@@ -41,6 +40,7 @@ from tests.pawnqueue.written import (
     staged,
     visible,
 )
+from tests.pawnqueue.virtual import MARGIN, TOPIC, Died, Process, World, numbered, numbers
 
 if TYPE_CHECKING:
     from tests.pawnqueue.virtual import Effect, Kind

@@ -9,7 +9,7 @@ import pytest
 
 from pawnqueue import StoreError
 from pawnqueue.domain import layout
-from tests.pawnqueue.registered import INTERVAL, kinds, registered_by_pawn_queue, registry
+from tests.pawnqueue.bucket.registered import INTERVAL, kinds, registered_by_pawn_queue, registry
 from tests.pawnqueue.virtual import TOPIC, Kind, Process, World, numbered
 
 if TYPE_CHECKING:

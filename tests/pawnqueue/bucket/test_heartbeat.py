@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from pawnqueue import PawnQueue, QueueClosedError, StoreError
-from tests.pawnqueue.registered import (
+from tests.pawnqueue.bucket.registered import (
     INTERVAL,
     ScriptedStore,
     beating,

@@ -11,8 +11,7 @@ from pawnqueue import StoreError
 from pawnqueue.domain import layout
 from pawnqueue.publish import write_traces
 from pawnqueue.stores.port import Unknown
-from tests.pawnqueue.virtual import TOPIC, Died, Process, World
-from tests.pawnqueue.written import (
+from tests.pawnqueue.publish.written import (
     A_DAY,
     COUNT,
     EVERY,
@@ -29,6 +28,7 @@ from tests.pawnqueue.written import (
     staged,
     visible,
 )
+from tests.pawnqueue.virtual import TOPIC, Died, Process, World
 
 if TYPE_CHECKING:
     from pawnqueue import Staged
