@@ -15,7 +15,7 @@ from pawnqueue.stores.server_time import lasting
 
 if TYPE_CHECKING:
     from pawnqueue.domain.records import Lease
-    from pawnqueue.registers.leases import FoundLease
+    from pawnqueue.registers.register import Versioned
     from pawnqueue.registers.strategy import Registers
     from pawnqueue.runtime.clock import Clock
     from pawnqueue.settings import Settings
@@ -69,7 +69,7 @@ class Context:
         """Say whether a lease's time is over."""
         return lease.is_due(of_message, now, self.margin)
 
-    async def read_lease(self, topic: str, uuid: str) -> FoundLease | None:
+    async def read_lease(self, topic: str, uuid: str) -> Versioned[Lease] | None:
         """Return the lease on a message as it stands now, or None."""
         return await leases.read(self.registers, topic, uuid, self.settings.polling.visibility_timeout_seconds)
 

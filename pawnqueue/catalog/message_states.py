@@ -15,8 +15,8 @@ from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import ClaimRecord
-    from pawnqueue.registers.leases import FoundLease
+    from pawnqueue.domain.records import ClaimRecord, Lease
+    from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo
 
 logger = logger_of("queue")
@@ -31,17 +31,17 @@ MOST_READS = 1000
 PATIENCE = 3.0
 
 
-async def judge(context: Context, topic: str, uuid: str, found: FoundLease) -> tuple[State, float | None]:
+async def judge(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> tuple[State, float | None]:
     """Say exactly what may be made of a message that has a lease, and until when: None where nobody can tell."""
-    lease, now = found.lease, await context.now()
+    lease, now = found.value, await context.now()
     if not context.is_due(lease, now):
         return ("delayed" if lease.state == "released" else "in_flight"), lease.until
     if lease.state == "held" and layout.parse_stem(lease.claim) is not None:
         standing = await claim_records.read(context, topic, lease.claim)
-        if standing is not None and uuid in _done_with(standing.record):
+        if standing is not None and uuid in _done_with(standing.value):
             return "in_flight", None
-        if standing is not None and uuid in standing.record.unsettled and _lives(context, standing.record, now):
-            return "in_flight", standing.record.free_at
+        if standing is not None and uuid in standing.value.unsettled and _lives(context, standing.value, now):
+            return "in_flight", standing.value.free_at
     return "pending", lease.until
 
 
@@ -123,11 +123,11 @@ async def _members(context: Context, topic: str, now: float) -> _Members:
     for stem, standing in read.items():
         if standing is None:
             continue
-        members.live.update(_done_with(standing.record))
-        if _lives(context, standing.record, now):
-            members.live.update(standing.record.unsettled)
+        members.live.update(_done_with(standing.value))
+        if _lives(context, standing.value, now):
+            members.live.update(standing.value.unsettled)
         elif stem in unsure:  # of what is long over, others may have taken the messages since
-            members.ended.update(standing.record.unsettled)
+            members.ended.update(standing.value.unsettled)
     return members
 
 

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 from pawnqueue.claims import claim_records, effects, leaving, renewing, settling, takeover
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import FULL_LOOK
-from pawnqueue.claims.claim_records import FoundRecord
 from pawnqueue.claims.claiming import (
     SHARE,
     ClaimRequest,
@@ -46,6 +45,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
 from pawnqueue.errors import ClaimBusyError, CompatibilityError, StoreError
 from pawnqueue.events import logger_of
+from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.cancellation import uncut
 from pawnqueue.stores.port import Done, Unknown
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pawnqueue.claims.contention import Contention
     from pawnqueue.claims.held import HeldClaim
     from pawnqueue.context import Context
-    from pawnqueue.registers.leases import FoundLease
+    from pawnqueue.domain.records import Lease
 
 logger = logger_of("claims")
 
@@ -92,9 +92,9 @@ class ById:
             standing = await claim_records.read(self._context, request.topic.name, request.stem)
             if standing is None:
                 raise not_had(request, "it has no record any more")
-            if standing.record.state != "open" or not standing.record.unsettled:
+            if standing.value.state != "open" or not standing.value.unsettled:
                 return self._ended(request, standing)
-            lasting = request.lasting_as(standing.record, self._context.settings.claims.margin_seconds)
+            lasting = request.lasting_as(standing.value, self._context.settings.claims.margin_seconds)
             claim = await self._resume(lasting, standing, vacated=vacated)
             if claim is not None:
                 return claim
@@ -116,7 +116,7 @@ class ById:
             standing = await claim_records.read(context, topic, request.stem)
             if standing is None:
                 continue
-            record = standing.record
+            record = standing.value
             if record.state != "open" or record.owner not in owners:
                 return None
             now = await context.now()
@@ -144,8 +144,8 @@ class ById:
         standing = await claim_records.read(self._context, request.topic.name, stem)
         return None if standing is None else await self._go_on(request, standing)
 
-    async def _go_on(self, request: ClaimRequest, standing: FoundRecord) -> HeldClaim | None:
-        record = standing.record
+    async def _go_on(self, request: ClaimRequest, standing: Versioned[ClaimRecord]) -> HeldClaim | None:
+        record = standing.value
         if record.owner == request.owner:
             if record.state == "open":
                 return await (self._resume(request, standing) if record.unsettled else self._finish(request, standing))
@@ -156,12 +156,12 @@ class ById:
         following = await self._next_generation(request, standing)
         return None if following is None else await self._begin(replace(request, generation=following))
 
-    async def _next_generation(self, request: ClaimRequest, standing: FoundRecord) -> int | None:
+    async def _next_generation(self, request: ClaimRequest, standing: Versioned[ClaimRecord]) -> int | None:
         """Return the generation that may begin after the last one has ended. No final record is opened again.
 
         :raises ClaimBusyError: it has not ended.
         """
-        context, record = self._context, standing.record
+        context, record = self._context, standing.value
         if record.state == "open":
             now = await context.now()
             if not context.is_over(record.until, now):
@@ -200,7 +200,7 @@ class ById:
             self._unknown.pop(request.claim_id, None)
         return claim
 
-    async def _orphans(self, request: ClaimRequest) -> dict[str, FoundLease]:
+    async def _orphans(self, request: ClaimRequest) -> dict[str, Versioned[Lease]]:
         """Return the leases that name this claim while it has no record, and whose time is not over.
 
         What is over may be taken by others at this moment, and is left to them.
@@ -211,12 +211,12 @@ class ById:
         return {
             uuid: held
             for uuid, held in found.items()
-            if held.lease.state == "held"
+            if held.value.state == "held"
             # There has to be time to read and record them.
-            and held.lease.until > now + 2 * context.margin + context.time.error
+            and held.value.until > now + 2 * context.margin + context.time.error
         }
 
-    async def _adopt(self, request: ClaimRequest, found: dict[str, FoundLease]) -> HeldClaim | None:
+    async def _adopt(self, request: ClaimRequest, found: dict[str, Versioned[Lease]]) -> HeldClaim | None:
         """Record the leases that a former attempt at this very claim won before it died, with the time that they have.
 
         None as well where nothing of it can be handed out.
@@ -224,18 +224,18 @@ class ById:
         context = self._context
         started = context.clock.elapsed()
         now = await context.now()
-        found = dict(sorted(found.items(), key=lambda held: held[1].lease.key))  # in publish order
-        until = min(held.lease.until for held in found.values())
+        found = dict(sorted(found.items(), key=lambda held: held[1].value.key))  # in publish order
+        until = min(held.value.until for held in found.values())
         won = Won(
             until,
             until,
             context.trusted(started, until - now) - context.time.error,
             members={
                 uuid: Member(
-                    name=held.lease.key,
-                    deliveries=held.lease.deliveries,
-                    reason=held.lease.reason,
-                    error=held.lease.error,
+                    name=held.value.key,
+                    deliveries=held.value.deliveries,
+                    reason=held.value.reason,
+                    error=held.value.error,
                 )
                 for uuid, held in found.items()
             },
@@ -255,7 +255,7 @@ class ById:
         if not isinstance(outcome, Done):
             return None
         claim = as_claim(
-            context, request, FoundRecord(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
+            context, request, Versioned(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
         )
         if bodies.decisions:
             await settling.carry_out_decided(context, claim)
@@ -268,7 +268,7 @@ class ById:
     # --- a record: resume, finish, or show how it ended ---
 
     async def _resume(
-        self, request: ClaimRequest, standing: FoundRecord, *, vacated: str | None = None
+        self, request: ClaimRequest, standing: Versioned[ClaimRecord], *, vacated: str | None = None
     ) -> HeldClaim | None:
         """Work for an open claim in a new session.
 
@@ -278,7 +278,7 @@ class ById:
 
         :raises ClaimBusyError: the last session may be alive.
         """
-        context, record = self._context, standing.record
+        context, record = self._context, standing.value
         now = await context.now()
         # Our own session stands there if an earlier attempt landed of which nobody knew: nobody else works for it.
         if record.session not in ("", vacated, request.session) and not context.is_over(record.session_end, now):
@@ -296,7 +296,7 @@ class ById:
         if not isinstance(outcome, Done):
             return None
         deadline = context.trusted(started, changed.session_end - now)
-        standing = FoundRecord(changed, outcome.version)
+        standing = Versioned(changed, outcome.version)
         members = {uuid: record.members[uuid] for uuid in record.unsettled}
         try:
             bodies = Bodies(unread=list(members))
@@ -321,29 +321,31 @@ class ById:
         """Say whether the session in the record may be at work. ⚑ §4: who knows only the claim's id waits for it."""
         return record.session != "" and not self._context.is_over(record.session_end, now)
 
-    async def _give_up(self, request: ClaimRequest, standing: FoundRecord, decision: Decision) -> FoundRecord | None:
+    async def _give_up(
+        self, request: ClaimRequest, standing: Versioned[ClaimRecord], decision: Decision
+    ) -> Versioned[ClaimRecord] | None:
         """Decide what becomes of all that is left of a claim, as a session that has nothing else to do with it.
 
         ⚑ §4, Sessions: the last session's time is over, so it believes in nothing any more. This is one compare-and-set
         and renews nothing: whoever renews, settles, fences or resumes the claim is refused if it came first, and it is
         refused if one of them did.
         """
-        record = standing.record
+        record = standing.value
         given_back = decision.model_copy(update={"lost": True})  # to whoever had it
         settled = {**record.settled, **dict.fromkeys(record.unsettled, given_back)}
         changed = record.model_copy(update={"settled": settled, "session": request.session, "session_until": 0.0})
         outcome = await claim_records.change(self._context, request.topic.name, changed, standing.version)
         if isinstance(outcome, Unknown):
             raise outcome.fault
-        return FoundRecord(changed, outcome.version) if isinstance(outcome, Done) else None
+        return Versioned(changed, outcome.version) if isinstance(outcome, Done) else None
 
-    async def _finish(self, request: ClaimRequest, standing: FoundRecord) -> HeldClaim | None:
+    async def _finish(self, request: ClaimRequest, standing: Versioned[ClaimRecord]) -> HeldClaim | None:
         """Carry out what a claim has decided of all that it had, and show it as it ended.
 
         ⚑ §5.5: whoever decided it died before the end, or was refused by the store. What is refused again is left to
         the next who meets it: the claim has ended all the same.
         """
-        context, topic, record = self._context, request.topic.name, standing.record
+        context, topic, record = self._context, request.topic.name, standing.value
         carried_out = effects.carry_out(context.patient(), topic, record, list(record.settled), {})
         failed, finished = await effects.finish(context, topic, standing, carried_out)
         if failed:
@@ -359,11 +361,11 @@ class ById:
         if record.was_handed_out and not record.was_returned:
             return self._ended(request, finished)
         # What it has decided of messages that nobody was given is being refused by the store: the next generation.
-        if finished.record.state == "closed" or await takeover.fence(context, topic, finished) is None:
+        if finished.value.state == "closed" or await takeover.fence(context, topic, finished) is None:
             return None
         return await self._begin(replace(request, generation=record.generation + 1))
 
-    def _ended(self, request: ClaimRequest, standing: FoundRecord) -> HeldClaim:
+    def _ended(self, request: ClaimRequest, standing: Versioned[ClaimRecord]) -> HeldClaim:
         """Show a claim that has ended: it has no messages, and tells what was decided."""
         return as_claim(self._context, request, standing, Bodies(), versions={}, deadline=0.0)
 

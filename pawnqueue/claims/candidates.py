@@ -23,8 +23,8 @@ from pawnqueue.runtime.concurrency import all_of, first_of
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import ClaimRecord
-    from pawnqueue.registers.leases import FoundLease
+    from pawnqueue.domain.records import ClaimRecord, Lease
+    from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo
 
 logger = logger_of("claims")
@@ -60,7 +60,7 @@ class Candidate:
     uuid: str
     name: str
     size: int
-    lease: FoundLease | None = None
+    lease: Versioned[Lease] | None = None
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ class Finder:
         others = await self._known.not_closed(claims)
         return await takeover.named_by_others(self._context.patient(cut=True), self._topic, others, members)
 
-    async def leases_of(self, stem: str, *, most_reads: int) -> dict[str, FoundLease]:
+    async def leases_of(self, stem: str, *, most_reads: int) -> dict[str, Versioned[Lease]]:
         """Return the leases that name this claim and that no live claim covers, in a fresh look.
 
         ⚑ §4.1: each version of a lease is read once, and a bounded number a look: the newest first, as the claim's own
@@ -204,7 +204,7 @@ class Finder:
         unread.sort(key=lambda uuid: unsure[uuid].last_modified, reverse=True)
         await self._known.read_leases({uuid: unsure[uuid] for uuid in unread[: max(most_reads, FEW)]}, HASTE)
         known = {uuid: self._known.lease(uuid, info) for uuid, info in unsure.items()}
-        return {uuid: lease for uuid, lease in known.items() if lease is not None and lease.lease.claim == stem}
+        return {uuid: lease for uuid, lease in known.items() if lease is not None and lease.value.claim == stem}
 
     async def _is_to_begin_anew(self, view: _View) -> bool:
         age = self._context.clock.elapsed() - view.began
@@ -393,9 +393,9 @@ class Finder:
             lease = known.lease(uuid, leases[uuid])
             if lease is None or uuid in self.aside:
                 view.due = min(view.due, now + self.aside.back_in(uuid))
-            elif not self._context.is_due(lease.lease, now):
+            elif not self._context.is_due(lease.value, now):
                 view.due = min(view.due, known.due_at(uuid, leases[uuid]))
-            elif lease.lease.state == "moving":
+            elif lease.value.state == "moving":
                 view.due = min(view.due, now + RUSH)
                 self.errands.run(f"the redrive of {uuid} of {self._topic}", partial(self._finish_move, uuid, lease))
             else:
@@ -407,13 +407,15 @@ class Finder:
             if uuid in free or uuid in ghosts
         ]
 
-    async def _judge(self, view: _View, ready: Mapping[str, FoundLease], now: float) -> Mapping[str, FoundLease]:
+    async def _judge(
+        self, view: _View, ready: Mapping[str, Versioned[Lease]], now: float
+    ) -> Mapping[str, Versioned[Lease]]:
         if not ready:
             return {}
         judged = await takeover.judge(self._context.patient(cut=True), self._topic, ready)
         for uuid, fault in judged.faults.items():
             # ⚑ §5.6: once for all messages of the claim whose record it is.
-            name = ready[uuid].lease.claim or uuid
+            name = ready[uuid].value.claim or uuid
             if name not in self.aside:
                 self.aside.put(name, fault)
             view.due = min(view.due, now + self.aside.back_in(name))
@@ -441,7 +443,7 @@ class Finder:
 
         self.errands.run(f"what claim {record.stem} of {self._topic} has decided", finish)
 
-    async def _finish_move(self, uuid: str, found: FoundLease) -> None:
+    async def _finish_move(self, uuid: str, found: Versioned[Lease]) -> None:
         try:
             await finish_redrive.finish_move(self._context, self._topic, uuid, found)
         except PawnQueueError as error:

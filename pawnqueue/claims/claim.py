@@ -13,7 +13,8 @@ from pawnqueue.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pawnqueue.claims.claim_records import FoundRecord
+    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.registers.register import Versioned
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +116,12 @@ class Claim(ABC):
     def __init__(
         self,
         topic: str,
-        standing: FoundRecord,
+        standing: Versioned[ClaimRecord],
         messages: Sequence[Message],
         uuids: Mapping[str, str],
         unread: Sequence[str] = (),
     ) -> None:
-        record = standing.record
+        record = standing.value
         self.topic: Final = topic
         self.claim_id: Final = record.claim_id
         self.generation: Final = record.generation

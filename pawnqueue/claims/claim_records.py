@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_CLAIM_RECORD_BYTES
 from pawnqueue.domain.records import ClaimRecord, Decision, Member, UnreadableRecordError
 from pawnqueue.errors import StoreError
+from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.strategy import Step
 from pawnqueue.stores.port import Done, Unknown
 
@@ -25,27 +25,19 @@ MEMBER_BYTES = 640
 LONGEST_CHARACTER_BYTES = 6
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRecord:
-    """A claim record as it stands in the bucket."""
-
-    record: ClaimRecord
-    version: str
-
-
-async def read(context: Context, topic: str, stem: str) -> FoundRecord | None:
+async def read(context: Context, topic: str, stem: str) -> Versioned[ClaimRecord] | None:
     """Read the record with this stem, or return None where there is none."""
     key = layout.claim(topic, stem)
     found = await context.registers.read(key)
     if found is None:
         return None
     try:
-        return FoundRecord(ClaimRecord.decode(found.body, key), found.info.version)
+        return Versioned(ClaimRecord.decode(found.body, key), found.info.version)
     except UnreadableRecordError:
         # Garbage under a record's key: nobody can settle by it, so it stands for a claim that never was, long over.
         claim_id, generation = layout.parse_stem(stem) or (stem, 0)
         record = ClaimRecord(v=0, claim_id=claim_id, generation=generation, state="expired")
-        return FoundRecord(record, found.info.version)
+        return Versioned(record, found.info.version)
 
 
 async def create(context: Context, topic: str, record: ClaimRecord) -> Outcome:
@@ -62,16 +54,16 @@ async def change(context: Context, topic: str, record: ClaimRecord, version: str
     return outcome
 
 
-async def close(context: Context, topic: str, standing: FoundRecord) -> FoundRecord | None:
+async def close(context: Context, topic: str, standing: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
     """Close a record of which all is decided and carried out. None: somebody else has changed it meanwhile.
 
     :raises StoreError: nobody can tell whether it is closed.
     """
-    closed = standing.record.model_copy(update={"state": "closed"})
+    closed = standing.value.model_copy(update={"state": "closed"})
     outcome = await change(context, topic, closed, standing.version)
     if isinstance(outcome, Unknown):
         raise outcome.fault
-    return FoundRecord(closed, outcome.version) if isinstance(outcome, Done) else None
+    return Versioned(closed, outcome.version) if isinstance(outcome, Done) else None
 
 
 def _fitting(record: ClaimRecord) -> ClaimRecord:

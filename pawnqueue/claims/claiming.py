@@ -12,7 +12,6 @@ from pawnqueue.claims import claim_records, effects, settling
 from pawnqueue.claims.aside import MAX_BAD_BATCH_BYTES
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import COURTESY, Candidate, Finder
-from pawnqueue.claims.claim_records import FoundRecord
 from pawnqueue.claims.contention import Contention, Picks
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.context import PARTING
@@ -23,6 +22,7 @@ from pawnqueue.domain.identifiers import Version
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
 from pawnqueue.errors import CompatibilityError, LeaseLostError, StoreError
 from pawnqueue.events import GivenBack, logger_of
+from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.strategy import Step
 from pawnqueue.runtime.cancellation import uncut
 from pawnqueue.stores.port import Done, Expect, Refused, Unknown
@@ -175,7 +175,7 @@ class Attempt:
         self._won: Won | None = None
         self._looked = 0.0
         self._size = request.most  # how many messages are to be won: more than the claim wants, after bad ones
-        self._standing: FoundRecord | None = None
+        self._standing: Versioned[ClaimRecord] | None = None
         self._may_be_recorded = False
         self.fault: StoreError | None = None
         self.unread = False  # there were messages, or leases, that the store does not give
@@ -282,7 +282,7 @@ class Attempt:
         # ⚑ §4: deliveries are hand-outs: this will be the next.
         member = Member(name=candidate.name, size=candidate.size, deliveries=1)
         if before is not None:
-            told = before.lease
+            told = before.value
             member = Member(
                 name=candidate.name,
                 size=candidate.size,
@@ -342,7 +342,7 @@ class Attempt:
         if not isinstance(outcome, Done):
             await uncut(self._give_up(won), context.clock, PARTING)
             return Outcome.TAKEN
-        standing = self._standing or FoundRecord(record, outcome.version)
+        standing = self._standing or Versioned(record, outcome.version)
         claim = as_claim(context, request, standing, bodies, versions=won.versions, deadline=won.deadline)
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
         if outcome.repeated:
@@ -378,11 +378,11 @@ class Attempt:
         self._may_be_recorded = True
         outcome = await claim_records.create(context, self._request.topic.name, record)
         if isinstance(outcome, Done):
-            self._standing = FoundRecord(record, outcome.version)
+            self._standing = Versioned(record, outcome.version)
         elif isinstance(outcome, Refused):
             # ⚑ §2: we may have created it, and a janitor may have renewed it since: then it names our session.
             found = await claim_records.read(context, self._request.topic.name, self._request.stem)
-            if found is not None and found.record.session == self._request.session and found.record.state == "open":
+            if found is not None and found.value.session == self._request.session and found.value.state == "open":
                 self._standing = found
                 return Done(Version(found.version), repeated=True)
             self._may_be_recorded = False
@@ -407,7 +407,7 @@ class Attempt:
             if self._may_be_recorded and self._standing is None:
                 # Its answer was lost, or cut. If it stands there, nobody was given what it lists.
                 found = await claim_records.read(context, request.topic.name, request.stem)
-                if found is None or found.record.session != request.session:
+                if found is None or found.value.session != request.session:
                     return
                 self._standing = found
             if self._standing is None:
@@ -433,7 +433,7 @@ class Attempt:
         self._finder.is_stale()
         try:
             standing = await claim_records.read(context, request.topic.name, request.stem)
-            mine = [uuid for uuid in won.members if standing is not None and uuid not in standing.record.members]
+            mine = [uuid for uuid in won.members if standing is not None and uuid not in standing.value.members]
             now = await context.now()
             record, unseen = made_record(request, won, {}), Decision(how="released", unseen=True)
             freed = {uuid: effects.released(record, uuid, unseen, now) for uuid in mine}
@@ -473,7 +473,7 @@ def made_record(request: ClaimRequest, won: Won, decisions: Mapping[str, Decisio
 def as_claim(  # noqa: PLR0913 - the parts of one thing
     context: Context,
     request: ClaimRequest,
-    standing: FoundRecord,
+    standing: Versioned[ClaimRecord],
     bodies: Bodies,
     *,
     versions: Mapping[str, str],
@@ -522,7 +522,7 @@ def nothing(context: Context, request: ClaimRequest) -> HeldClaim:
         session=request.session,
         state="closed",
     )
-    return as_claim(context, request, FoundRecord(record, ""), Bodies(), versions={}, deadline=0.0)
+    return as_claim(context, request, Versioned(record, Version("")), Bodies(), versions={}, deadline=0.0)
 
 
 async def _carried_out(context: Context, claim: HeldClaim) -> None:

@@ -21,9 +21,9 @@ from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import Done, Refused, Unknown
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.claim_records import FoundRecord
     from pawnqueue.context import Context
     from pawnqueue.domain.records import ClaimRecord, Decision, Lease, Member
+    from pawnqueue.registers.register import Versioned
 
 
 async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
@@ -61,8 +61,8 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
 
 
 async def finish(
-    context: Context, topic: str, standing: FoundRecord, carried_out: Awaitable[Mapping[str, PawnQueueError]]
-) -> tuple[Mapping[str, PawnQueueError], FoundRecord | None]:
+    context: Context, topic: str, standing: Versioned[ClaimRecord], carried_out: Awaitable[Mapping[str, PawnQueueError]]
+) -> tuple[Mapping[str, PawnQueueError], Versioned[ClaimRecord] | None]:
     """Close the record of a claim that has ended, once all that it had decided is carried out.
 
     ⚑ §4: only when all of it is confirmed, as the record alone remembers it. Returns what is not, and the record as it
@@ -192,7 +192,7 @@ async def _versions_of_ours(
         except StoreError as error:
             failed[uuid] = error
             return
-        if found is not None and found.lease.claim == record.stem and found.lease.state == "held":
+        if found is not None and found.value.claim == record.stem and found.value.state == "held":
             current[uuid] = found.version
 
     await for_each(read, uuids, at_once=context.at_once)
@@ -203,7 +203,7 @@ async def _versions_of_ours(
             standing = await claim_records.read(context, topic, record.stem)
         except (StoreError, CompatibilityError) as error:
             return {}, {**failed, **dict.fromkeys(current, StoreError(str(error), transient=True, topic=topic))}
-        if standing is None or standing.record.created_at != record.created_at:
+        if standing is None or standing.value.created_at != record.created_at:
             return {}, failed
     return current, failed
 

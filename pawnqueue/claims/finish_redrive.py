@@ -11,7 +11,8 @@ from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.registers.leases import FoundLease
+    from pawnqueue.domain.records import Lease
+    from pawnqueue.registers.register import Versioned
 
 
 #: For so long each of its requests is repeated. A letter that cannot be moved concerns nobody but itself, and whoever
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 PATIENCE = 3.0
 
 
-async def finish_move(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
+async def finish_move(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> bool:
     """Carry the message over and open it to consumers. Returns whether it is there now, by our doing.
 
     :raises StoreError: it could not be confirmed; whoever meets it overdue goes on.
@@ -28,7 +29,7 @@ async def finish_move(context: Context, topic: str, uuid: str, found: FoundLease
     GET and a PUT, as a late COPY finds no source.
     """
     context = context.patient(PATIENCE)
-    name, source = found.lease.key, found.lease.source
+    name, source = found.value.key, found.value.source
     letter = layout.dead_letter(topic, source)
     if await context.store.head(letter) is not None:
         outcome = await context.store.copy(letter, layout.message(topic, name))
@@ -41,8 +42,8 @@ async def finish_move(context: Context, topic: str, uuid: str, found: FoundLease
     return await _unlock(context, topic, uuid, found)
 
 
-async def _unlock(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
-    name = found.lease.key
+async def _unlock(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> bool:
+    name = found.value.key
     if await context.store.head(layout.message(topic, name)) is None:
         # There is nothing to release: another redriver was here first, and the message has gone its way.
         standing = await context.read_lease(topic, uuid)

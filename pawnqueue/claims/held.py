@@ -12,12 +12,13 @@ from pawnqueue.claims import claim_records
 from pawnqueue.claims.claim import Claim, Message, OneMessage
 from pawnqueue.errors import InvalidArgumentError, PawnQueueError
 from pawnqueue.events import ClaimLost, HandedOver
+from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.concurrency import Shared
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.claim_records import FoundRecord
     from pawnqueue.claims.settled import Settled
     from pawnqueue.context import Context
+    from pawnqueue.domain.identifiers import Version
     from pawnqueue.domain.records import ClaimRecord, Decision
 
 
@@ -28,7 +29,7 @@ class HeldClaim(Claim):
         self,
         context: Context,
         topic: str,
-        standing: FoundRecord,
+        standing: Versioned[ClaimRecord],
         messages: Sequence[Message] = (),
         *,
         uuids: Mapping[str, str],
@@ -94,14 +95,14 @@ class HeldClaim(Claim):
         return self._record
 
     @property
-    def version(self) -> str:
+    def version(self) -> Version:
         """The version of the record; none of a claim that is not recorded."""
         return self._version
 
     @property
-    def standing(self) -> FoundRecord:
+    def standing(self) -> Versioned[ClaimRecord]:
         """Both."""
-        return claim_records.FoundRecord(self._record, self._version)
+        return Versioned(self._record, self._version)
 
     @property
     def uuids(self) -> Mapping[str, str]:
@@ -240,7 +241,7 @@ class HeldClaim(Claim):
         self._uuids.update(ids)
         self._unknown.difference_update(ids)
 
-    def moved_to(self, record: ClaimRecord, version: str) -> None:
+    def moved_to(self, record: ClaimRecord, version: Version) -> None:
         """Hear what stands in the bucket now."""
         self._record = record
         self._version = version
@@ -297,4 +298,4 @@ class HeldClaim(Claim):
             # Only closed records are deleted, so what it had decided was carried out, and nothing is ours any more.
             self._record = self._record.model_copy(update={"state": "expired"})
         else:
-            self.moved_to(found.record, found.version)
+            self.moved_to(found.value, found.version)

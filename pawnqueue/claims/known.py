@@ -15,9 +15,9 @@ from pawnqueue.stores.port import NO_VERSION
 
 if TYPE_CHECKING:
     from pawnqueue.claims.aside import Aside
-    from pawnqueue.claims.claim_records import FoundRecord
     from pawnqueue.context import Context
-    from pawnqueue.registers.leases import FoundLease
+    from pawnqueue.domain.records import ClaimRecord, Lease
+    from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo
 
 #: A record that was renewed since it was read is read again after so long: meanwhile it may have given messages back.
@@ -45,9 +45,9 @@ class KnownRecord:
     read_at: float
 
     @classmethod
-    def of(cls, stem: str, found: FoundRecord, read_at: float) -> Self:
+    def of(cls, stem: str, found: Versioned[ClaimRecord], read_at: float) -> Self:
         """Return what is remembered of a record that was read under this stem."""
-        record = found.record
+        record = found.value
         return cls(stem, found.version, record.state, record.free_at, tuple(record.unsettled), read_at)
 
 
@@ -58,11 +58,11 @@ class Known:
         self._context = context
         self._topic = topic
         self._aside = aside
-        self._leases: dict[str, FoundLease] = {}
+        self._leases: dict[str, Versioned[Lease]] = {}
         self._records: dict[str, KnownRecord] = {}
         self._large = ByteBudget(MAX_LARGE_BYTES_AT_ONCE)
 
-    def lease(self, uuid: str, info: ObjectInfo) -> FoundLease | None:
+    def lease(self, uuid: str, info: ObjectInfo) -> Versioned[Lease] | None:
         """Return the lease, if this version of it was read."""
         known = self._leases.get(uuid)
         return known if known is not None and known.version == info.version else None
@@ -70,13 +70,13 @@ class Known:
     def claim_of(self, uuid: str, info: ObjectInfo) -> str:
         """Return the claim whose record tells about the lease, if this version of it was read; else nothing."""
         known = self.lease(uuid, info)
-        return "" if known is None or known.lease.state != "held" else known.lease.claim
+        return "" if known is None or known.value.state != "held" else known.value.claim
 
     def is_released(self, uuid: str, info: ObjectInfo) -> bool:
         """Say whether the lease is a released one, as far as can be told without reading it."""
         known = self.lease(uuid, info)
         if known is not None:
-            return known.lease.state == "released"
+            return known.value.state == "released"
         hint = size_hint.hint_of_lease(info.size, info.last_modified)
         return hint is not None and hint.state == "released"
 
@@ -84,7 +84,7 @@ class Known:
         """Return the server time before which the message cannot be had, judged by its lease alone."""
         known = self.lease(uuid, info)
         if known is not None:
-            return self._context.due_at(known.lease)
+            return self._context.due_at(known.value)
         hint = size_hint.hint_of_lease(info.size, info.last_modified)
         return 0.0 if hint is None else hint.earliest
 
@@ -97,7 +97,7 @@ class Known:
         """
         context = self._context.patient(patience, cut=True)
 
-        async def read(uuid: str) -> FoundLease | PawnQueueError | None:
+        async def read(uuid: str) -> Versioned[Lease] | PawnQueueError | None:
             try:
                 return await context.read_lease(self._topic, uuid)
             except PawnQueueError as error:

@@ -45,7 +45,7 @@ async def last_claim(context: Context, topic: str, claim_id: str) -> LastClaim |
     standing = await claim_records.read(context, topic, layout.claim_stem(claim_id, generation))
     if standing is None:
         return None
-    record = standing.record
+    record = standing.value
     return LastClaim(
         # Without the session that stands there: it may be alive, and who names it says that it is not.
         ClaimReference(topic, claim_id, generation, session=""),
@@ -76,7 +76,7 @@ async def looked_at(context: Context, reference: ClaimReference, operation: str)
     )
     if standing is None:
         raise _over(reference, "it has no record any more, as it is settled or long over", operation)
-    record = standing.record
+    record = standing.value
     if record.state != "closed" and record.unsettled:
         if record.state == "expired":
             raise _over(reference, "it was taken over", operation)

@@ -222,4 +222,4 @@ async def _close(context: Context, claim: HeldClaim) -> None:
         return
     closed = await claim_records.close(context, claim.topic, claim.standing)
     if closed is not None:
-        claim.moved_to(closed.record, closed.version)
+        claim.moved_to(closed.value, closed.version)

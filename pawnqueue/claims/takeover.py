@@ -9,28 +9,27 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pawnqueue.claims import claim_records, effects
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.records import ClaimRecord, Lease
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.events import TakenOver, logger_of
-from pawnqueue.registers.leases import FoundLease
+from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.claim_records import FoundRecord
     from pawnqueue.claims.known import KnownRecord
     from pawnqueue.context import Context
 
 logger = logger_of("claims")
 
-Leases: TypeAlias = Mapping[str, FoundLease]
+Leases: TypeAlias = Mapping[str, Versioned[Lease]]
 
 
 @dataclass(slots=True)
 class Judged:
     """What may be done with leases that others have, or had."""
 
-    free: dict[str, FoundLease] = field(default_factory=dict)
+    free: dict[str, Versioned[Lease]] = field(default_factory=dict)
     """They may be taken now. Their ``deliveries`` are those that were: a lease of which nothing was handed out is one
     less than it says."""
 
@@ -41,7 +40,9 @@ class Judged:
     """It could not be found out."""
 
 
-async def free_to_take(context: Context, topic: str, leases: Leases, *, dry_run: bool = False) -> dict[str, FoundLease]:
+async def free_to_take(
+    context: Context, topic: str, leases: Leases, *, dry_run: bool = False
+) -> dict[str, Versioned[Lease]]:
     """Return those of the leases, by uuid, that may be taken now. What their claims had decided is carried out.
 
     :param dry_run: end nothing for it, and carry nothing out: return what would be free.
@@ -62,9 +63,9 @@ async def judge(context: Context, topic: str, leases: Leases, *, dry_run: bool =
     return judging.judged
 
 
-async def fence(context: Context, topic: str, standing: FoundRecord) -> FoundRecord | None:
+async def fence(context: Context, topic: str, standing: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
     """⚑ §4: end an open claim by compare-and-set. Only who wins that is free to take what it held."""
-    expired = standing.record.model_copy(update={"state": "expired"})
+    expired = standing.value.model_copy(update={"state": "expired"})
     outcome = await claim_records.change(context, topic, expired, standing.version)
     if isinstance(outcome, Unknown) and not outcome.fault.transient:
         raise outcome.fault
@@ -73,7 +74,7 @@ async def fence(context: Context, topic: str, standing: FoundRecord) -> FoundRec
     context.events.tell(
         TakenOver(topic=topic, claim=expired.stem, consumer=expired.consumer, messages=len(expired.unsettled))
     )
-    return claim_records.FoundRecord(expired, outcome.version)
+    return Versioned(expired, outcome.version)
 
 
 class _Judging:
@@ -87,9 +88,9 @@ class _Judging:
         self.judged = Judged()
 
     async def judge(self, leases: Leases) -> None:
-        by_claim: dict[str, dict[str, FoundLease]] = defaultdict(dict)
+        by_claim: dict[str, dict[str, Versioned[Lease]]] = defaultdict(dict)
         for uuid, found in leases.items():
-            lease = found.lease
+            lease = found.value
             if lease.state == "moving" or not self._context.is_due(lease, self._now):
                 continue  # a move is finished by who redrives or sweeps
             if lease.state == "released" or layout.parse_stem(lease.claim) is None:
@@ -114,7 +115,7 @@ class _Judging:
             if self._dry_run or await self._create_fenced(stem):
                 judged.free.update(_not_handed_out(leases))
             return
-        record = standing.record
+        record = standing.value
         decided: dict[str, str] = {uuid: found.version for uuid, found in leases.items() if uuid in record.settled}
         if decided:
             # ⚑ §5.3: they were settled, only not carried out. Doing it is all that is left; they are not delivered
@@ -130,11 +131,11 @@ class _Judging:
         # ⚑ §4: open, or fenced early on behalf of somebody: its process may be alive and know nothing yet.
         if undecided and self._context.is_over(record.free_at, now) and await self._has_ended(standing):
             # Begun once more, and not as far as its record: it is another lease of the same claim that was recorded.
-            anew = {u: found for u, found in undecided.items() if found.lease.deliveries > record.members[u].deliveries}
+            anew = {u: found for u, found in undecided.items() if found.value.deliveries > record.members[u].deliveries}
             judged.free.update({**undecided, **_not_handed_out(anew)})
 
-    async def _has_ended(self, standing: FoundRecord) -> bool:
-        if standing.record.state != "open" or self._dry_run:
+    async def _has_ended(self, standing: Versioned[ClaimRecord]) -> bool:
+        if standing.value.state != "open" or self._dry_run:
             return True
         return await fence(self._context, self._topic, standing) is not None
 
@@ -177,9 +178,9 @@ async def named_by_others(
     return found
 
 
-def _not_handed_out(leases: Leases) -> dict[str, FoundLease]:
+def _not_handed_out(leases: Leases) -> dict[str, Versioned[Lease]]:
     """⚑ §4: deliveries are hand-outs. What was won and never recorded was given to nobody."""
     return {
-        uuid: replace(found, lease=found.lease.model_copy(update={"deliveries": max(found.lease.deliveries - 1, 0)}))
+        uuid: replace(found, value=found.value.model_copy(update={"deliveries": max(found.value.deliveries - 1, 0)}))
         for uuid, found in leases.items()
     }

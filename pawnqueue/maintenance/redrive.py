@@ -13,7 +13,7 @@ from pawnqueue.domain import lease as leases
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.events import LettersRedriven
 from pawnqueue.reads.dead_letters import kept_under
-from pawnqueue.registers.leases import FoundLease
+from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.strategy import Step
 from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import Done, Unknown
@@ -91,7 +91,7 @@ async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bo
     # is held until the burial is finished. A released lease belongs to another message under this uuid, which any
     # publisher may have sent: it does not keep the letter here.
     standing = await context.read_lease(topic, uuid)
-    if standing is not None and standing.lease.state != "released":
+    if standing is not None and standing.value.state != "released":
         return False
     # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
     seconds = info.last_modified.replace(microsecond=0).timestamp()
@@ -106,10 +106,10 @@ async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bo
     if isinstance(outcome, Unknown):
         raise outcome.fault
     if isinstance(outcome, Done):
-        return await finish_redrive.finish_move(context, topic, parsed.uuid, FoundLease(lock, outcome.version))
+        return await finish_redrive.finish_move(context, topic, parsed.uuid, Versioned(lock, outcome.version))
     # Somebody else has the lock. ⚑ §5: whoever meets it overdue finishes the move.
     standing = await context.read_lease(topic, parsed.uuid)
-    if standing is None or standing.lease.state != "moving":
+    if standing is None or standing.value.state != "moving":
         return False
-    due = context.is_due(standing.lease, await context.now())
+    due = context.is_due(standing.value, await context.now())
     return due and await finish_redrive.finish_move(context, topic, parsed.uuid, standing)

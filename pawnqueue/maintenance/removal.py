@@ -23,9 +23,9 @@ from pawnqueue.stores.port import Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.bucket.topics import Topics
-    from pawnqueue.claims.claim_records import FoundRecord
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import TopicRecord
+    from pawnqueue.domain.records import ClaimRecord, TopicRecord
+    from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo
 
 logger = logger_of("topics")
@@ -194,7 +194,7 @@ class _Removal:
             if await writes.drop(self._context, self._topic, write_id, staged[write_id]):
                 return
             standing = await writes.read(self._context, self._topic, write_id)
-            if standing is not None and standing.record.state == "begun":
+            if standing is not None and standing.value.state == "begun":
                 raise self._not_empty(_counted({"write": 1}, layout.write(self._topic, write_id)))
 
         await for_each(drop, staged, at_once=self._context.at_once)
@@ -259,9 +259,9 @@ class _Removal:
                     unsure[info.key] = layout.claim_stem(*parsed)
         standing = await for_each(self._read_claim, unsure.values(), at_once=self._context.at_once)
         open_ = [
-            found.record.stem
+            found.value.stem
             for found in standing
-            if found is not None and found.record.state != "closed" and found.record.unsettled
+            if found is not None and found.value.state != "closed" and found.value.unsettled
         ]
         if open_:
             raise self._not_empty(_counted({"claim": len(open_)}, open_[0]))
@@ -281,7 +281,7 @@ class _Removal:
                 ended.append(info.key)
         return ended
 
-    async def _read_claim(self, stem: str) -> FoundRecord | None:
+    async def _read_claim(self, stem: str) -> Versioned[ClaimRecord] | None:
         return await claim_records.read(self._context, self._topic, stem)
 
     async def _first_pages(self, folder: str) -> _Folder:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pawnqueue.claims import claim_records, effects, takeover
-from pawnqueue.claims.claim_records import FoundRecord
 from pawnqueue.claims.renewing import lengthened
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.records import Decision
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.maintenance.sweep_report import NoAnswerError
+from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import NO_VERSION, Done, Unknown
 
@@ -109,7 +109,7 @@ class Claims:
             return
         if standing.version == info.version != NO_VERSION:
             self._as_listed.add(stem)
-        record, now = standing.record, await context.now()
+        record, now = standing.value, await context.now()
         if record.state == "closed":
             # What was listed is what was read, or it has been closed, or even claimed anew, since then.
             if standing.version == info.version and self._is_past_retention(info, now):
@@ -160,12 +160,12 @@ class Claims:
         self._care.tell(key, why, by_the_store=False)
         return None
 
-    async def _renew(self, standing: FoundRecord, now: float) -> None:
+    async def _renew(self, standing: Versioned[ClaimRecord], now: float) -> None:
         """Renew a claim on behalf of its owner.
 
         By compare-and-set on what was read before the owner was asked about: it may have been cleared meanwhile.
         """
-        record = standing.record
+        record = standing.value
         lasts = record.lasts or record.ttl
         until = lengthened(self._care.context, record, now + lasts)
         if until <= record.until:
@@ -175,21 +175,21 @@ class Claims:
         renewed = record.model_copy(update={"until": until, "ttl": until - now, "lasts": lasts})
         self._report.renewed_claims += await self._change(standing, renewed) is not None
 
-    async def _end(self, key: str, standing: FoundRecord) -> None:
+    async def _end(self, key: str, standing: Versioned[ClaimRecord]) -> None:
         """Fence a claim if nobody has yet, and finish it if its process cannot believe in it any more."""
-        if standing.record.state == "open":
+        if standing.value.state == "open":
             fenced = await self._fence(key, standing)
             if fenced is None:
                 return
             standing = fenced
         # ⚑ §4: fenced early, its session's time is still waited for: its process may be alive and know nothing yet.
-        if self._care.context.is_over(standing.record.free_at, await self._care.context.now()):
+        if self._care.context.is_over(standing.value.free_at, await self._care.context.now()):
             await self._finish(standing)
 
-    async def _fence(self, key: str, standing: FoundRecord) -> FoundRecord | None:
+    async def _fence(self, key: str, standing: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
         if self._report.dry_run:
-            expired = standing.record.model_copy(update={"state": "expired"})
-            fenced: FoundRecord | None = FoundRecord(expired, standing.version)
+            expired = standing.value.model_copy(update={"state": "expired"})
+            fenced: Versioned[ClaimRecord] | None = Versioned(expired, standing.version)
         else:
             fenced = await takeover.fence(self._care.context, self._care.topic, standing)
         self._report.fenced_claims += fenced is not None
@@ -197,22 +197,22 @@ class Claims:
             self._care.tell(key, "it could not be fenced: the store does not take it")
         return fenced
 
-    async def _finish(self, standing: FoundRecord) -> None:
+    async def _finish(self, standing: Versioned[ClaimRecord]) -> None:
         """Carry out what a claim that is over had decided, give back the rest, and close its record.
 
         ⚑ §5.5: every crash point is finished by someone. Only when all that was decided is confirmed may the record,
         which alone remembers it, be closed and in time be deleted.
         """
-        settled, left = standing.record.settled, standing.record.unsettled
+        settled, left = standing.value.settled, standing.value.unsettled
         released = [uuid for uuid, decision in settled.items() if decision.how == "released"]
         failed: dict[str, PawnQueueError] = {}
-        versions = await self._leases_of(standing.record, released + left, failed)
+        versions = await self._leases_of(standing.value, released + left, failed)
         closed = True
         if not self._report.dry_run:
             confirmed = await self._give_back(standing) if left else standing
             if confirmed is None or (versions and not left and not await self._stands(standing)):
                 return  # somebody else is at it
-            record = confirmed.record
+            record = confirmed.value
             todo = [
                 uuid
                 for uuid, decision in record.settled.items()
@@ -228,14 +228,14 @@ class Claims:
         self._report.given_back += len(set(given_back).difference(failed))
         self._report.closed_claims += closed
 
-    async def _finish_decided(self, standing: FoundRecord) -> None:
+    async def _finish_decided(self, standing: Versioned[ClaimRecord]) -> None:
         """Carry out what a claim that lives on has decided, and not carried out.
 
         ⚑ §5.5, and safe beside its holder, which may do the same now: a decision is final, each effect may be repeated
         and may land late, and a lease is released by compare-and-set on a version that names the claim. It is
         seen after the leases were read that the record is unchanged, so they are not those of a later claim of its id.
         """
-        record = standing.record
+        record = standing.value
         latest = record.created_at + WON_WITHIN_SECONDS
         released, ended = [], []
         for uuid, decision in record.settled.items():
@@ -276,13 +276,13 @@ class Claims:
             except PawnQueueError as error:
                 failed[uuid] = error
                 return None
-            is_its = found is not None and found.lease.claim == record.stem and found.lease.state == "held"
+            is_its = found is not None and found.value.claim == record.stem and found.value.state == "held"
             return found.version if found is not None and is_its else None
 
         found = zip(uuids, await for_each(read, uuids, at_once=self._care.context.at_once), strict=True)
         return {uuid: version for uuid, version in found if version is not None}
 
-    async def _give_back(self, standing: FoundRecord) -> FoundRecord | None:
+    async def _give_back(self, standing: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
         """Decide in the record that what nobody has settled is released: consumers need not wait for the leases' time.
 
         ⚑ §4, and safe beside a taker, who by the same rule takes the leases of a claim that is fenced and over:
@@ -299,7 +299,7 @@ class Claims:
 
         The record lists the messages still: they count as handed out.
         """
-        record = standing.record
+        record = standing.value
         released = {uuid: Decision(how="released", lost=True) for uuid in record.unsettled}
         return await self._change(standing, record.model_copy(update={"settled": {**record.settled, **released}}))
 
@@ -328,18 +328,18 @@ class Claims:
         parts = await for_each(lambda uuid: self._carry_out(record, [uuid], versions), uuids, at_once=context.at_once)
         return {uuid: error for part in parts for uuid, error in part.items()}
 
-    async def _change(self, standing: FoundRecord, changed: ClaimRecord) -> FoundRecord | None:
+    async def _change(self, standing: Versioned[ClaimRecord], changed: ClaimRecord) -> Versioned[ClaimRecord] | None:
         """Change a record by compare-and-set; None: somebody else has changed it."""
         if self._report.dry_run:
-            return FoundRecord(changed, standing.version)
+            return Versioned(changed, standing.version)
         outcome = await claim_records.change(self._care.context, self._care.topic, changed, standing.version)
         if isinstance(outcome, Unknown):
             raise outcome.fault
-        return FoundRecord(changed, outcome.version) if isinstance(outcome, Done) else None
+        return Versioned(changed, outcome.version) if isinstance(outcome, Done) else None
 
-    async def _stands(self, standing: FoundRecord) -> bool:
+    async def _stands(self, standing: Versioned[ClaimRecord]) -> bool:
         """Say whether a record is still the one that was read."""
-        found = await self._care.context.registers.head(layout.claim(self._care.topic, standing.record.stem))
+        found = await self._care.context.registers.head(layout.claim(self._care.topic, standing.value.stem))
         return found is not None and found.version == standing.version
 
 

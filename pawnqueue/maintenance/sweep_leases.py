@@ -13,8 +13,9 @@ from pawnqueue.domain import layout, size_hint
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
+    from pawnqueue.domain.records import Lease
     from pawnqueue.maintenance.fault_isolation import Care
-    from pawnqueue.registers.leases import FoundLease
+    from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo
 
 
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 LONGEST_WITHOUT_MESSAGE_SECONDS = 86_400.0
 
 
-def _bounded(found: FoundLease, listed: ObjectInfo) -> FoundLease:
+def _bounded(found: Versioned[Lease], listed: ObjectInfo) -> Versioned[Lease]:
     """Return the lease with a time that a forger cannot choose.
 
     ⚑ §5.7: what a lease says of its end is believed for a day after the store's own date of it, and no longer.
     """
     latest = listed.last_modified.timestamp() + LONGEST_WITHOUT_MESSAGE_SECONDS
-    return replace(found, lease=found.lease.model_copy(update={"until": min(found.lease.until, latest)}))
+    return replace(found, value=found.value.model_copy(update={"until": min(found.value.until, latest)}))
 
 
 class Leases:
@@ -52,44 +53,44 @@ class Leases:
             elif uuid not in here or (hint is not None and hint.state == "moving"):
                 suspects[uuid] = info
 
-        async def orphan(uuid: str) -> FoundLease | None:
+        async def orphan(uuid: str) -> Versioned[Lease] | None:
             work = self._orphan(uuid, suspects[uuid], is_here=uuid in here)
             return await self._care.alone(self._key(uuid), work, None)
 
         found = zip(suspects, await for_each(orphan, suspects, at_once=self._care.context.at_once), strict=True)
         await self._remove({uuid: lease for uuid, lease in found if lease is not None})
 
-    async def _orphan(self, uuid: str, listed: ObjectInfo, *, is_here: bool) -> FoundLease | None:
+    async def _orphan(self, uuid: str, listed: ObjectInfo, *, is_here: bool) -> Versioned[Lease] | None:
         """Finish a move; return a lease that stands for no message, the last trace of one that was settled."""
         context, topic = self._care.context, self._care.topic
         found = await context.read_lease(topic, uuid)
         if found is not None and found.version == listed.version:
             found = _bounded(found, listed)
-        if found is not None and found.lease.state == "moving":
+        if found is not None and found.value.state == "moving":
             await self._move(uuid, found)
             return None
         if found is None or is_here:
             return None
         # A lease that does not name its message was written by a stranger: the list of messages is all there is.
-        name = found.lease.key
+        name = found.value.key
         if name and await context.store.head(layout.message(topic, name)) is not None:
             return None
         # ⚑ §5: then GET the lease again: what is removed is what was there after the message was looked for.
         again = await context.read_lease(topic, uuid)
         return found if again is not None and again.version == found.version else None
 
-    async def _move(self, uuid: str, found: FoundLease) -> None:
+    async def _move(self, uuid: str, found: Versioned[Lease]) -> None:
         context = self._care.context
-        if context.is_due(found.lease, await context.now()):
+        if context.is_due(found.value, await context.now()):
             if not self._report.dry_run:
                 await finish_redrive.finish_move(context, self._care.topic, uuid, found)
             self._report.finished_moves += 1
 
-    async def _remove(self, orphans: Mapping[str, FoundLease]) -> None:
+    async def _remove(self, orphans: Mapping[str, Versioned[Lease]]) -> None:
         # ⚑ §5: overdue, and free by the rules of take-over: its claim can never settle it again.
-        by_claim: dict[str, dict[str, FoundLease]] = defaultdict(dict)
+        by_claim: dict[str, dict[str, Versioned[Lease]]] = defaultdict(dict)
         for uuid, found in orphans.items():
-            by_claim[found.lease.claim if found.lease.state == "held" else ""][uuid] = found
+            by_claim[found.value.claim if found.value.state == "held" else ""][uuid] = found
 
         async def alone(stem: str) -> Iterable[str]:
             # What cannot be read is then the claim's record: its other leases would meet the same.
@@ -99,14 +100,14 @@ class Leases:
         parts = await for_each(alone, by_claim, at_once=self._care.context.at_once)
         self._report.removed_leases += await self._care.delete([self._key(uuid) for part in parts for uuid in part])
 
-    async def _free(self, stem: str, orphans: Mapping[str, FoundLease]) -> Iterable[str]:
+    async def _free(self, stem: str, orphans: Mapping[str, Versioned[Lease]]) -> Iterable[str]:
         context, topic = self._care.context, self._care.topic
         dry_run = self._report.dry_run
         if not dry_run and layout.parse_stem(stem) and await claim_records.read(context, topic, stem) is None:
             # Whoever takes a message makes such a record, fenced, lest its claimer comes to record it. Here there is no
             # message that anybody could be given.
             now = await context.now()
-            return [uuid for uuid, found in orphans.items() if context.is_due(found.lease, now)]
+            return [uuid for uuid, found in orphans.items() if context.is_due(found.value, now)]
         return await free_to_take(context, topic, orphans, dry_run=dry_run)
 
     def _key(self, uuid: str) -> str:

@@ -91,12 +91,12 @@ class Writes:
         """⚑ §7: a write that was decided is published, whatever has become of who decided it."""
         context, topic = self._care.context, self._care.topic
         standing = await writes.read(context, topic, write_id)
-        if standing is None or standing.record.state != "begun":
+        if standing is None or standing.value.state != "begun":
             return
         before = self.unfinished_since
-        self.unfinished_since = min(before, writes.decided_at(context, standing.record))
+        self.unfinished_since = min(before, writes.decided_at(context, standing.value))
         if self._report.dry_run:
-            self._report.finished_writes += context.is_over(standing.record.until, await context.now())
+            self._report.finished_writes += context.is_over(standing.value.until, await context.now())
             return
         try:
             held = await writes.take_over(context, topic, standing, self._is_there, set())
@@ -128,7 +128,7 @@ class Writes:
         under its id. (A record is removed only when nothing is staged, and what is young is left alone.)
         """
         standing = await writes.read(self._care.context, self._care.topic, write_id)
-        if standing is None or standing.record.state != "done":
+        if standing is None or standing.value.state != "done":
             return
         old = [info.key for info in staged if now - info.last_modified.timestamp() > LATE_AGE]
         self._report.removed_leftovers += await self._care.delete(old)
@@ -138,7 +138,7 @@ class Writes:
         context, topic = self._care.context, self._care.topic
         looked = context.clock.elapsed()
         standing = await writes.read(context, topic, write_id)
-        if standing is None or standing.version != info.version or standing.record.state == "begun":
+        if standing is None or standing.version != info.version or standing.value.state == "begun":
             return
         if await staging.listed(context, topic, write_id):
             return

@@ -12,9 +12,9 @@ from pawnqueue.events import logger_of
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.claim_records import FoundRecord
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import WriteRecord
+    from pawnqueue.domain.records import ClaimRecord, WriteRecord
+    from pawnqueue.registers.register import Versioned
 
 logger = logger_of("publish")
 
@@ -44,7 +44,7 @@ async def claimed_since(context: Context, topic: str, write: WriteRecord, since:
         if info.last_modified.timestamp() >= since and (parsed := layout.parse_claim(info.key)) is not None
     ]
 
-    async def read(stem: str) -> FoundRecord | PawnQueueError | None:
+    async def read(stem: str) -> Versioned[ClaimRecord] | PawnQueueError | None:
         try:
             return await claim_records.read(patient, topic, stem)
         except PawnQueueError as error:
@@ -56,7 +56,7 @@ async def claimed_since(context: Context, topic: str, write: WriteRecord, since:
         if isinstance(found, PawnQueueError):
             unread[stem] = found
         elif found is not None:
-            claimed.update(member.name for member in found.record.members.values())
+            claimed.update(member.name for member in found.value.members.values())
     if unread:
         _wait_or_go_on(topic, write, unread, await context.now())
     return claimed

@@ -37,6 +37,7 @@ from pawnqueue.publish.write_outcome import (
     shown,
     together,
 )
+from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.strategy import Step
 from pawnqueue.runtime.cancellation import in_full
 from pawnqueue.runtime.concurrency import all_of, for_each
@@ -60,14 +61,6 @@ FARTHEST_AHEAD_SECONDS: Final = 86_400.0
 DATE_STEP_SECONDS: Final = 1.0
 
 IsThere: TypeAlias = Callable[[str], Awaitable[bool]]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundWrite:
-    """A write record as it stands in the bucket."""
-
-    record: WriteRecord
-    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +94,13 @@ class Commit:
         while done is None:
             standing = await read(context, topic, write_id)
             held: HeldWrite | None = None
-            if standing is None or standing.record.state == "dropped":
+            if standing is None or standing.value.state == "dropped":
                 held = await self._decide(standing)
                 is_ours = is_ours or held is not None
-            elif standing.record.state == "begun":
+            elif standing.value.state == "begun":
                 held = await take_over(context, topic, standing, self.is_there, self.ended)
             else:
-                done = standing.record
+                done = standing.value
             if held is not None:
                 done = await held.finish()
                 if done is not None and done.state == "dropped":
@@ -123,7 +116,7 @@ class Commit:
             check_same_rows(done, topic, self.staged, allow_empty=self.allow_empty)
         return Written(topic, write_id, done.count, already=not is_ours)
 
-    async def _decide(self, standing: FoundWrite | None) -> HeldWrite | None:
+    async def _decide(self, standing: Versioned[WriteRecord] | None) -> HeldWrite | None:
         """⚑ §7: the creation of the record is the decision. It fixes what is published, and under which keys."""
         context, topic, write_id = self.context, self.topic, self.write_id
         objects = [each for part in self.staged for each in part.objects]
@@ -145,7 +138,7 @@ class Commit:
             size=sum(each.size for each in objects),
             begun=min(CHUNK, count),
             objects=objects,
-            dropped=standing.record.dropped if standing is not None else [],
+            dropped=standing.value.dropped if standing is not None else [],
         )
         found = await _held(context, topic, record, standing, self.ended)
         if found is None:
@@ -161,16 +154,16 @@ class Commit:
         if is_ours or not objects:
             raise gone_before_the_end(self.topic, self.write_id)
 
-    async def _check_there(self, objects: Sequence[StagedObject], standing: FoundWrite | None) -> None:
+    async def _check_there(self, objects: Sequence[StagedObject], standing: Versioned[WriteRecord] | None) -> None:
         """⚑ §7: what is not there now, or may be removed at any time, is relied on by no decision."""
         there = await staging.listed(self.context, self.topic, self.write_id) if objects else {}
-        gone = set(standing.record.dropped) if standing is not None else set()
+        gone = set(standing.value.dropped) if standing is not None else set()
         for each in objects:
             if there.get(each.name) != each.size or each.name in gone:
                 raise not_there(self.topic, self.write_id, each)
 
 
-async def read(context: Context, topic: str, write_id: str) -> FoundWrite | None:
+async def read(context: Context, topic: str, write_id: str) -> Versioned[WriteRecord] | None:
     """Read a write's record, or return None where there is none.
 
     :raises StoreError: what is there is no record.
@@ -195,7 +188,7 @@ async def read(context: Context, topic: str, write_id: str) -> FoundWrite | None
         "unread_since": min(record.unread_since, latest),
         "rows_unread_since": min(record.rows_unread_since, latest),
     }
-    return FoundWrite(record.model_copy(update=times), found.info.version)
+    return Versioned(record.model_copy(update=times), found.info.version)
 
 
 def decided_at(context: Context, record: WriteRecord) -> float:
@@ -212,9 +205,9 @@ async def drop(context: Context, topic: str, write_id: str, names: Sequence[str]
     backoff = context.store.backoff()
     while True:
         standing = await read(context, topic, write_id)
-        if standing is not None and standing.record.state != "dropped":
+        if standing is not None and standing.value.state != "dropped":
             return False
-        before = standing.record.dropped if standing is not None else []
+        before = standing.value.dropped if standing is not None else []
         if standing is not None and set(names) <= set(before):
             return True
         now = await context.now()
@@ -247,7 +240,7 @@ async def clear(context: Context, topic: str, write_id: str) -> None:
 
 
 async def take_over(
-    context: Context, topic: str, standing: FoundWrite, is_there: IsThere, ended: set[str]
+    context: Context, topic: str, standing: Versioned[WriteRecord], is_there: IsThere, ended: set[str]
 ) -> HeldWrite | None:
     """Go on with a write that has been decided; None: another one was faster.
 
@@ -255,7 +248,7 @@ async def take_over(
     :raises WriteBusyError: its time is not over.
     """
     now = await context.now()
-    record = standing.record
+    record = standing.value
     # ⚑ §2: who comes next waits until a margin after the time at which the other one stopped a margin before.
     if record.holder not in ended and not context.is_over(record.until, now):
         over = record.until + context.margin
@@ -274,8 +267,8 @@ async def take_over(
 
 
 async def _held(
-    context: Context, topic: str, record: WriteRecord, standing: FoundWrite | None, ended: set[str]
-) -> FoundWrite | None:
+    context: Context, topic: str, record: WriteRecord, standing: Versioned[WriteRecord] | None, ended: set[str]
+) -> Versioned[WriteRecord] | None:
     """Write the record by which an attempt begins; None: somebody else has."""
     try:
         return await _write(context, topic, record, standing)
@@ -284,7 +277,9 @@ async def _held(
         raise
 
 
-async def _write(context: Context, topic: str, record: WriteRecord, standing: FoundWrite | None) -> FoundWrite | None:
+async def _write(
+    context: Context, topic: str, record: WriteRecord, standing: Versioned[WriteRecord] | None
+) -> Versioned[WriteRecord] | None:
     """Create or change a record by compare-and-set; None: somebody else has.
 
     :raises StoreError: nobody can tell.
@@ -294,7 +289,7 @@ async def _write(context: Context, topic: str, record: WriteRecord, standing: Fo
     [outcome] = await context.registers.write([step])
     if isinstance(outcome, Unknown):
         raise outcome.fault
-    return FoundWrite(record, outcome.version) if isinstance(outcome, Done) else None
+    return Versioned(record, outcome.version) if isinstance(outcome, Done) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +317,7 @@ class HeldWrite:
         self,
         context: Context,
         topic: str,
-        found: FoundWrite,
+        found: Versioned[WriteRecord],
         is_there: IsThere,
         ended: set[str],
         *,
@@ -357,7 +352,7 @@ class HeldWrite:
         """
         if self._may_land:
             return
-        before = self._found.record
+        before = self._found.value
         self._ended.add(before.holder)
         update = {"until": 0.0, "ttl": 0.0, "unread_since": 0.0}
         try:
@@ -371,7 +366,7 @@ class HeldWrite:
             logger.debug("Write %s of topic %r waits for its time: %s", before.write_id, self._topic, problem)
 
     async def _carry_out(self, is_enough: Callable[[], bool]) -> WriteRecord | None:
-        record = self._found.record
+        record = self._found.value
         present = await staging.listed(self._context, self._topic, record.write_id) if self._taken_over else None
         rows = staging.RowReader(
             self._context,
@@ -405,7 +400,7 @@ class HeldWrite:
             lost = [*(range(each, each + 1) for each in gone), range(record.begun, record.begun + passed)]
             if not await self._note(published=record.begun + passed, lost=lost):
                 return None
-            record = self._found.record
+            record = self._found.value
         if record.lost:
             count = sum(each.count for each in record.lost)
             self._context.events.tell(
@@ -418,12 +413,12 @@ class HeldWrite:
 
     async def _is_wait_for_rows_over(self) -> bool:
         # No progress begins the wait anew: a forged write may have a row that nobody reads in each of its chunks.
-        since = self._found.record.rows_unread_since
+        since = self._found.value.rows_unread_since
         return since > 0 and await self._context.now() >= since + staging.MAX_WAIT_FOR_ROWS_SECONDS
 
     async def _leave_the_rest(self) -> None:
         """Let the next attempt go on at once behind what is noted."""
-        record = self._found.record
+        record = self._found.value
         logger.info(
             "Of write %s of topic %r, %d of %d messages are published: the next sweep goes on.",
             record.write_id,
@@ -438,7 +433,7 @@ class HeldWrite:
 
         ⚑ §7: no sweep fails for ever because of a write whose rows are gone, and its id can be used again at once.
         """
-        before = self._found.record
+        before = self._found.value
         names = [each.name for each in before.objects]
         dropped = WriteRecord(
             write_id=before.write_id,
@@ -475,7 +470,7 @@ class HeldWrite:
                 raise self._not_all(faults)
             in_doubt = any(result.landed is None for result in results)
             left = [each for each, result in zip(left, results, strict=True) if not result.landed]
-            if left and not await self._note(published=self._found.record.published):
+            if left and not await self._note(published=self._found.value.published):
                 return False
             left = await self._without_trace(left) if in_doubt else left
         return True
@@ -492,13 +487,13 @@ class HeldWrite:
     def _is_trusted(self) -> bool:
         """⚑ §7: nothing is sent by who may have been taken over, as it might come behind its message's ack."""
         context = self._context
-        until = context.time.trusted_until(self._found.record.until, context.margin, in_doubt=True)
+        until = context.time.trusted_until(self._found.value.until, context.margin, in_doubt=True)
         return context.clock.elapsed() < until
 
     async def _note(self, *, published: int, lost: Sequence[range] = ()) -> bool:
         """Note by compare-and-set how far it is, and what is begun next; return False where another one goes on."""
         now = await self._context.now()
-        before = self._found.record
+        before = self._found.value
         is_done = published == before.count
         update: dict[str, Any] = {
             "published": published,
@@ -551,12 +546,12 @@ class HeldWrite:
 
     async def _claimed_since(self) -> set[str]:
         """Return the names of the messages in claims that were changed since the write was decided."""
-        record = self._found.record
+        record = self._found.value
         return await write_traces.claimed_since(self._context, self._topic, record, decided_at(self._context, record))
 
     async def _withdraw(self, chunk: Sequence[_Placed]) -> None:
         """Remove what was written into a topic that was deleted behind our back."""
-        topic, write_id = self._topic, self._found.record.write_id
+        topic, write_id = self._topic, self._found.value.write_id
         keys = [layout.message(topic, each.name) for each in chunk]
         failed = await self._context.registers.delete([*keys, layout.write(topic, write_id)])
         for key, error in failed.items():
@@ -564,7 +559,7 @@ class HeldWrite:
         await clear(self._context, topic, write_id)
 
     def _not_all(self, faults: Sequence[StoreError]) -> PublishError:
-        record = self._found.record
+        record = self._found.value
         return PublishError(
             f"Write {record.write_id} of topic {self._topic!r} is decided, and of its {record.count:,} messages "
             f"{len(faults):,} could not be published now: {faults[0]} The rest follows when it is committed again, or "
@@ -580,12 +575,12 @@ def _are_some_gone(record: WriteRecord, present: Mapping[str, int]) -> bool:
     return any(present.get(each.name) != each.size for each in record.objects)
 
 
-def _inherited_place(standing: FoundWrite | None, now: float) -> int:
+def _inherited_place(standing: Versioned[WriteRecord] | None, now: float) -> int:
     """Return the place that a dropped write had; 0 where it had none, or one that is none of ours, as it is far ahead.
 
     Messages that are published there would wait behind all others for ever.
     """
-    place = standing.record.place if standing is not None else 0
+    place = standing.value.place if standing is not None else 0
     return place if place <= (now + FARTHEST_AHEAD_SECONDS) * TICKS else 0
 
 

@@ -114,7 +114,7 @@ async def find(context: Context, topic: str, message_id: str) -> Location | None
                 return Location(message_id, "pending", info.key)
             state, until = await judge(context, topic, message_id, lease)
             end = datetime.fromtimestamp(until, UTC) if until else None
-            return Location(message_id, state, info.key, lease.lease.deliveries, lease.lease.consumer_id, end)
+            return Location(message_id, state, info.key, lease.value.deliveries, lease.value.consumer_id, end)
     letter = layout.dead_letter(topic, message_id)
     if await context.store.head(letter) is None:
         return None

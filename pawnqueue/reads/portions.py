@@ -217,7 +217,7 @@ async def _check_held(context: Context, portion: Portion) -> None:
     if hint is not None and hint.state == "open":
         return
     standing = await claim_records.read(context, portion.topic, portion.claim)
-    unsettled = set() if standing is None or standing.record.state == "expired" else set(standing.record.unsettled)
+    unsettled = set() if standing is None or standing.value.state == "expired" else set(standing.value.unsettled)
     for unit in portion.units:
         parsed = layout.parse_message(unit.name)
         if parsed is None or parsed.uuid not in unsettled:

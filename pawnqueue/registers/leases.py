@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_TIME
-from pawnqueue.domain.identifiers import Version
 from pawnqueue.domain.records import Lease, UnreadableRecordError
 from pawnqueue.domain.times import any_instant
+from pawnqueue.registers.register import Versioned
 
 if TYPE_CHECKING:
     from pawnqueue.registers.strategy import Registers
     from pawnqueue.stores.port import StoredObject
 
 
-@dataclass(frozen=True, slots=True)
-class FoundLease:
-    """A lease as it stands in the bucket."""
-
-    lease: Lease
-    version: Version
-
-
-async def read(registers: Registers, topic: str, uuid: str, ttl: float) -> FoundLease | None:
+async def read(registers: Registers, topic: str, uuid: str, ttl: float) -> Versioned[Lease] | None:
     """Read a lease, or return None where there is none.
 
     :param ttl: how long garbage counts as held.
@@ -34,7 +25,7 @@ async def read(registers: Registers, topic: str, uuid: str, ttl: float) -> Found
     return None if found is None else understood(found, key, ttl)
 
 
-def understood(found: StoredObject, key: str, ttl: float) -> FoundLease:
+def understood(found: StoredObject, key: str, ttl: float) -> Versioned[Lease]:
     """Read a lease's body, whoever wrote it. Garbage is judged by its age: held, for a usual time since it was written.
 
     :param ttl: that usual time.
@@ -56,4 +47,4 @@ def understood(found: StoredObject, key: str, ttl: float) -> FoundLease:
                     "until": min(max(expires.timestamp(), 0.0), LATEST_TIME) if expires else written + ttl,
                 }
             )
-    return FoundLease(lease, found.info.version)
+    return Versioned(lease, found.info.version)

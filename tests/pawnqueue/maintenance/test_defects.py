@@ -7,10 +7,12 @@ import logging
 import pytest
 
 from pawnqueue.domain import layout
-from pawnqueue.maintenance import sweep as sweeping
+from pawnqueue.domain.records import ClaimRecord
 from pawnqueue.maintenance import sweep_claims as claims
 from pawnqueue.maintenance import sweep_leases as leases
 from pawnqueue.maintenance import sweep_writes as writes
+from pawnqueue.maintenance.sweep import _Sweep
+from pawnqueue.registers.register import Versioned
 from tests.pawnqueue.maintenance.swept import abandoned_under, acked_halfway
 from tests.pawnqueue.virtual import TOPIC, Process, World
 
@@ -23,8 +25,8 @@ async def test_a_defect_at_one_record_concerns_that_record(
     await world.later()
     finish = claims.Claims._finish
 
-    async def finish_but_b(self: claims.Claims, standing: claims.FoundRecord) -> None:
-        if standing.record.claim_id == "b":
+    async def finish_but_b(self: claims.Claims, standing: Versioned[ClaimRecord]) -> None:
+        if standing.value.claim_id == "b":
             raise TypeError
         await finish(self, standing)
 
@@ -44,7 +46,7 @@ PARTS: dict[str, tuple[type, str]] = {
     "writes/": (writes.Writes, "sweep"),
     "claims/": (claims.Claims, "sweep"),
     "leases/": (leases.Leases, "sweep"),
-    "dead-letter/": (sweeping._Sweep, "_leftovers"),
+    "dead-letter/": (_Sweep, "_leftovers"),
 }
 
 

@@ -43,9 +43,9 @@ def test_a_lease_is_read_as_it_was_made(state: str) -> None:
     """What is written is what is read, with its state, its time, its message and its claim."""
     made = MADE[state]
     found = lease_registers.understood(stored(made.stamped("n").encode()), KEY, 99)
-    assert found.lease == made.stamped("n")
+    assert found.value == made.stamped("n")
     assert found.version == '"1"'
-    assert (found.lease.state, found.lease.until, found.lease.key) == (state, NOW + 30, NAME)
+    assert (found.value.state, found.value.until, found.value.key) == (state, NOW + 30, NAME)
 
 
 @pytest.mark.parametrize("state", MADE)
@@ -99,7 +99,7 @@ async def test_no_lease_is_none() -> None:
 def test_pawn_queues_own_lease_is_held_until_it_expires(text: str, until: float) -> None:
     """Its time is its expires_at; where that is none, a usual time since it was written. Nobody has a record of it."""
     body = {"consumer_id": "c", "message_id": "m", "claimed_at": "x", "expires_at": text, "nonce": "n", "claim": "a.0"}
-    lease = lease_registers.understood(stored(json.dumps(body).encode()), KEY, 99).lease
+    lease = lease_registers.understood(stored(json.dumps(body).encode()), KEY, 99).value
     assert (lease.state, lease.claim, lease.deliveries) == ("held", "", 1)
     assert lease.until == pytest.approx(until, abs=1e-3)
 
@@ -138,7 +138,7 @@ names = st.sampled_from(sorted(Lease.model_fields))
 def test_any_body_is_a_lease_with_a_time(body: bytes) -> None:
     """Whatever is in it, a lease has a state and a time that will be over, or a newer format that is named."""
     try:
-        lease = lease_registers.understood(stored(body), KEY, 99).lease
+        lease = lease_registers.understood(stored(body), KEY, 99).value
     except CompatibilityError:
         return
     assert lease.state in ("held", "released", "moving")

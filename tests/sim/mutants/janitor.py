@@ -7,15 +7,15 @@ from typing import Any
 from pawnqueue.claims import effects
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord
-from pawnqueue.maintenance import sweep as sweeping
 from pawnqueue.maintenance import sweep_claims as sweeping_claims
 from pawnqueue.maintenance import sweep_leases as sweeping_leases
+from pawnqueue.maintenance.sweep import _Sweep
 from tests.sim.mutants.entering import Patches, mutant
 
 
 @mutant("§5 The janitor lists leases before messages, and looks again before it removes one", 326, 341)
 def janitor_order() -> Patches:
-    original = sweeping._Sweep.run
+    original = _Sweep.run
 
     async def run(self: Any) -> Any:
         store, registers = self._context.store, self._context.registers
@@ -25,7 +25,7 @@ def janitor_order() -> Patches:
         await self._care.delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
         return await original(self)
 
-    return [(sweeping._Sweep, "run", run)]
+    return [(_Sweep, "run", run)]
 
 
 @mutant(
@@ -39,7 +39,7 @@ def forged_ends_are_believed() -> Patches:
 @mutant("§4 What a claim had that was fenced early is given back only after its last time", 21, 2, 4)
 def given_back_early() -> Patches:
     async def end(self: Any, key: str, standing: Any) -> None:
-        fenced = standing if standing.record.state != "open" else await self._fence(key, standing)
+        fenced = standing if standing.value.state != "open" else await self._fence(key, standing)
         if fenced is not None:
             await self._finish(fenced)
 

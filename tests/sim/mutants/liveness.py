@@ -32,7 +32,7 @@ def settled_is_covered() -> Patches:
     original = known.KnownRecord.of
 
     def of(stem: str, found: Any, read_at: float) -> known.KnownRecord:
-        return replace(original(stem, found, read_at), unsettled=tuple(found.record.members))
+        return replace(original(stem, found, read_at), unsettled=tuple(found.value.members))
 
     return [(known.KnownRecord, "of", of)]
 

@@ -7,8 +7,9 @@ from typing import Any
 from pawnqueue.claims import finish_redrive
 from pawnqueue.context import Context
 from pawnqueue.domain import layout
+from pawnqueue.domain.records import Lease
 from pawnqueue.maintenance import redrive
-from pawnqueue.registers.leases import FoundLease
+from pawnqueue.registers.register import Versioned
 from pawnqueue.stores.port import Done
 from tests.sim.mutants.entering import Patches, mutant
 from tools.kit.stores import ALL
@@ -57,12 +58,12 @@ def redrive_by_put() -> Patches:
             bodies[uuid] = found.body
         return await original_move(context, topic, uuid, info)
 
-    async def finish(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
-        body = bodies.get(found.lease.source)
+    async def finish(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> bool:
+        body = bodies.get(found.value.source)
         if body is None:
             return await original_finish(context, topic, uuid, found)
-        await context.store.overwrite(layout.message(topic, found.lease.key), body)
-        await context.store.delete([layout.dead_letter(topic, found.lease.source)])
+        await context.store.overwrite(layout.message(topic, found.value.key), body)
+        await context.store.delete([layout.dead_letter(topic, found.value.source)])
         return await finish_redrive._unlock(context, topic, uuid, found)
 
     return [(redrive, "_move", move), (finish_redrive, "finish_move", finish)]
@@ -72,8 +73,8 @@ def redrive_by_put() -> Patches:
 def nobody_finishes_moves() -> Patches:
     original = finish_redrive.finish_move
 
-    async def finish(context: Context, topic: str, uuid: str, found: FoundLease) -> bool:
-        overdue = context.is_due(found.lease, await context.now())
+    async def finish(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> bool:
+        overdue = context.is_due(found.value, await context.now())
         return not overdue and await original(context, topic, uuid, found)
 
     return [(finish_redrive, "finish_move", finish)]

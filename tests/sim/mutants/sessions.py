@@ -80,7 +80,7 @@ def session_does_not_wait() -> Patches:
     original = ById._resume
 
     async def resume(self: ById, request: Any, standing: Any, *, vacated: str | None = None) -> Any:
-        return await original(self, request, standing, vacated=standing.record.session)
+        return await original(self, request, standing, vacated=standing.value.session)
 
     return [(ById, "_resume", resume)]
 
@@ -92,7 +92,7 @@ def session_waits_for_the_claim() -> Patches:
     original = ById._resume
 
     async def resume(self: ById, request: Any, standing: Any, *, vacated: str | None = None) -> Any:
-        context, record = self._context, standing.record
+        context, record = self._context, standing.value
         now = await context.now()
         if record.session not in ("", vacated, request.session) and not context.is_over(record.until, now):
             raise by_id.busy_error(context, request, record, record.until, now)

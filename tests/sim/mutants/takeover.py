@@ -40,7 +40,7 @@ def early_fence_is_free() -> Patches:
 
     async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
         standing = await claim_records.read(self._context, self._topic, stem)
-        fenced = standing is not None and standing.record.state == "expired"
+        fenced = standing is not None and standing.value.state == "expired"
         await original(self, stem, leases, math.inf if fenced else now)
 
     def live_until(self: Known, stem: str, info: Any, now: float) -> float | None:
@@ -57,7 +57,7 @@ def _free_where(*, settled: bool) -> Patches:
 
     async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
         standing = await claim_records.read(self._context, self._topic, stem)
-        if standing is not None and any(uuid in standing.record.settled for uuid in leases) is settled:
+        if standing is not None and any(uuid in standing.value.settled for uuid in leases) is settled:
             self.judged.free.update(leases)
         else:
             await original(self, stem, leases, now)

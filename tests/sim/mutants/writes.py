@@ -6,12 +6,14 @@ from typing import Any
 
 from pawnqueue.claims import traces
 from pawnqueue.domain import layout
+from pawnqueue.domain.records import WriteRecord
 from pawnqueue.errors import StoreError
 from pawnqueue.maintenance import removal
 from pawnqueue.maintenance import sweep_writes as sweeping_writes
 from pawnqueue.maintenance.sweep_claims import Claims
 from pawnqueue.publish import staging, write_traces, writes
-from pawnqueue.publish.writes import Commit, FoundWrite, HeldWrite
+from pawnqueue.publish.writes import Commit, HeldWrite
+from pawnqueue.registers.register import Versioned
 from tests.sim.mutants.entering import Patches, mutant
 
 _TESTS = "tests/pawnqueue/publish/test_writes.py"
@@ -23,7 +25,7 @@ _GONE = "tests/pawnqueue/publish/test_writes_without_rows.py"
 def published_before_the_decision() -> Patches:
     original = Commit._decide
 
-    async def decide(self: Commit, standing: FoundWrite | None) -> Any:
+    async def decide(self: Commit, standing: Versioned[WriteRecord] | None) -> Any:
         objects = [each for part in self.staged for each in part.objects]
         rows = staging.RowReader(self.context, self.topic, self.write_id, objects)
         for row in await rows.take(sum(each.count for each in objects)):
@@ -57,11 +59,13 @@ def dropped_whatever_happened() -> Patches:
 def noted_whatever_happened() -> Patches:
     original = writes._write
 
-    async def write(context: Any, topic: str, record: Any, standing: FoundWrite | None) -> FoundWrite | None:
+    async def write(
+        context: Any, topic: str, record: Any, standing: Versioned[WriteRecord] | None
+    ) -> Versioned[WriteRecord] | None:
         found = await original(context, topic, record, standing)
         if found is None and standing is not None:
             key = layout.write(topic, record.write_id)
-            return FoundWrite(record, await context.registers.overwrite(key, record))
+            return Versioned(record, await context.registers.overwrite(key, record))
         return found
 
     return [(writes, "_write", write)]
@@ -76,9 +80,9 @@ def sent_past_its_time() -> Patches:
 def taken_over_early() -> Patches:
     original = writes.take_over
 
-    async def take_over(context: Any, topic: str, standing: FoundWrite, *how: Any) -> Any:
-        early = standing.record.model_copy(update={"until": 0.0})
-        return await original(context, topic, FoundWrite(early, standing.version), *how)
+    async def take_over(context: Any, topic: str, standing: Versioned[WriteRecord], *how: Any) -> Any:
+        early = standing.value.model_copy(update={"until": 0.0})
+        return await original(context, topic, Versioned(early, standing.version), *how)
 
     return [(writes, "take_over", take_over)]
 
@@ -219,7 +223,7 @@ def records_go_before_their_writes() -> Patches:
 )
 def writes_without_rows_stay() -> Patches:
     async def drop(self: HeldWrite) -> Any:
-        raise StoreError(f"An object of write {self._found.record.write_id} is gone.")
+        raise StoreError(f"An object of write {self._found.value.write_id} is gone.")
 
     return [(HeldWrite, "_drop", drop)]
 
