@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PACKAGE = "airflow_provider_pawnqueue"
+PACKAGES = (PACKAGE, "pawnqueue", "pyspark_pawnqueue")
 _FIELD = re.compile(r"^:(?P<kind>\w+)(?: (?P<name>[\w.]+))?: (?P<told>.*?)(?=^:\w|\Z)", re.MULTILINE | re.DOTALL)
 _ROLE = re.compile(r":(?:attr|class|func|meth|mod):`[~.]*(?:[\w.]+\.)?(\w+)`")
 
@@ -98,7 +99,7 @@ def fields_of(kind: type) -> list[tuple[str, str, str]]:
     """Return the fields of a class as its source has them, and those of its bases: name, type, and what is said."""
     found: dict[str, tuple[str, str]] = {}
     for each in reversed(kind.__mro__):
-        if each.__module__.startswith(PACKAGE):
+        if each.__module__.startswith(PACKAGES):
             found |= _own_fields(each)
     return [(name, annotation, said) for name, (annotation, said) in found.items()]
 

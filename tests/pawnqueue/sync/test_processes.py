@@ -12,7 +12,8 @@ def run(script: str) -> str:
     lines = [
         "import os, signal, sys, threading, time",
         "signal.signal(signal.SIGINT, signal.default_int_handler)",  # what a shell has put in the background ignores it
-        "from pawnqueue import MemoryStore, SyncPawnQueue, QueueClosedError, PawnQueue, layout",
+        "from pawnqueue import MemoryStore, PawnQueue, QueueClosedError, SyncPawnQueue",
+        "from pawnqueue.domain import layout",
         "from pawnqueue.domain.records import BucketRecord",
         "def threads(): return [t.name for t in threading.enumerate() if t.name.startswith('pawnqueue')]",
         "store = MemoryStore()",
