@@ -75,6 +75,6 @@ async def test_large_records_are_read_a_few_at_a_time(monkeypatch: pytest.Monkey
             await w.clock.sleep(1)
             under_way.remove(layout.claim(TOPIC, stem))
 
-        monkeypatch.setattr(known.records, "read", read)
+        monkeypatch.setattr(known.claim_records, "read", read)
         await finder.covered()
         assert most > 1

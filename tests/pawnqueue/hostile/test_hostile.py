@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import airflow_provider_pawnqueue
+import pawnqueue
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Lease, UnreadableRecordError, WriteRecord
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
@@ -19,7 +19,8 @@ from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PACKAGE = Path(airflow_provider_pawnqueue.__file__).parent
+ROOT = Path(pawnqueue.__file__).parent.parent
+PACKAGES = ("pawnqueue", "pyspark_pawnqueue", "airflow_provider_pawnqueue")
 STAMP = "20261118T000000_000000"
 OTHER = "11111111-2222-4333-8444-555555555555"
 STRANGE = "../../victim/messages/x.json"
@@ -270,13 +271,13 @@ async def test_what_others_wrote_makes_no_lines_in_the_log(
 #: What makes an object, or a program, of text or bytes; of the modules, whatever of them is imported.
 EXECUTES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "eval", "exec", "compile", "__import__"}
 #: Its own exceptions, from bytes that it has made on the same line.
-OF_ITS_OWN = {("engine/errors.py", "pickle")}
+OF_ITS_OWN = {("pawnqueue/errors.py", "pickle")}
 
 
 def test_no_payload_is_ever_executed() -> None:
-    """No file of the package imports what unpickles, or calls what evaluates; and its YAML loader is a safe one."""
+    """No file of the packages imports what unpickles, or calls what evaluates; and its YAML loader is a safe one."""
     found = set()
-    for path in PACKAGE.rglob("*.py"):
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         names: set[str] = set()
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
@@ -286,9 +287,9 @@ def test_no_payload_is_ever_executed() -> None:
                     names.add(module.partition(".")[0])
                 case ast.Call(func=ast.Name(id=name)):
                     names.add(name)
-        found |= {(str(path.relative_to(PACKAGE)), name) for name in names & EXECUTES}
+        found |= {(str(path.relative_to(ROOT)), name) for name in names & EXECUTES}
     assert found == OF_ITS_OWN
-    assert "class Loader(yaml.SafeLoader)" in (PACKAGE / "engine/settings/yaml_file.py").read_text()
+    assert "class Loader(yaml.SafeLoader)" in (ROOT / "pawnqueue/settings/yaml_file.py").read_text()
 
 
 async def test_a_dead_letter_is_overwritten_by_one_under_its_uuid(world: World, ann: Process) -> None:
