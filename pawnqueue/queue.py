@@ -27,6 +27,7 @@ from pawnqueue.claims.renewing import renew
 from pawnqueue.claims.waiting import until_free, until_there
 from pawnqueue.decisions import Decisions
 from pawnqueue.domain import layout
+from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.maintenance import AskOwner, SweepReport, asking, finish, sweep
 from pawnqueue.maintenance.redrive import RedriveResult, redrive
 from pawnqueue.publish.publisher import NewMessage, checked_messages
@@ -39,7 +40,7 @@ from pawnqueue.runtime.cancellation import cut_after
 from pawnqueue.runtime.concurrency import all_of
 from pawnqueue.runtime.lifetime import CLOSE_SECONDS
 from pawnqueue.settings import Settings
-from pawnqueue.terms import Holding, Keeping, Renewal, Wanted
+from pawnqueue.terms import CheckedTerms, Holding, Keeping, Renewal
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
@@ -197,9 +198,8 @@ class PawnQueue(Decisions, ForAsyncWith):
         """
         self._life.check_open()
         layout.checked_topic(topic)
-        wanted = Wanted.checked(
-            self._context.settings,
-            topic,
+        given = ClaimTerms(
+            topic=topic,
             consumer=consumer,
             owner=owner,
             claim_id=claim_id,
@@ -209,15 +209,16 @@ class PawnQueue(Decisions, ForAsyncWith):
             session_ttl=session_ttl,
             wait=wait,
         )
-        request = wanted.of(await self._topic(topic, "claim"))
+        terms = CheckedTerms.of(self._context.settings, given)
+        request = terms.request(await self._topic(topic, "claim"))
         if self._context.settings.registry.register_consumers:
             self._heartbeat.enlist("consumers", consumer)
         return await until_there(
             self._context,
             self._claims.idleness(topic),
             lambda: self._claims.claim(request),
-            wait=wanted.times.wait,
-            is_settled=wanted.is_settled,
+            wait=terms.times.wait,
+            is_settled=terms.is_settled,
             check_open=self._life.check_open,
         )
 

@@ -23,6 +23,7 @@ from pawnqueue.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from pawnqueue.claims import Claim
+    from pawnqueue.domain.claim_terms import ClaimTerms
     from pawnqueue.domain.records import TopicRecord
     from pawnqueue.settings import Settings
 
@@ -61,45 +62,34 @@ class Renewal:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What somebody claims, on whose behalf, and for how long."""
+class CheckedTerms:
+    """The terms of a claim, checked, with the settings' values where none were given."""
 
     consumer: str
     owner: str
     claim_id: str | None
-    most: int
-    most_bytes: float
+    max_messages: int
+    max_bytes: float
     times: Holding
 
     @classmethod
-    def checked(  # noqa: PLR0913 - as they were given
-        cls,
-        settings: Settings,
-        topic: str,
-        *,
-        consumer: object,
-        owner: object,
-        claim_id: object,
-        max_messages: object,
-        max_bytes: object,
-        ttl: object,
-        session_ttl: object,
-        wait: object,
-    ) -> Wanted:
-        """Check who claims, for whom, under which id, how much, and for how long."""
-        holder = layout.checked_holder(consumer, "consumer")
-        behalf = holder if owner is None else layout.checked_holder(owner, "owner")
-        named = None if claim_id is None else layout.checked_claim_id(claim_id)
-        most = settings.polling.max_messages_per_poll
-        if max_messages is not None:
-            most = checked_count(max_messages, "max_messages", "claim")
-        most_bytes = math.inf if max_bytes is None else checked_count(max_bytes, "max_bytes", "claim")
-        most = min(most, MAX_CLAIM_MESSAGES)  # with more, its record could not be read
-        times = Holding.checked(settings, topic, "claim", ttl=ttl, session_ttl=session_ttl, wait=wait)
-        return cls(holder, behalf, named, most, most_bytes, times)
+    def of(cls, settings: Settings, terms: ClaimTerms) -> CheckedTerms:
+        """Check the terms that ``PawnQueue.claim`` was called with."""
+        consumer = layout.checked_holder(terms.consumer, "consumer")
+        owner = consumer if terms.owner is None else layout.checked_holder(terms.owner, "owner")
+        claim_id = None if terms.claim_id is None else layout.checked_claim_id(terms.claim_id)
+        max_messages = settings.polling.max_messages_per_poll
+        if terms.max_messages is not None:
+            max_messages = checked_count(terms.max_messages, "max_messages", "claim")
+        max_bytes = math.inf if terms.max_bytes is None else checked_count(terms.max_bytes, "max_bytes", "claim")
+        max_messages = min(max_messages, MAX_CLAIM_MESSAGES)  # a record of more could not be read
+        times = Holding.checked(
+            settings, terms.topic, "claim", ttl=terms.ttl, session_ttl=terms.session_ttl, wait=terms.wait
+        )
+        return cls(consumer, owner, claim_id, max_messages, max_bytes, times)
 
-    def of(self, topic: TopicRecord) -> ClaimRequest:
-        """Return what is asked of a topic; who works for it, each attempt has to say."""
+    def request(self, topic: TopicRecord) -> ClaimRequest:
+        """Return what is requested of a topic. Each attempt adds its own session."""
         return ClaimRequest(
             topic=topic,
             claim_id=self.claim_id or "",
@@ -107,15 +97,15 @@ class Wanted:
             owner=self.owner,
             consumer=self.consumer,
             session="",
-            most=self.most,
-            most_bytes=self.most_bytes,
+            max_messages=self.max_messages,
+            max_bytes=self.max_bytes,
             ttl=self.times.ttl,
             session_ttl=self.times.session_ttl,
             named=self.claim_id is not None,
         )
 
     def is_settled(self, claim: Claim) -> bool:
-        """Say whether a claim without messages is all that there will be."""
+        """Return whether a claim without messages will stay without messages."""
         return self.claim_id is not None and claim.was_handed_out
 
 

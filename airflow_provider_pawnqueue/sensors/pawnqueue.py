@@ -29,7 +29,7 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     checked_topics,
     is_constant,
 )
-from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError, Wish
+from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
 from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -38,6 +38,7 @@ from airflow_provider_pawnqueue.operators.base import failure_of, failures
 from airflow_provider_pawnqueue.operators.outputs import ClaimsOutput
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueueError, StoreError
+from pawnqueue.domain.claim_terms import ClaimTerms
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from pawnqueue import PawnQueue, SyncPawnQueue
 
 
-#: For so long who ends a task waits for what is under way on its behalf; Airflow grants five seconds.
-PATIENCE: Final = 3.0
+#: How long ``on_kill`` waits for another process that works on the claim. Airflow allows it five seconds.
+RELEASE_WAIT_SECONDS: Final = 3.0
 
 
 class PawnQueueSensor(BaseSensorOperator):
@@ -122,7 +123,7 @@ class PawnQueueSensor(BaseSensorOperator):
         self.pawnqueue_conn_id = pawnqueue_conn_id
         self.inline = checked_flag(inline, "inline")
         self.deferrable = checked_flag(deferrable, "deferrable")
-        self._wishes: list[Wish] = []
+        self._terms: list[ClaimTerms] = []
 
     @property
     def output(self) -> ClaimsOutput:
@@ -131,24 +132,24 @@ class PawnQueueSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401 - one reference, or a list
         """Claim what there is; where there is nothing, wait in the triggerer, or poll."""
-        self._wishes = self._wanted(context)  # for on_kill
+        self._terms = self._terms_of(context)  # for on_kill
         if not self.deferrable:
             return super().execute(context)
         # Before 3.4, Airflow often fails a task whose trigger fires within a second of the deferral, as one does for a
         # topic with messages. The trigger would make the same claim: the claim's identity is the task's.
         claims = self._first_claims()
-        return self._returned(claims) if claims else self._wait(self._wishes, self._time_left(context))
+        return self._returned(claims) if claims else self._wait(self._terms, self._time_left(context))
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Claim what there is."""
-        claims = self._claims(self._wanted(context))
+        claims = self._claims(self._terms_of(context))
         return PokeReturnValue(bool(claims), self._returned(claims) if claims else None)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ANN401 - likewise
         """Go on when the trigger has fired: hours may have passed since."""
         if "error" in event:
             self._fail(event)
-        self._wishes = self._wanted(context)  # for on_kill
+        self._terms = self._terms_of(context)  # for on_kill
         hook = PawnQueueHook(self.pawnqueue_conn_id)
         claims = []
         for claim in event["claims"]:
@@ -161,18 +162,18 @@ class PawnQueueSensor(BaseSensorOperator):
                 self.log.warning("What was claimed was lost before this task went on, so it waits again: %s", failed)
         kept = [claim for claim in claims if claim is not None]
         if not kept:
-            return self._wait(self._wishes, self._time_left(context))
+            return self._wait(self._terms, self._time_left(context))
         return self._returned(kept)
 
     def on_kill(self) -> None:
         """Give back what was claimed, as a user has ended the task, or it took too long."""
-        for wish in self._wishes:
+        for terms in self._terms:
             try:
                 count = PawnQueueHook(self.pawnqueue_conn_id).queue.run(
-                    partial(claiming.released, wish=wish, reason="its task was ended", wait=PATIENCE)
+                    partial(claiming.released, terms=terms, reason="its task was ended", wait=RELEASE_WAIT_SECONDS)
                 )
                 if count:
-                    self.log.info("Gave back %d messages of topic %s.", count, wish.topic)
+                    self.log.info("Gave back %d messages of topic %s.", count, terms.topic)
             except Exception as error:  # noqa: BLE001 - at the end of a process, Python itself refuses threads and more
                 self.log.warning("What was claimed is given back when its time is over: %s", error)
 
@@ -181,7 +182,7 @@ class PawnQueueSensor(BaseSensorOperator):
     def _first_claims(self) -> list[dict[str, Any]]:
         """Claim what there is before this task defers; what fails here fails it as the trigger's error would."""
         try:
-            return self._claims(self._wishes)
+            return self._claims(self._terms)
         except AirflowException as failed:
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(f"Skipped, as this sensor may not fail: {failed}") from failed
@@ -189,25 +190,25 @@ class PawnQueueSensor(BaseSensorOperator):
                 raise AirflowFailException(str(failed)) from failed
             raise
 
-    def _claims(self, wishes: Sequence[Wish]) -> list[dict[str, Any]]:
+    def _claims(self, wanted: Sequence[ClaimTerms]) -> list[dict[str, Any]]:
         """Look once at each topic, and claim what there is. What another look may not meet is logged, and no error."""
         hook = PawnQueueHook(self.pawnqueue_conn_id)
         claims: list[dict[str, Any]] = []
         with self._until_the_next_look():
             queue = hook.queue  # opened first: a store that is away is waited for once, not once for each topic
-            for wish in wishes:
+            for terms in wanted:
                 with self._until_the_next_look():
-                    claims += self._claims_of(hook, queue, wish)
+                    claims += self._claims_of(hook, queue, terms)
         return claims
 
-    def _claims_of(self, hook: PawnQueueHook, queue: SyncPawnQueue, wish: Wish) -> list[dict[str, Any]]:
+    def _claims_of(self, hook: PawnQueueHook, queue: SyncPawnQueue, terms: ClaimTerms) -> list[dict[str, Any]]:
         try:
-            claim = queue.run(partial(_claimed, wish=wish))
+            claim = queue.run(partial(_claimed, terms=terms))
             claim = None if claim is None else self._with_messages(hook, claim)
         except (PawnQueueError, AirflowException):
             raise
         except Exception as error:  # noqa: BLE001 - its text may quote a payload
-            raise AirflowException(str(UnforeseenError.of(error, "Claiming", wish.topic))) from None
+            raise AirflowException(str(UnforeseenError.of(error, "Claiming", terms.topic))) from None
         return [] if claim is None else [claim]
 
     @contextmanager
@@ -224,18 +225,18 @@ class PawnQueueSensor(BaseSensorOperator):
 
     # --- what it waits for ---
 
-    def _wanted(self, context: Context) -> list[Wish]:
+    def _terms_of(self, context: Context) -> list[ClaimTerms]:
         owner = Owner.of(context)
-        most, least = checked_batch(self.max_messages, self.min_messages)
+        max_messages, min_messages = checked_batch(self.max_messages, self.min_messages)
         return [
-            Wish(
-                topic,
-                str(owner),
-                self.consumer or f"{owner.dag_id}.{owner.task_id}",
-                most,
-                least,
-                None if self.max_wait is None else self.max_wait.total_seconds(),
-                self._ttl,
+            ClaimTerms(
+                topic=topic,
+                owner=str(owner),
+                consumer=self.consumer or f"{owner.dag_id}.{owner.task_id}",
+                max_messages=max_messages,
+                min_messages=min_messages,
+                max_wait=None if self.max_wait is None else self.max_wait.total_seconds(),
+                ttl=self._ttl,
             )
             for topic in checked_topics(self.topic)
         ]
@@ -244,23 +245,18 @@ class PawnQueueSensor(BaseSensorOperator):
     def _ttl(self) -> float | None:
         return None if self.ttl is None else checked_seconds(self.ttl, "ttl")
 
-    def _wait(self, wishes: Sequence[Wish], seconds: float) -> NoReturn:
-        first = wishes[0]
+    def _wait(self, terms: Sequence[ClaimTerms], seconds: float) -> NoReturn:
+        topics = [each.topic for each in terms]
         self.log.info(
-            "Waiting in the triggerer for messages of %s, for %.0f seconds at most.",
-            " or ".join(repr(wish.topic) for wish in wishes),
+            "Waiting in the triggerer for messages of %s, for at most %.0f seconds.",
+            " or ".join(map(repr, topics)),
             seconds,
         )
         self.defer(
             trigger=PawnQueueClaimTrigger(
-                topics=[wish.topic for wish in wishes],
-                owner=first.owner,
-                consumer=first.consumer,
+                topics=topics,
                 pawnqueue_conn_id=self.pawnqueue_conn_id,
-                max_messages=first.max_messages,
-                min_messages=first.min_messages,
-                max_wait=first.max_wait,
-                ttl=first.ttl,
+                **{name: value for name, value in terms[0].to_dict().items() if name != "topic"},
             ),
             method_name="execute_complete",
             timeout=timedelta(seconds=seconds),
@@ -297,11 +293,11 @@ class PawnQueueSensor(BaseSensorOperator):
         raise AirflowFailException(event["error"])
 
 
-async def _claimed(queue: PawnQueue, wish: Wish) -> dict[str, Any] | None:
+async def _claimed(queue: PawnQueue, terms: ClaimTerms) -> dict[str, Any] | None:
     """Claim once, if there is as much as is wanted."""
-    if wish.min_messages > 1 and not await queue.known_claims(wish.topic, [wish.claim_id]):
-        backlog = await queue.backlog(wish.topic, at_least=wish.min_messages)
-        if not claiming.is_worth_it(wish, backlog.pending, backlog):
+    if terms.min_messages > 1 and not await queue.known_claims(terms.topic, [claiming.claim_id_of(terms)]):
+        backlog = await queue.backlog(terms.topic, at_least=terms.min_messages)
+        if not claiming.is_worth_it(terms, backlog.pending, backlog):
             return None
-    claim = await claiming.claimed(queue, wish)
+    claim = await claiming.claimed(queue, terms)
     return await claiming.handed_over(queue, claim) if claim else None

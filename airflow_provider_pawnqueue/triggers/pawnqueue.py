@@ -25,11 +25,13 @@ class PawnQueueClaimTrigger(BaseTrigger):
     It may be run again at any time, here or by another triggerer: by the owner's name it finds the claim that it has
     made. What it has claimed is released when a user ends the task, and by nothing else.
 
-    :param topics: the topics to wait for; it fires as soon as one of them has something.
-    :param owner: on whose behalf: the task, its run, and how often that was cleared.
+    :param topics: the topics to wait for. The trigger fires as soon as one of them has messages.
+    :param owner: on whose behalf: the task, its run, and how often that run was cleared.
+
+    The other arguments are those of :class:`~pawnqueue.domain.claim_terms.ClaimTerms`.
     """
 
-    def __init__(  # noqa: PLR0913 - what a sensor passes on
+    def __init__(  # noqa: PLR0913 - the terms that a sensor passes on
         self,
         *,
         topics: Sequence[str],
@@ -43,28 +45,23 @@ class PawnQueueClaimTrigger(BaseTrigger):
         **later: Any,
     ) -> None:
         super().__init__()
-        del later  # what a newer release has stored is no reason to fail here
+        del later  # a newer release may have stored arguments that this one does not know
         self.topics = list(topics)
-        self.owner = owner
-        self.consumer = consumer
         self.pawnqueue_conn_id = pawnqueue_conn_id
-        self.max_messages = max_messages
-        self.min_messages = min_messages
-        self.max_wait = max_wait
-        self.ttl = ttl
+        #: The terms of each claim, by the names of their fields.
+        self.terms: dict[str, Any] = {
+            "owner": owner,
+            "consumer": consumer,
+            "max_messages": max_messages,
+            "min_messages": min_messages,
+            "max_wait": max_wait,
+            "ttl": ttl,
+        }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Say how it is made again."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "topics": self.topics,
-            "owner": self.owner,
-            "consumer": self.consumer,
-            "pawnqueue_conn_id": self.pawnqueue_conn_id,
-            "max_messages": self.max_messages,
-            "min_messages": self.min_messages,
-            "max_wait": self.max_wait,
-            "ttl": self.ttl,
-        }
+        """Return the class and the arguments by which Airflow makes the trigger again."""
+        kwargs = {"topics": self.topics, "pawnqueue_conn_id": self.pawnqueue_conn_id, **self.terms}
+        return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once: with the claims, or with what only a person can mend."""

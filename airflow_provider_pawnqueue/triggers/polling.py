@@ -17,14 +17,13 @@ from weakref import WeakKeyDictionary
 
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
-from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.patience import OF_A_TRIGGER
 from airflow_provider_pawnqueue.triggers.janitor_watch import JanitorWatch
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueueError, QueueClosedError, StoreError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.hooks.claiming import Wish
     from pawnqueue import Backlog, Claim, PawnQueue
+    from pawnqueue.domain.claim_terms import ClaimTerms
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ NOBODY_WAITS: Final = "nobody waits for it any more"
 class Waiter:
     """Somebody who waits for a claim: ``given`` becomes its reference, as XCom carries it; None: it goes without."""
 
-    wish: Wish
+    terms: ClaimTerms
     given: asyncio.Future[dict[str, Any] | None]
     is_new: bool = True  # nobody has looked yet whether its claim is there
     is_known: bool = False  # it is: whatever there is, this one is had by its id
@@ -99,9 +98,9 @@ class Poll:
 
     # --- who waits ---
 
-    def join(self, wish: Wish) -> Waiter:
+    def join(self, terms: ClaimTerms) -> Waiter:
         """Wait from now on, until something is given; who joins has to :meth:`leave`."""
-        waiter = Waiter(wish, asyncio.get_running_loop().create_future())
+        waiter = Waiter(terms, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         self._wake()
         return waiter
@@ -120,7 +119,7 @@ class Poll:
         if not waiter.given.done():
             waiter.given.cancel()
         elif not waiter.is_taken and waiter.has_something_new:
-            errand = asyncio.create_task(self._give_back(waiter.wish), name=f"pawnqueue-back-{self._topic}")
+            errand = asyncio.create_task(self._give_back(waiter.terms), name=f"pawnqueue-back-{self._topic}")
             self._errands.add(errand)
             errand.add_done_callback(self._errands.discard)
 
@@ -135,9 +134,9 @@ class Poll:
         finally:
             self._bells = [other for other in self._bells if other is not bell]
 
-    async def _give_back(self, wish: Wish) -> None:
+    async def _give_back(self, terms: ClaimTerms) -> None:
         try:
-            await claiming.released(self._queue, wish, NOBODY_WAITS)
+            await claiming.released(self._queue, terms, NOBODY_WAITS)
         except PawnQueueError as error:
             logger.warning("What nobody waits for any more is given back when its time is over: %s", error)
 
@@ -218,8 +217,8 @@ class Poll:
     async def _look_for(self, waiters: list[Waiter]) -> bool:
         await self._find_old_claims(waiters)
         backlog: Backlog | None = None
-        if self._bells or any(waiter.wish.min_messages > 1 for waiter in waiters):
-            at_least = max([bell.at_least for bell in self._bells] + [one.wish.min_messages for one in waiters])
+        if self._bells or any(waiter.terms.min_messages > 1 for waiter in waiters):
+            at_least = max([bell.at_least for bell in self._bells] + [one.terms.min_messages for one in waiters])
             backlog = await self._queue.backlog(self._topic, at_least=at_least, claims=bool(self._bells))
             self._ring(backlog)
         pending = 0 if backlog is None else backlog.pending
@@ -229,7 +228,7 @@ class Poll:
         for waiter in waiters:
             if waiter.given.done() or waiter.busy_until > now or waiter in outdated:
                 continue
-            if not waiter.is_known and (is_empty or not claiming.is_worth_it(waiter.wish, pending, backlog)):
+            if not waiter.is_known and (is_empty or not claiming.is_worth_it(waiter.terms, pending, backlog)):
                 continue
             outcome = await self._serve(waiter)
             if isinstance(outcome, int):
@@ -244,26 +243,26 @@ class Poll:
         new = [waiter for waiter in waiters if waiter.is_new]
         if not new:
             return
-        known = await self._queue.known_claims(self._topic, {waiter.wish.claim_id for waiter in new})
+        known = await self._queue.known_claims(self._topic, {claiming.claim_id_of(waiter.terms) for waiter in new})
         for waiter in new:
-            waiter.is_new, waiter.is_known = False, waiter.wish.claim_id in known
+            waiter.is_new, waiter.is_known = False, claiming.claim_id_of(waiter.terms) in known
 
     async def _serve(self, waiter: Waiter) -> int | Literal["nothing", "not now"]:
         """Claim for one; return how many messages it was given. What befalls its claim concerns nobody else."""
         waiter.was_known, waiter.busy_until = waiter.is_known, 0.0
         try:
-            claim = await claiming.claimed(self._queue, waiter.wish, is_known=waiter.is_known)
+            claim = await claiming.claimed(self._queue, waiter.terms, is_known=waiter.is_known)
             waiter.is_known = False  # if it had ended, it is one like any other now
             if not claim:
                 return "nothing"
             return await self._hand(waiter, claim)
         except ClaimBusyError as busy:
-            logger.info("Task %s waits: %s", waiter.wish.owner, busy)
+            logger.info("Task %s waits: %s", waiter.terms.owner, busy)
             waiter.busy_until = asyncio.get_running_loop().time() + min(busy.retry_after, LONGEST_PAUSE) + FIRST_PAUSE
             waiter.is_known = True
         except LeaseLostError as error:
             logger.warning(
-                "What was claimed for task %s was lost at once, so it waits on: %s", waiter.wish.owner, error
+                "What was claimed for task %s was lost at once, so it waits on: %s", waiter.terms.owner, error
             )
             waiter.is_known = True
         except StoreError as error:
@@ -277,7 +276,7 @@ class Poll:
         except PawnQueueError as error:
             waiter.fail(error)
         except Exception as error:  # noqa: BLE001 - a defect of ours, or of one message: it concerns nobody else
-            waiter.fail(self._unforeseen(error, f"Claiming for task {waiter.wish.owner}"))
+            waiter.fail(self._unforeseen(error, f"Claiming for task {waiter.terms.owner}"))
         return "not now"
 
     async def _is_of_its_claim(self, waiter: Waiter, error: StoreError) -> bool:
@@ -287,7 +286,7 @@ class Poll:
         """
         if error.transient or not waiter.was_known:
             return False
-        await self._queue.known_claims(self._topic, {waiter.wish.claim_id})
+        await self._queue.known_claims(self._topic, {claiming.claim_id_of(waiter.terms)})
         return True
 
     def _unforeseen(self, error: Exception, what: str) -> UnforeseenError:
@@ -304,7 +303,7 @@ class Poll:
         if not waiter.given.done():
             waiter.given.set_result(reference)
         elif not waiter.was_known:
-            await self._give_back(waiter.wish)
+            await self._give_back(waiter.terms)
         return count
 
     def _ring(self, backlog: Backlog) -> None:
@@ -329,7 +328,7 @@ def _give(waiter: Waiter, what: dict[str, Any] | None) -> None:
 
 def _outdated(waiters: list[Waiter]) -> list[Waiter]:
     """Return those whose task was cleared while its successor waits here: they are about to be ended."""
-    owners = [(waiter, Owner.parse(waiter.wish.owner)) for waiter in waiters]
+    owners = [(waiter, claiming.owner_of(waiter.terms)) for waiter in waiters]
     newest: dict[str, int] = {}
     for _, owner in owners:
         if owner is not None:

@@ -11,20 +11,21 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 
 from airflow_provider_pawnqueue.hooks import claiming
 from airflow_provider_pawnqueue.hooks.advice import in_airflow
-from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError, Wish
+from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
 from airflow_provider_pawnqueue.hooks.patience import awaited_patiently, may_pass
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.triggers.polling import poll_of
 from airflow_provider_pawnqueue.triggers.reminders import Reminders
 from pawnqueue import PawnQueueError, QueueClosedError, StoreError
+from pawnqueue.domain.claim_terms import ClaimTerms
 
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger
     from airflow_provider_pawnqueue.triggers.polling import Waiter
     from pawnqueue import Backlog, PawnQueue
 
-#: For so long who ends a task waits for what is under way on its behalf; Airflow grants 30 seconds.
-PATIENCE: Final = 10.0
+#: How long :func:`release` waits for another process that works on the claim. Airflow allows ``on_kill`` 30 seconds.
+RELEASE_WAIT_SECONDS: Final = 10.0
 #: An event trigger that cannot look tries again at least this often.
 LONGEST_PAUSE_AFTER_FAILURE_SECONDS: Final = 60.0
 
@@ -57,16 +58,8 @@ def failure(error: Exception) -> dict[str, Any]:
     return {"error": described(error), "transient": is_transient}
 
 
-def _wish(trigger: PawnQueueClaimTrigger, topic: str) -> Wish:
-    return Wish(
-        topic,
-        trigger.owner,
-        trigger.consumer,
-        trigger.max_messages,
-        trigger.min_messages,
-        trigger.max_wait,
-        trigger.ttl,
-    )
+def _terms(trigger: PawnQueueClaimTrigger, topic: str) -> ClaimTerms:
+    return ClaimTerms.from_dict({**trigger.terms, "topic": topic})
 
 
 async def _claims(trigger: PawnQueueClaimTrigger, queue: PawnQueue) -> list[dict[str, Any]]:
@@ -74,7 +67,7 @@ async def _claims(trigger: PawnQueueClaimTrigger, queue: PawnQueue) -> list[dict
     joined = []
     for topic in trigger.topics:
         poll = poll_of(queue, topic)
-        joined.append((poll, poll.join(_wish(trigger, topic))))
+        joined.append((poll, poll.join(_terms(trigger, topic))))
     futures = [waiter.given for _, waiter in joined]
     try:
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
@@ -95,7 +88,7 @@ def _taken(trigger: PawnQueueClaimTrigger, waiters: Sequence[Waiter]) -> list[di
             claim = waiter.take()
         except PawnQueueError as error:
             errors.append(error)
-            trigger.log.warning("Nothing was claimed in topic %s: %s", waiter.wish.topic, error)
+            trigger.log.warning("Nothing was claimed in topic %s: %s", waiter.terms.topic, error)
         else:
             claims += [] if claim is None else [claim]
     if errors and not claims:
@@ -106,7 +99,9 @@ def _taken(trigger: PawnQueueClaimTrigger, waiters: Sequence[Waiter]) -> list[di
 async def _release(trigger: PawnQueueClaimTrigger, queue: PawnQueue) -> None:
     for topic in trigger.topics:
         try:
-            count = await claiming.released(queue, _wish(trigger, topic), "its task was ended by a user", wait=PATIENCE)
+            count = await claiming.released(
+                queue, _terms(trigger, topic), "its task was ended by a user", wait=RELEASE_WAIT_SECONDS
+            )
         except PawnQueueError as error:
             trigger.log.warning("What was claimed in topic %s is had again when its time is over: %s", topic, error)
         else:

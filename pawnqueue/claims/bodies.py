@@ -76,7 +76,7 @@ class Bodies:
                 bodies.decisions[uuid] = Decision(how="released", unseen=True)
         return bodies
 
-    def give_back_surplus(self, members: Mapping[str, Member], most: int, most_bytes: float) -> bool:
+    def give_back_surplus(self, members: Mapping[str, Member], max_messages: int, max_bytes: float) -> bool:
         """Decide that the good messages beyond these limits are given back unseen; return whether there are any.
 
         ⚑ §5.7: after bad messages, a batch that is won is larger than what the claim wants.
@@ -85,7 +85,7 @@ class Bodies:
         surplus = []
         for number, uuid in enumerate(self.messages):
             used += members[uuid].size
-            if number and (number >= most or used > most_bytes):
+            if number and (number >= max_messages or used > max_bytes):
                 surplus.append(uuid)
         for uuid in surplus:
             del self.messages[uuid]

@@ -206,7 +206,7 @@ class ById:
         What is over may be taken by others at this moment, and is left to them.
         """
         context = self._context
-        found = await self._finder.leases_of(request.stem, most_reads=2 * request.most)
+        found = await self._finder.leases_of(request.stem, most_reads=2 * request.max_messages)
         now = await context.now()
         return {
             uuid: held
@@ -247,7 +247,7 @@ class ById:
         # A lease does not tell how large its message is, which who plans the work wants to know.
         for uuid, size in bodies.sizes.items():
             won.members[uuid] = won.members[uuid].model_copy(update={"size": size})
-        bodies.give_back_surplus(won.members, request.most, request.most_bytes)
+        bodies.give_back_surplus(won.members, request.max_messages, request.max_bytes)
         record = made_record(request, won, bodies.decisions)
         outcome = await claim_records.create(context, request.topic.name, record)
         if isinstance(outcome, Unknown):

@@ -62,10 +62,10 @@ class ClaimRequest:
     owner: str
     consumer: str
     session: str
-    most: int
+    max_messages: int
     ttl: float
     session_ttl: float
-    most_bytes: float = math.inf
+    max_bytes: float = math.inf
     named: bool = True  # its id was given, and may be given again
     payloads: bool = True  # attach: its messages are read
     own_ttl: bool = True  # attach: for as long as is asked here, and not for as long as it was claimed for
@@ -174,7 +174,7 @@ class Attempt:
         self._request = request
         self._won: Won | None = None
         self._looked = 0.0
-        self._size = request.most  # how many messages are to be won: more than the claim wants, after bad ones
+        self._size = request.max_messages  # how many messages are to be won: more than the claim wants, after bad ones
         self._standing: Versioned[ClaimRecord] | None = None
         self._may_be_recorded = False
         self.fault: StoreError | None = None
@@ -190,7 +190,7 @@ class Attempt:
         """Claim once. Whatever interrupts it, what was won is given back."""
         request = self._request
         self._looked = self._context.clock.elapsed()
-        self._size = size = self._finder.bad_batches.size(request.most)
+        self._size = size = self._finder.bad_batches.size(request.max_messages)
         window = self._contention.window(size)
         pool = await self._finder.candidates(window, most=max(window, SPARE * size), most_reads=2 * size)
         if not pool:
@@ -202,7 +202,7 @@ class Attempt:
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
             bodies = await Bodies.fetch(self._context, request.topic, won.members, self._patience)
             self._note(bodies, won.members)
-            if bodies.give_back_surplus(won.members, request.most, request.most_bytes):
+            if bodies.give_back_surplus(won.members, request.max_messages, request.max_bytes):
                 self._finder.is_stale()
             return await self._record(won, bodies)
         except BaseException:
@@ -232,12 +232,12 @@ class Attempt:
             context.trusted(started, min(request.ttl, request.session_ttl)),
         )
         sizes: dict[str, int] = {}
-        most_bytes = request.most_bytes
-        if self._size > request.most:
-            most_bytes = MAX_BAD_BATCH_BYTES if math.isinf(most_bytes) else max(MAX_BAD_BATCH_BYTES, most_bytes)
+        max_bytes = request.max_bytes
+        if self._size > request.max_messages:
+            max_bytes = MAX_BAD_BATCH_BYTES if math.isinf(max_bytes) else max(MAX_BAD_BATCH_BYTES, max_bytes)
         for _ in range(ROUNDS):
             used = sum(sizes[uuid] for uuid in won.members)
-            batch = picks.take(self._size - len(won.members), most_bytes - used, is_first=not won.members)
+            batch = picks.take(self._size - len(won.members), max_bytes - used, is_first=not won.members)
             sizes.update({candidate.uuid: candidate.size for candidate in batch})
             if not batch or context.clock.elapsed() - started > request.session_ttl * SHARE:
                 break

@@ -94,10 +94,10 @@ class Picks:
         self._wanted = wanted
         self.left = list(pool)
 
-    def take(self, count: int, most_bytes: float = math.inf, *, is_first: bool = True) -> list[Candidate]:
+    def take(self, count: int, max_bytes: float = math.inf, *, is_first: bool = True) -> list[Candidate]:
         """Take up to so many neighbours out of the pool: from its head, or from anywhere in the window.
 
-        :param most_bytes: how large they may be together. One that is larger by itself is taken alone, if it is the
+        :param max_bytes: how large they may be together. One that is larger by itself is taken alone, if it is the
             first of its claim: else nobody with such a limit would ever be given it.
         """
         count = int(min(count, self._contention.pace))
@@ -109,7 +109,7 @@ class Picks:
             first = min(first, max(len(self.left) - count, 0))
         taken = self.left[first : first + count]
         sizes = list(accumulate(candidate.size for candidate in taken))
-        fitting = sum(size <= most_bytes for size in sizes)
+        fitting = sum(size <= max_bytes for size in sizes)
         if not fitting and is_first:
             fitting = 1
         del self.left[first : first + fitting]

@@ -367,7 +367,7 @@ from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
 from tests.sensors.test_pawnqueue import TOPIC, FakeTask, context_of
 
 one = PawnQueueSensor(task_id="claim", topic=TOPIC)
-one._wishes = one._wanted(context_of(FakeTask("claim")))
+one._terms = one._terms_of(context_of(FakeTask("claim")))
 atexit.register(one.on_kill)
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
 from pawnqueue.domain.records import ClaimRecord, Lease
 from tests.pawnqueue.virtual import TOPIC, numbered
-from tests.triggers.virtual import LoopWorld, virtual, waited, wish
+from tests.triggers.virtual import LoopWorld, terms, virtual, waited
 
 if TYPE_CHECKING:
     from tests.pawnqueue.virtual import Process
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 def waiting(process: Process, count: int, **more: Any) -> list[asyncio.Task[dict[str, Any]]]:
     """So many sensors that wait by one process."""
     poll = poll_of(process.queue, TOPIC)
-    return [asyncio.create_task(waited(poll, wish(f"task-{number}", **more))) for number in range(count)]
+    return [asyncio.create_task(waited(poll, terms(f"task-{number}", **more))) for number in range(count)]
 
 
 async def gone(tasks: list[asyncio.Task[Any]]) -> None:
@@ -138,7 +139,7 @@ async def test_min_messages_are_waited_for(world: LoopWorld) -> None:
     await world.later(60)
     assert not many.done()
     assert world.bucket.below("claims/") == []
-    few = asyncio.create_task(waited(poll_of(ann.queue, TOPIC), wish("few", max_messages=1)))
+    few = asyncio.create_task(waited(poll_of(ann.queue, TOPIC), terms("few", max_messages=1)))
     await asyncio.wait_for(few, 6)
     await bob.queue.publish(TOPIC, numbered(2))
     assert (await asyncio.wait_for(many, 6))["count"] == 5
@@ -202,7 +203,7 @@ async def test_who_is_cancelled_when_it_was_given(world: LoopWorld) -> None:
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(3))
     poll = Poll(ann.queue, TOPIC)
-    waiter = poll.join(wish())
+    waiter = poll.join(terms())
     await asyncio.wait((waiter.given,))
     assert waiter.given.result()
     poll.leave(waiter)
@@ -218,7 +219,7 @@ async def test_a_claim_from_before_a_restart_is_not_given_back(world: LoopWorld)
     [first] = waiting(bob, 1)
     reference = await first
     poll = Poll(ann.queue, TOPIC)
-    waiter = poll.join(wish("task-0"))
+    waiter = poll.join(terms("task-0"))
     await asyncio.wait((waiter.given,))
     poll.leave(waiter)
     await world.later(1)
@@ -234,7 +235,7 @@ async def test_known_claims_are_found_by_one_list(world: LoopWorld) -> None:
     before = await asyncio.gather(*waiting(ann, 8, max_messages=1))
     again = await world.process()
     poll = poll_of(again.queue, TOPIC)
-    first = asyncio.create_task(waited(poll, wish("nobody-knows-it")))
+    first = asyncio.create_task(waited(poll, terms("nobody-knows-it")))
     await asyncio.sleep(0)
     with again.client.counting() as requests:
         after = await asyncio.gather(*waiting(again, 8, max_messages=1))
@@ -251,7 +252,7 @@ async def test_a_busy_claim_does_not_block_others(world: LoopWorld) -> None:
     """Whose claim somebody else works on waits for that; those behind it are served."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(4))
-    held = await claiming.claimed(bob.queue, wish("task-0", max_messages=2))
+    held = await claiming.claimed(bob.queue, terms("task-0", max_messages=2))
     tasks = waiting(ann, 2, max_messages=2)
     assert (await asyncio.wait_for(tasks[1], 2))["count"] == 2
     await world.later(5)
@@ -265,9 +266,9 @@ async def test_a_cleared_task_goes_before_its_former_self(world: LoopWorld) -> N
     """While both wait in one process, only the successor is given anything, though it came later."""
     ann, bob = await world.process(), await world.process()
     poll = poll_of(ann.queue, TOPIC)
-    old = asyncio.create_task(waited(poll, wish("task")))
+    old = asyncio.create_task(waited(poll, terms("task")))
     await world.later(2)
-    new = asyncio.create_task(waited(poll, wish("task", clear=1)))
+    new = asyncio.create_task(waited(poll, terms("task", clear=1)))
     await bob.queue.publish(TOPIC, numbered(30))
     assert (await asyncio.wait_for(new, 6))["generation"] == 0
     await world.later(60)
@@ -305,9 +306,9 @@ async def test_a_refused_claim_fails_its_own_task_alone(world: LoopWorld) -> Non
     """The record of the claim that one task has is denied: the others wait on, and are given what comes."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(1))
-    first = wish("task-0")
+    first = terms("task-0")
     await claiming.claimed(bob.queue, first)
-    ann.client.inject("denied", "GET", layout.claim(TOPIC, f"{first.claim_id}.0"))
+    ann.client.inject("denied", "GET", layout.claim(TOPIC, f"{claiming.claim_id_of(first)}.0"))
     tasks = waiting(ann, 3)
     await world.later(5)
     assert isinstance(tasks[0].exception(), StoreError)
@@ -367,7 +368,7 @@ async def test_an_unknown_topic_fails_all(world: LoopWorld) -> None:
     """All who wait for it are told its name; bells too."""
     ann = await world.process()
     poll = poll_of(ann.queue, "nothing-here")
-    asked = claiming.Wish("nothing-here", "a", "b")
+    asked = replace(terms(), topic="nothing-here")
     ended = await asyncio.gather(*(waited(poll, asked) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(error, TopicNotFoundError) and "nothing-here" in str(error) for error in ended)
     async with poll.bell() as heard:
@@ -380,8 +381,8 @@ async def test_a_wrong_argument_fails_its_own_task_alone(world: LoopWorld) -> No
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(3))
     poll = poll_of(ann.queue, TOPIC)
-    wrong = asyncio.create_task(waited(poll, wish("wrong", ttl=-1.0)))
-    right = asyncio.create_task(waited(poll, wish("right")))
+    wrong = asyncio.create_task(waited(poll, terms("wrong", ttl=-1.0)))
+    right = asyncio.create_task(waited(poll, terms("right")))
     with pytest.raises(InvalidArgumentError, match="ttl"):
         await wrong
     assert (await asyncio.wait_for(right, 2))["count"] == 3
@@ -406,8 +407,8 @@ def test_an_unforeseen_error_fails_its_own_task_alone(monkeypatch: pytest.Monkey
         ann, bob = await world.process(), await world.process()
         await bob.queue.publish(TOPIC, numbered(3))
         poll = poll_of(ann.queue, TOPIC)
-        wrong = asyncio.create_task(waited(poll, wish("wrong")))
-        right = asyncio.create_task(waited(poll, wish("right")))
+        wrong = asyncio.create_task(waited(poll, terms("wrong")))
+        right = asyncio.create_task(waited(poll, terms("right")))
         with pytest.raises(UnforeseenError, match=r"ValueError at test_polling\.py:\d+") as told:
             await wrong
         assert failure(told.value) == {"error": str(told.value), "transient": True}

@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
-from airflow_provider_pawnqueue.hooks.claiming import Wish
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.triggers.polling import Poll
+from pawnqueue.domain.claim_terms import ClaimTerms
 from tests.pawnqueue.virtual import TOPIC, Bucket, World
 from tests.sim.loop import SimLoop
 from tests.support.clock import EPOCH, VirtualClock
@@ -75,12 +75,12 @@ def owner(task: str = "claim", *, clear: int = 0, round_: int = 0) -> Owner:
     return Owner("here", "dag", "run", task, clear_number=clear, round=round_)
 
 
-def wish(task: str = "claim", *, clear: int = 0, **more: Any) -> Wish:
-    """What it waits for."""
-    return Wish(TOPIC, str(owner(task, clear=clear)), "billing", **more)
+def terms(task: str = "claim", *, clear: int = 0, **more: Any) -> ClaimTerms:
+    """The terms of its claim."""
+    return ClaimTerms(topic=TOPIC, owner=str(owner(task, clear=clear)), consumer="billing", **more)
 
 
-async def waited(poll: Poll, asked: Wish) -> dict[str, Any]:
+async def waited(poll: Poll, asked: ClaimTerms) -> dict[str, Any]:
     """Wait for a claim as a trigger of one topic does, and return its reference."""
     waiter = poll.join(asked)
     try:

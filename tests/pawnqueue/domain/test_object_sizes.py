@@ -10,6 +10,7 @@ import pytest
 from pawnqueue import InvalidArgumentError, ObjectTooLargeError, StagedGoneError
 from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout, object_sizes
+from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.domain.object_sizes import (
     ENVELOPE_OVERHEAD_BYTES,
     MAX_CLAIM_MESSAGES,
@@ -17,7 +18,7 @@ from pawnqueue.domain.object_sizes import (
     STAGED_OBJECT_BYTES,
 )
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
-from pawnqueue.terms import Wanted
+from pawnqueue.terms import CheckedTerms
 from tests.pawnqueue.publish.written import WRITE, staged
 from tests.pawnqueue.virtual import TOPIC, Bucket, Process, World, numbered, numbers
 
@@ -180,9 +181,8 @@ async def test_a_claims_record_never_outgrows_what_is_read_of_it(ann: Process, m
     assert {decision.how for decision in cut.settled.values()} == {"dead"}
     assert min(len(decision.error) for decision in cut.settled.values()) > 1000
     assert claim_records._fitting(cut) is cut
-    asked = dict.fromkeys(("owner", "claim_id", "max_bytes", "ttl", "session_ttl"))
-    wanted = Wanted.checked(ann.queue.settings, TOPIC, consumer="c", max_messages=10**9, wait=0, **asked)
-    assert wanted.most == MAX_CLAIM_MESSAGES
+    terms = CheckedTerms.of(ann.queue.settings, ClaimTerms(topic=TOPIC, consumer="c", max_messages=10**9))
+    assert terms.max_messages == MAX_CLAIM_MESSAGES
 
 
 async def test_an_id_that_is_longer_than_a_key_is_not_a_messages(world: World, ann: Process) -> None:
