@@ -11,7 +11,7 @@ from pawnqueue.errors import StoreError
 from pawnqueue.events import Events
 from pawnqueue.registers import leases
 from pawnqueue.runtime.done_writes import DoneWrites
-from pawnqueue.stores.server_time import lasting
+from pawnqueue.stores.server_time import local_seconds
 
 if TYPE_CHECKING:
     from pawnqueue.domain.records import Lease
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from pawnqueue.stores.retry import ResilientStore
     from pawnqueue.stores.server_time import ServerTime
 
-#: How long one object that does not answer well is tried for, where others wait beside it.
-HASTE = 3.0
-#: How long who is cancelled, or closes its queue, waits for what it has sent: it may land.
-PARTING = 5.0
+#: How long a request for one object is retried where other objects wait: the next claim or sweep tries it again.
+PER_OBJECT_RETRY_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Context:
 
         ⚑ §2: earlier by the margin, and by as much as its clock may run slow meanwhile.
         """
-        return started + lasting(seconds) - self.margin
+        return started + local_seconds(seconds) - self.margin
 
     def is_over(self, until: float, now: float) -> bool:
         """⚑ §2: say whether a time that somebody else has is over, by the margin that all keep to."""
@@ -73,12 +71,12 @@ class Context:
         """Return the lease on a message as it stands now, or None."""
         return await leases.read(self.registers, topic, uuid, self.settings.polling.visibility_timeout_seconds)
 
-    def patient(self, seconds: float = HASTE, *, cut: bool = False) -> Context:
-        """Return the same hold with at most so much patience for each request and each compare-and-set.
+    def with_budget(self, seconds: float = PER_OBJECT_RETRY_SECONDS, *, cut: bool = False) -> Context:
+        """Return a context that retries each request, and each compare-and-set, for at most this long.
 
         ⚑ §5.6: a single object that does not answer well must not delay the others.
 
-        :param cut: a read that hangs is cut off.
+        :param cut: a read that does not answer in this time is cancelled.
         """
         store = self.store.with_budget(seconds, cut=cut)
         return replace(self, store=store, registers=self.registers.through(store))

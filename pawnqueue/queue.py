@@ -36,7 +36,7 @@ from pawnqueue.reads.dead_letters import DeadLetterPage, dead_letters
 from pawnqueue.reads.health import Health, health
 from pawnqueue.reads.inspect_topic import Location, find, peek
 from pawnqueue.registers.probe import ProbeResult, probe
-from pawnqueue.runtime.cancellation import cut_after
+from pawnqueue.runtime.cancellation import cancel_after
 from pawnqueue.runtime.concurrency import all_of
 from pawnqueue.runtime.lifetime import CLOSE_SECONDS
 from pawnqueue.settings import Settings
@@ -484,11 +484,11 @@ class PawnQueue(Decisions, ForAsyncWith):
         clock = self._context.clock
         began = clock.elapsed()
         try:
-            if not await cut_after(self._part(keep=keep), clock, seconds):
+            if not await cancel_after(self._part(keep=keep), clock, seconds):
                 self._claims.abandon(seconds, keep=keep)
         finally:
             left = max(seconds - (clock.elapsed() - began), LAST_SECONDS)
-            await cut_after(self._end_background(), clock, left)
+            await cancel_after(self._end_background(), clock, left)
             await self._context.store.aclose()
 
     async def _part(self, *, keep: bool) -> None:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 logger = logger_of("queue")
 
 #: How long the first request may take with all its retries: a wrong setting should be told soon.
-FIRST_CONTACT = 8.0
+FIRST_READ_TIMEOUT_SECONDS = 8.0
 #: How much of that may go into trying again.
-FIRST_PATIENCE = 4.0
+FIRST_READ_RETRY_SECONDS = 4.0
 
 
 async def agree(store: ResilientStore, clock: Clock, settings: Settings) -> BucketRecord:
@@ -59,11 +59,12 @@ def registers_for(record: BucketRecord, store: ResilientStore, clock: Clock, set
 
 async def _first_contact(store: ResilientStore, endpoint: str) -> BucketRecord | None:
     try:
-        async with asyncio.timeout(FIRST_CONTACT):
-            return await _read(store.with_budget(FIRST_PATIENCE))
+        async with asyncio.timeout(FIRST_READ_TIMEOUT_SECONDS):
+            return await _read(store.with_budget(FIRST_READ_RETRY_SECONDS))
     except TimeoutError:
         raise StoreError(
-            f"{endpoint} did not answer within {FIRST_CONTACT:g} seconds: check s3.endpoint_url and the network.",
+            f"{endpoint} did not answer within {FIRST_READ_TIMEOUT_SECONDS:g} seconds: check s3.endpoint_url and the "
+            "network.",
             transient=True,
             operation="open",
         ) from None

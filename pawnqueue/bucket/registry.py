@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
-from pawnqueue.context import PARTING
+from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LONGEST_REGISTERED_NAME, is_plain
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
@@ -22,7 +22,8 @@ from pawnqueue.errors import (
 )
 from pawnqueue.events import logger_of
 from pawnqueue.registers.strategy import Step
-from pawnqueue.runtime.concurrency import Shared, first_of, for_each
+from pawnqueue.runtime.cancellation import LAST_ANSWER_SECONDS
+from pawnqueue.runtime.concurrency import SharedWork, for_each, wait_at_most
 from pawnqueue.stores.port import NO_VERSION, Done, Unknown
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from pawnqueue.stores.retry import ResilientStore
 
 logger = logger_of("registry")
-
-#: For so long one registration of somebody else's is tried to be read.
-PATIENCE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class Registry:
         self._time = context.time
         self._at_once = at_once
         self._mine: dict[tuple[Role, str], RegistrationRecord] = {}
-        self._attempts: Shared[tuple[Role, str], RegistrationRecord | PawnQueueError] = Shared()
+        self._attempts: SharedWork[tuple[Role, str], RegistrationRecord | PawnQueueError] = SharedWork()
         self._taken: set[tuple[Role, str]] = set()
         self._rolls: dict[Role, _Roll] = {
             role: _Roll(store, self._registers, role, at_once=at_once) for role in get_args(layout.Role)
@@ -214,7 +212,7 @@ class _Roll:
         self._role = role
         self._at_once = at_once
         self._known: dict[str, tuple[str, RegistrationRecord | None]] = {}
-        self._looks: Shared[bool, set[str]] = Shared()
+        self._looks: SharedWork[bool, set[str]] = SharedWork()
         self._looking = asyncio.Lock()
 
     def enter(self, key: str, version: str, entry: RegistrationRecord | None) -> None:
@@ -267,7 +265,7 @@ class _Roll:
 
         async def look() -> set[str]:
             async with self._looking:
-                self._looks.begin_anew(names_only)
+                self._looks.stop_sharing(names_only)
                 return await self._look_now(names_only=names_only)
 
         return await self._looks.do(names_only, look)
@@ -279,7 +277,7 @@ class _Roll:
         for key in before.difference(listed):
             self._known.pop(key, None)
         unreadable: set[str] = set()
-        patient = self._registers.through(self._store.with_budget(PATIENCE))
+        patient = self._registers.through(self._store.with_budget(PER_OBJECT_RETRY_SECONDS))
 
         async def read(key: str) -> None:
             try:
@@ -344,7 +342,7 @@ class Heartbeat:
         # ⚑ §4, Interrupted: what was sent may land, so its answer is waited for, though not for ever.
         enlisting = list(self._enlisting.values())
         if enlisting:
-            await first_of(asyncio.gather(*enlisting, return_exceptions=True), self._clock, PARTING)
+            await wait_at_most(asyncio.gather(*enlisting, return_exceptions=True), self._clock, LAST_ANSWER_SECONDS)
 
     async def _run(self) -> None:
         # Who was registered before is seen at once, so that a process that is gone within the minute was seen too.

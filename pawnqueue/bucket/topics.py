@@ -23,7 +23,7 @@ from pawnqueue.errors import (
 )
 from pawnqueue.events import TopicChanged
 from pawnqueue.registers.strategy import Step
-from pawnqueue.runtime.concurrency import Shared, for_each
+from pawnqueue.runtime.concurrency import SharedWork, for_each
 from pawnqueue.stores.port import Done, Refused, Unknown
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 #: How long a topic's record is relied upon, and how long it is that a topic which was there is there.
-FRESH = 60.0
-SEEN = 1.0
+RECORD_CACHE_SECONDS = 60.0
+EXISTENCE_CACHE_SECONDS = 1.0
 #: How long it is asked for whether a topic is there still: messages wait for it.
-PATIENCE = 5.0
+EXISTENCE_CHECK_RETRY_SECONDS = 5.0
 
 
 class TopicOptions(TypedDict, total=False):
@@ -110,7 +110,7 @@ class Topics:
         while True:
             found = await self.find(topic)
             if found is None:
-                raise missing(topic, "update_topic")
+                raise topic_not_found(topic, "update_topic")
             record, version = found
             changed = record.model_copy(update={"settings": _settings(topic, record.settings, settings)})
             if changed.settings == record.settings:
@@ -127,7 +127,7 @@ class Topics:
         layout.checked_topic(topic)
         found = await self.find(topic)
         if found is None:
-            raise missing(topic, operation)
+            raise topic_not_found(topic, operation)
         return found[0]
 
     async def swept_at(self, topic: str) -> datetime | None:
@@ -159,24 +159,24 @@ class KnownTopics:
         self._clock = context.clock
         self._records: dict[str, tuple[TopicRecord, float]] = {}
         self._seen: dict[str, float] = {}
-        self._reads: Shared[str, TopicRecord | None] = Shared()
-        self._creations: Shared[str, None] = Shared()
-        self._looks: Shared[str, bool] = Shared()
+        self._reads: SharedWork[str, TopicRecord | None] = SharedWork()
+        self._creations: SharedWork[str, None] = SharedWork()
+        self._looks: SharedWork[str, bool] = SharedWork()
         self._looked: dict[str, float] = {}
         self._changes = 0
 
     async def get(self, topic: str, operation: str) -> TopicRecord:
         """Return the topic's record, read once a minute, and once for all who ask at once."""
         known = self._records.get(topic)
-        if known is not None and self._clock.elapsed() - known[1] < FRESH:
+        if known is not None and self._clock.elapsed() - known[1] < RECORD_CACHE_SECONDS:
             return known[0]
         layout.checked_topic(topic)
-        may_be_old = self._reads.is_under_way(topic)
+        may_be_old = self._reads.is_running(topic)
         record = await self._reads.do(topic, lambda: self._read(topic))
         if record is None and may_be_old:  # begun before we asked, and perhaps before the topic was made
             record = await self._reads.do(topic, lambda: self._read(topic))
         if record is None:
-            raise missing(topic, operation)
+            raise topic_not_found(topic, operation)
         return record
 
     async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
@@ -193,11 +193,11 @@ class KnownTopics:
     async def is_there(self, topic: str) -> bool:
         """Say whether the topic is there still: one HEAD, unless that was seen within the last second."""
         now = self._clock.elapsed()
-        if now - self._seen.get(topic, -math.inf) < SEEN:
+        if now - self._seen.get(topic, -math.inf) < EXISTENCE_CACHE_SECONDS:
             return True
-        may_be_old = self._looks.is_under_way(topic) and now - self._looked[topic] < SEEN
+        may_be_old = self._looks.is_running(topic) and now - self._looked[topic] < EXISTENCE_CACHE_SECONDS
         if not may_be_old:
-            self._looks.begin_anew(topic)
+            self._looks.stop_sharing(topic)
             self._looked[topic] = now
         there = await self._looks.do(topic, lambda: self._look(topic))
         # A look that had begun before we asked may have been before the topic was created again.
@@ -208,9 +208,9 @@ class KnownTopics:
         self._changes += 1
         self._records.pop(topic, None)
         self._seen.pop(topic, None)
-        self._reads.begin_anew(topic)
-        self._creations.begin_anew(topic)
-        self._looks.begin_anew(topic)
+        self._reads.stop_sharing(topic)
+        self._creations.stop_sharing(topic)
+        self._looks.stop_sharing(topic)
 
     async def _read(self, topic: str) -> TopicRecord | None:
         began, changes = self._clock.elapsed(), self._changes
@@ -226,7 +226,7 @@ class KnownTopics:
 
     async def _look(self, topic: str) -> bool:
         began, changes = self._clock.elapsed(), self._changes
-        if not await self._topics.is_there(topic, patience=PATIENCE):
+        if not await self._topics.is_there(topic, patience=EXISTENCE_CHECK_RETRY_SECONDS):
             self.forget(topic)
             return False
         if changes == self._changes:
@@ -255,7 +255,7 @@ def _settings(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> 
         raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {advice}", topic=topic) from None
 
 
-def missing(topic: str, operation: str) -> TopicNotFoundError:
+def topic_not_found(topic: str, operation: str) -> TopicNotFoundError:
     """Make the error of who wants a topic that is not there."""
     return TopicNotFoundError(
         f"Topic {topic!r} does not exist: create it with create_topic({topic!r}), or look for its right name in "

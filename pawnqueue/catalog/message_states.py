@@ -27,8 +27,6 @@ State: TypeAlias = Literal["pending", "in_flight", "delayed"]
 
 #: So many claim records, and so many leases, are read to count messages at most.
 MOST_READS = 1000
-#: For so long each of them is tried.
-PATIENCE = 3.0
 
 
 async def judge(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> tuple[State, float | None]:
@@ -64,7 +62,7 @@ async def states_of(context: Context, topic: str, leases: Mapping[str, ObjectInf
         (uuid for uuid, hint in hints.items() if _is_doubtful(hint, now, is_told=uuid in told)),
         key=lambda uuid: hints[uuid].earliest,
     )
-    patient = context.patient(PATIENCE)
+    patient = context.with_budget()
 
     async def read(uuid: str) -> State | None:
         found = await patient.read_lease(topic, uuid)
@@ -117,7 +115,7 @@ async def _members(context: Context, topic: str, now: float) -> _Members:
             continue
         is_told = hint is not None and context.is_over(hint.latest, now)
         (over if is_told else unsure).append(layout.claim_stem(*parsed))
-    patient = context.patient(PATIENCE)
+    patient = context.with_budget()
     read = await _read_each(patient, [*unsure, *over], lambda stem: claim_records.read(patient, topic, stem))
     members = _Members()
     for stem, standing in read.items():

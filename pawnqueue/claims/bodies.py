@@ -14,7 +14,7 @@ from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.records import Decision, Envelope, UnreadableRecordError
 from pawnqueue.domain.times import instant
 from pawnqueue.errors import CompatibilityError, PawnQueueError, StoreError
-from pawnqueue.runtime.concurrency import for_each, for_each_in_time
+from pawnqueue.runtime.concurrency import for_each, for_each_within
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
@@ -52,7 +52,7 @@ class Bodies:
         if too_often:
             # ⚑ §4: as the topic is set now. What this process has read of it may be a minute old.
             try:
-                found_topic = await topic_record.read(context.patient(seconds).registers, topic.name)
+                found_topic = await topic_record.read(context.with_budget(seconds).registers, topic.name)
             except (StoreError, CompatibilityError) as error:
                 for uuid in too_often:
                     bodies.aside[uuid] = error
@@ -137,7 +137,7 @@ async def read_ids(context: Context, topic: str, members: Mapping[str, Member], 
 async def _fetch_all(
     context: Context, topic: str, members: Mapping[str, Member], seconds: float, *, sizes: dict[str, int] | None = None
 ) -> dict[str, Message | Decision | PawnQueueError]:
-    patient = context.patient(seconds)
+    patient = context.with_budget(seconds)
 
     async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
         try:
@@ -149,7 +149,7 @@ async def _fetch_all(
         return body
 
     # One that hangs is left out as well.
-    found = await for_each_in_time(
+    found = await for_each_within(
         fetch, members, at_once=context.at_once, clock=context.clock, seconds=seconds, late=lambda _: _late(seconds)
     )
     return dict(zip(members, found, strict=True))

@@ -40,13 +40,13 @@ from pawnqueue.claims.claiming import (
     without_bad_ones,
 )
 from pawnqueue.claims.recorded import latest_generations
-from pawnqueue.context import HASTE, PARTING
+from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
 from pawnqueue.errors import ClaimBusyError, CompatibilityError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.registers.register import Versioned
-from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.runtime.cancellation import shield_and_wait
 from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class ById:
             },
             versions={uuid: held.version for uuid, held in found.items()},
         )
-        bodies = await Bodies.fetch(context, request.topic, won.members, HASTE)
+        bodies = await Bodies.fetch(context, request.topic, won.members, PER_OBJECT_RETRY_SECONDS)
         if context.clock.elapsed() >= won.deadline:
             return None
         # A lease does not tell how large its message is, which who plans the work wants to know.
@@ -262,7 +262,7 @@ class ById:
         if claim and not in_time(context, claim):
             # Nobody was given it, so it does not count, and its owner is not to go without.
             unseen = Decision(how="released", unseen=True)
-            await settling.settle(context.patient(), claim, dict.fromkeys(record.unsettled, unseen))
+            await settling.settle(context.with_budget(), claim, dict.fromkeys(record.unsettled, unseen))
         return claim or None
 
     # --- a record: resume, finish, or show how it ended ---
@@ -290,7 +290,7 @@ class ById:
         changed = renewing.renewed(context, before, now, ttl=request.ttl, session_ttl=request.session_ttl)
         changed = changed.model_copy(update={"session": request.session})
         change = claim_records.change(context, request.topic.name, changed, standing.version)
-        outcome = await uncut(change, context.clock, PARTING)
+        outcome = await shield_and_wait(change, context.clock)
         if isinstance(outcome, Unknown):
             raise outcome.fault
         if not isinstance(outcome, Done):
@@ -301,12 +301,14 @@ class ById:
         try:
             bodies = Bodies(unread=list(members))
             if request.payloads:
-                bodies = await Bodies.fetch(context, request.topic, members, max(HASTE, request.ttl * SHARE))
+                bodies = await Bodies.fetch(
+                    context, request.topic, members, max(PER_OBJECT_RETRY_SECONDS, request.ttl * SHARE)
+                )
         except BaseException:
             # Whoever comes by its id or the reference next is not to wait for us.
             held = as_claim(context, request, standing, Bodies(), versions={}, deadline=deadline)
             with suppress(StoreError, CompatibilityError):
-                await uncut(leaving.vacate(context.patient(), held), context.clock, PARTING)
+                await shield_and_wait(leaving.vacate(context.with_budget(), held), context.clock)
             raise
         # The session before us may have been given what is bad or gone now: it counts as handed out.
         bodies.decisions = {
@@ -346,7 +348,7 @@ class ById:
         the next who meets it: the claim has ended all the same.
         """
         context, topic, record = self._context, request.topic.name, standing.value
-        carried_out = effects.carry_out(context.patient(), topic, record, list(record.settled), {})
+        carried_out = effects.carry_out(context.with_budget(), topic, record, list(record.settled), {})
         failed, finished = await effects.finish(context, topic, standing, carried_out)
         if failed:
             logger.warning(

@@ -14,12 +14,12 @@ from pawnqueue.claims import effects, finish_redrive, takeover
 from pawnqueue.claims.aside import Aside, BadBatches
 from pawnqueue.claims.errands import Errands
 from pawnqueue.claims.known import BRIEFLY, Known
-from pawnqueue.context import HASTE
+from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.events import logger_of
-from pawnqueue.runtime.concurrency import all_of, first_of
+from pawnqueue.runtime.concurrency import all_of, wait_at_most
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
@@ -101,7 +101,7 @@ class Finder:
         self._lock = asyncio.Lock()
         self._lent: set[str] = set()  # what claims of this process are trying for
         self._returned = asyncio.Event()
-        self._patience = HASTE  # what is left of it, for leases that cannot be read, in this look
+        self._patience = PER_OBJECT_RETRY_SECONDS  # what is left of it, for leases that cannot be read, in this look
         self._retried = -math.inf  # elapsed, when a batch of what was put aside before was given out last
         self._busy = False  # there was something last time: list the leases at once, not after the messages
 
@@ -120,7 +120,7 @@ class Finder:
                     return found
                 self._returned.clear()
             # Other claims of this process are trying for what there is: some of it may be left for us.
-            await first_of(self._returned.wait(), self._context.clock, COURTESY)
+            await wait_at_most(self._returned.wait(), self._context.clock, COURTESY)
         return []
 
     def is_well(self, uuid: str, name: str) -> None:
@@ -138,7 +138,7 @@ class Finder:
         self._returned.set()
 
     async def _look(self, wanted: int, most: int, most_reads: int) -> list[Candidate]:
-        self._patience = HASTE
+        self._patience = PER_OBJECT_RETRY_SECONDS
         try:
             view = self._view
             if view is None or await self._is_to_begin_anew(view):
@@ -188,7 +188,7 @@ class Finder:
         claims = await self._list(layout.claims(self._topic), _stem_of)
         claims.pop(stem, None)
         others = await self._known.not_closed(claims)
-        return await takeover.named_by_others(self._context.patient(cut=True), self._topic, others, members)
+        return await takeover.named_by_others(self._context.with_budget(cut=True), self._topic, others, members)
 
     async def leases_of(self, stem: str, *, most_reads: int) -> dict[str, Versioned[Lease]]:
         """Return the leases that name this claim and that no live claim covers, in a fresh look.
@@ -202,7 +202,9 @@ class Finder:
         unsure = {uuid: info for uuid, info in held.items() if uuid not in covered}
         unread = [uuid for uuid in unsure if self._known.lease(uuid, unsure[uuid]) is None and uuid not in self.aside]
         unread.sort(key=lambda uuid: unsure[uuid].last_modified, reverse=True)
-        await self._known.read_leases({uuid: unsure[uuid] for uuid in unread[: max(most_reads, FEW)]}, HASTE)
+        await self._known.read_leases(
+            {uuid: unsure[uuid] for uuid in unread[: max(most_reads, FEW)]}, PER_OBJECT_RETRY_SECONDS
+        )
         known = {uuid: self._known.lease(uuid, info) for uuid, info in unsure.items()}
         return {uuid: lease for uuid, lease in known.items() if lease is not None and lease.value.claim == stem}
 
@@ -412,7 +414,7 @@ class Finder:
     ) -> Mapping[str, Versioned[Lease]]:
         if not ready:
             return {}
-        judged = await takeover.judge(self._context.patient(cut=True), self._topic, ready)
+        judged = await takeover.judge(self._context.with_budget(cut=True), self._topic, ready)
         for uuid, fault in judged.faults.items():
             # ⚑ §5.6: once for all messages of the claim whose record it is.
             name = ready[uuid].value.claim or uuid
@@ -431,7 +433,9 @@ class Finder:
         async def finish() -> None:
             failed: Mapping[str, PawnQueueError]
             try:
-                failed = await effects.carry_out(self._context.patient(), self._topic, record, list(versions), versions)
+                failed = await effects.carry_out(
+                    self._context.with_budget(), self._topic, record, list(versions), versions
+                )
             except PawnQueueError as error:
                 failed = dict.fromkeys(versions, error)
             for uuid in versions:

@@ -14,7 +14,6 @@ from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import COURTESY, Candidate, Finder
 from pawnqueue.claims.contention import Contention, Picks
 from pawnqueue.claims.held import HeldClaim
-from pawnqueue.context import PARTING
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.bounds import MOST_COUNT
@@ -24,7 +23,7 @@ from pawnqueue.errors import CompatibilityError, LeaseLostError, StoreError
 from pawnqueue.events import GivenBack, logger_of
 from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.strategy import Step
-from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.runtime.cancellation import shield_and_wait
 from pawnqueue.stores.port import Done, Expect, Refused, Unknown
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def not_had(request: ClaimRequest, why: str) -> LeaseLostError:
 
 async def _check_that_the_store_answers(context: Context, topic: str) -> None:
     """Tell messages that cannot be read, which concern nobody else, from a store that gives nothing, and raise that."""
-    await context.patient().registers.look(layout.topic_marker(topic))
+    await context.with_budget().registers.look(layout.topic_marker(topic))
 
 
 class Attempt:
@@ -206,7 +205,7 @@ class Attempt:
                 self._finder.is_stale()
             return await self._record(won, bodies)
         except BaseException:
-            await uncut(self._give_back(), self._context.clock, PARTING)
+            await shield_and_wait(self._give_back(), self._context.clock)
             raise
 
     async def _win_of(self, pool: list[Candidate]) -> Won:
@@ -244,7 +243,7 @@ class Attempt:
             refused = 0
             for some in _chunks(batch, CHUNK * context.at_once if context.registers.is_certain else len(batch)):
                 # ⚑ §4, Interrupted: a lease that was asked for may be won. Its answer is waited for; no more is sent.
-                refused += await uncut(self._ask_for(won, some), context.clock, PARTING)
+                refused += await shield_and_wait(self._ask_for(won, some), context.clock)
             self._contention.learn(len(batch), refused)
             if refused:
                 self._finder.is_stale()
@@ -257,7 +256,7 @@ class Attempt:
         """Ask for these leases; return how many of them are not ours."""
         steps = [self._step(candidate, won) for candidate in batch]
         won.asked.update({candidate.uuid: member for candidate, (_, member) in zip(batch, steps, strict=True)})
-        patient = self._context.patient(self._patience)
+        patient = self._context.with_budget(self._patience)
         outcomes = await patient.registers.write([step for step, _ in steps])
         refused = 0
         for candidate, (_, member), outcome in zip(batch, steps, outcomes, strict=True):
@@ -336,11 +335,11 @@ class Attempt:
             late.lose(TOO_LATE)
             return late
         record = made_record(request, won, bodies.decisions)
-        outcome = await uncut(self._create(record, context), context.clock, PARTING)
+        outcome = await shield_and_wait(self._create(record, context), context.clock)
         if isinstance(outcome, Unknown):
             raise outcome.fault
         if not isinstance(outcome, Done):
-            await uncut(self._give_up(won), context.clock, PARTING)
+            await shield_and_wait(self._give_up(won), context.clock)
             return Outcome.TAKEN
         standing = self._standing or Versioned(record, outcome.version)
         claim = as_claim(context, request, standing, bodies, versions=won.versions, deadline=won.deadline)
@@ -402,7 +401,7 @@ class Attempt:
             # What was asked for and cut, by a second cancellation, may be ours; whoever carries this out looks first.
             won = replace(won, members={**won.asked, **won.members})
         given_back = dict.fromkeys(won.members, Decision(how="released", unseen=True))
-        context, request = self._context.patient(), self._request
+        context, request = self._context.with_budget(), self._request
         try:
             if self._may_be_recorded and self._standing is None:
                 # Its answer was lost, or cut. If it stands there, nobody was given what it lists.
@@ -429,7 +428,7 @@ class Attempt:
 
         Who its members are never changes, so lease by lease will do here.
         """
-        context, request = self._context.patient(), self._request
+        context, request = self._context.with_budget(), self._request
         self._finder.is_stale()
         try:
             standing = await claim_records.read(context, request.topic.name, request.stem)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.events import logger_of
-from pawnqueue.runtime.concurrency import first_of
+from pawnqueue.runtime.concurrency import wait_at_most
 
 if TYPE_CHECKING:
     from pawnqueue.runtime.clock import Clock
@@ -45,13 +45,15 @@ class Errands:
     async def done(self, name: str, at_most: float) -> bool:
         """Wait until this errand has ended, but no longer than this; return whether it has."""
         task = self._running.get(name)
-        return task is None or await first_of(asyncio.shield(task), self._clock, at_most)
+        return task is None or await wait_at_most(asyncio.shield(task), self._clock, at_most)
 
     async def settled(self, at_most: float) -> bool:
         """Wait until all that is under way has ended, but no longer than this; return whether it has."""
         tasks = list(self._running.values())
         if tasks:
-            await first_of(asyncio.gather(*map(asyncio.shield, tasks), return_exceptions=True), self._clock, at_most)
+            await wait_at_most(
+                asyncio.gather(*map(asyncio.shield, tasks), return_exceptions=True), self._clock, at_most
+            )
         return all(task.done() for task in tasks)
 
     async def close(self, at_most: float) -> None:

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from pawnqueue.registers.register import Versioned
 
 
-#: For so long each of its requests is repeated. A letter that cannot be moved concerns nobody but itself, and whoever
-#: meets it next goes on.
-PATIENCE = 3.0
-
-
 async def finish_move(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> bool:
     """Carry the message over and open it to consumers. Returns whether it is there now, by our doing.
 
@@ -28,7 +23,7 @@ async def finish_move(context: Context, topic: str, uuid: str, found: Versioned[
     ⚑ §5: only after the lock was taken does anyone look whether the source is still there; and it is a COPY, never a
     GET and a PUT, as a late COPY finds no source.
     """
-    context = context.patient(PATIENCE)
+    context = context.with_budget()
     name, source = found.value.key, found.value.source
     letter = layout.dead_letter(topic, source)
     if await context.store.head(letter) is not None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.claims import settling
 from pawnqueue.claims.aside import LONGEST_PAUSE
-from pawnqueue.context import PARTING
 from pawnqueue.events import logger_of
-from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.runtime.cancellation import shield_and_wait
 
 if TYPE_CHECKING:
     from pawnqueue.claims.held import HeldClaim
@@ -50,7 +49,7 @@ class Finishing:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _go_on(self, claim: HeldClaim) -> None:
-        context = self._context.patient()
+        context = self._context.with_budget()
         pause = FIRST_PAUSE_SECONDS
         while claim.is_unfinished():
             await context.clock.sleep(context.clock.uniform(pause / 2, pause))
@@ -58,7 +57,7 @@ class Finishing:
             if not claim.is_unfinished():
                 return  # another settlement has done it meanwhile
             try:
-                await uncut(settling.carry_out_decided(context, claim, again=True), context.clock, PARTING)
+                await shield_and_wait(settling.carry_out_decided(context, claim, again=True), context.clock)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 logger.warning("What claim %s has decided could not be carried out: %r", claim.claim_id, error)
         self._finished(claim.topic)

@@ -22,13 +22,13 @@ from pawnqueue.claims.outcome import answered, not_its_own
 from pawnqueue.claims.overwritten import overwritten
 from pawnqueue.claims.renewing import lost_error
 from pawnqueue.claims.settled import Settled
-from pawnqueue.context import HASTE, PARTING
+from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain.records import Decision
 from pawnqueue.domain.settlement import Settlement
 from pawnqueue.domain.times import iso
 from pawnqueue.errors import QueueClosedError
 from pawnqueue.events import Claimed, GivenBack, QueueClosed, logger_of
-from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.runtime.cancellation import LAST_ANSWER_SECONDS, shield_and_wait
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Claims:
             session_ttl=0.0,
             payloads=False,
         )
-        return await uncut(self._release(request, owners, decision), self._context.clock, PARTING)
+        return await shield_and_wait(self._release(request, owners, decision), self._context.clock)
 
     async def _release(self, request: ClaimRequest, owners: Collection[str], decision: Decision) -> list[str]:
         topic = request.topic.name
@@ -209,7 +209,7 @@ class Claims:
         if not unread:
             return set()
         members = {uuid: claim.record.members[uuid] for uuid in unread}
-        found = await read_ids(self._context, claim.topic, members, max(HASTE, claim.ttl * SHARE))
+        found = await read_ids(self._context, claim.topic, members, max(PER_OBJECT_RETRY_SECONDS, claim.ttl * SHARE))
         claim.learn_ids(found)
         return set(unread).difference(found)
 
@@ -226,7 +226,7 @@ class Claims:
             task.cancel()
             await asyncio.wait((task,))
             if not task.cancelled() and task.exception() is None and task.result():
-                await uncut(self._return(task.result()), self._context.clock, PARTING)  # it had just been won
+                await shield_and_wait(self._return(task.result()), self._context.clock)  # it had just been won
             raise
         return self._give_out(claim)
 
@@ -261,7 +261,7 @@ class Claims:
         await for_each(part, ours, at_once=self._context.at_once)
         await for_each(self._finish, unfinished, at_once=self._context.at_once)
         for room in self._rooms.values():
-            await room.finder.errands.close(PARTING)
+            await room.finder.errands.close(LAST_ANSWER_SECONDS)
         if self._parting.held:
             logger.warning("The queue was closed, and %s", _not_given_back(self._parting.held))
         self._tell_closed(keep=keep)
@@ -291,7 +291,7 @@ class Claims:
     async def _leave(self, claim: HeldClaim) -> int:
         left = len(claim.left)
         try:
-            await vacate(self._context.patient(), claim)
+            await vacate(self._context.with_budget(), claim)
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("Claim %s could not be left in good order: %r", claim.claim_id, error)
         return left
@@ -299,14 +299,14 @@ class Claims:
     async def _finish(self, claim: HeldClaim) -> None:
         """Carry out what was decided and cut off."""
         try:
-            await settling.carry_out_decided(self._context.patient(), claim)
+            await settling.carry_out_decided(self._context.with_budget(), claim)
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("What claim %s has decided could not be carried out: %r", claim.claim_id, error)
 
     async def _return(self, claim: HeldClaim) -> int:
         decision = Decision(how="released", reason="closed", returned=True)
         try:
-            result = await settling.settle(self._context.patient(), claim, dict.fromkeys(claim.left, decision))
+            result = await settling.settle(self._context.with_budget(), claim, dict.fromkeys(claim.left, decision))
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("Claim %s could not be given back: %r", claim.claim_id, error)
             return 0

@@ -13,7 +13,7 @@ from pawnqueue.claims.claim import Claim, Message, OneMessage
 from pawnqueue.errors import InvalidArgumentError, PawnQueueError
 from pawnqueue.events import ClaimLost, HandedOver
 from pawnqueue.registers.register import Versioned
-from pawnqueue.runtime.concurrency import Shared
+from pawnqueue.runtime.concurrency import SharedWork
 
 if TYPE_CHECKING:
     from pawnqueue.claims.settled import Settled
@@ -55,7 +55,7 @@ class HeldClaim(Claim):
         self.leases = dict(leases)  # of each member's key, the version of its lease, where it is known
         self.done: set[str] = set()  # members whose decision is known to be carried out
         self.under_way: set[str] = set()  # and those where it is being carried out
-        self.settlements: Shared[int, Settled] = Shared()
+        self.settlements: SharedWork[int, Settled] = SharedWork()
         self.gathering: dict[str, Decision] = {}  # what the next settlement decides
         self.lock = asyncio.Lock()  # one change of the record at a time: our own refusals would only cost requests
 

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from pawnqueue.runtime.concurrency import first_of
+from pawnqueue.runtime.concurrency import wait_at_most
 
 if TYPE_CHECKING:
     from pawnqueue.runtime.clock import Clock
@@ -57,7 +57,7 @@ class Idleness:
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         try:
-            await first_of(waiting, self._clock, min(seconds + jitter, at_most))
+            await wait_at_most(waiting, self._clock, min(seconds + jitter, at_most))
         except asyncio.CancelledError:
             if waiting.done() and not waiting.cancelled():
                 self.look_again(1)  # it was called, and looks no more: the next one does

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from pawnqueue.claims import claim_records
-from pawnqueue.context import HASTE
+from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import size_hint
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.runtime.concurrency import ByteBudget, for_each
@@ -95,7 +95,7 @@ class Known:
 
         ⚑ §5.6: one that cannot be read is put aside, and concerns its own message only.
         """
-        context = self._context.patient(patience, cut=True)
+        context = self._context.with_budget(patience, cut=True)
 
         async def read(uuid: str) -> Versioned[Lease] | PawnQueueError | None:
             try:
@@ -198,18 +198,18 @@ class Known:
     async def _read_records(self, infos: Mapping[str, ObjectInfo]) -> None:
         """Read these records; put aside those that cannot be read. All of those share one patience."""
         began = self._context.clock.elapsed()
-        context = self._context.patient(cut=True)
+        context = self._context.with_budget(cut=True)
 
         async def read(stem: str) -> KnownRecord | PawnQueueError | None:
             nonlocal context
             size = infos[stem].size
             try:
-                async with self._large.taken(size if size > LARGE_RECORD_BYTES else 0):
+                async with self._large.reserve(size if size > LARGE_RECORD_BYTES else 0):
                     found = await claim_records.read(context, self._topic, stem)
                     return None if found is None else KnownRecord.of(stem, found, self._context.clock.elapsed())
             except PawnQueueError as error:
-                left = HASTE - (self._context.clock.elapsed() - began)
-                context = self._context.patient(max(BRIEFLY, left), cut=True)
+                left = PER_OBJECT_RETRY_SECONDS - (self._context.clock.elapsed() - began)
+                context = self._context.with_budget(max(BRIEFLY, left), cut=True)
                 return error
 
         for stem, found in zip(infos, await for_each(read, infos, at_once=self._context.at_once), strict=True):

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.claims import claim_records
 from pawnqueue.claims.renewing import contended_error, lost_error
-from pawnqueue.context import PARTING
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.events import logger_of
-from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.runtime.cancellation import shield_and_wait
 from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ async def vacate(context: Context, claim: HeldClaim) -> None:
     async with claim.lock:
         backoff = context.store.backoff()
         while _is_to_be_left(claim):
-            outcome = await uncut(_write(context, claim), context.clock, PARTING)
+            outcome = await shield_and_wait(_write(context, claim), context.clock)
             if isinstance(outcome, Done):
                 return
             # Somebody else has written the record, or a write of ours has no answer: the record tells.

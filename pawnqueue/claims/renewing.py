@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pawnqueue.claims import claim_records
-from pawnqueue.context import PARTING
 from pawnqueue.errors import LeaseLostError, StoreError
 from pawnqueue.events import Renewed
-from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.runtime.cancellation import shield_and_wait
 from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, se
             changed = renewed(context, claim.record, now, ttl=lasts, session_ttl=trusted)
             if changed.session_end <= now:
                 raise lost_error(claim, f"it is older than claims.max_claim_age_seconds={_max_age(context):g}")
-            outcome = await uncut(_change(context, claim, changed), context.clock, PARTING)
+            outcome = await shield_and_wait(_change(context, claim, changed), context.clock)
             if isinstance(outcome, Unknown):
                 raise outcome.fault
             if isinstance(outcome, Done):

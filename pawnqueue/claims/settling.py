@@ -10,13 +10,12 @@ from pawnqueue.claims import claim_records, effects, traces
 from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.renewing import contended_error
 from pawnqueue.claims.settled import Settled
-from pawnqueue.context import PARTING
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import Decision
 from pawnqueue.domain.settlement import Settlement
 from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import logger_of
-from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.runtime.cancellation import shield_and_wait
 from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
@@ -92,12 +91,12 @@ async def _settle_together(context: Context, claim: HeldClaim, batch: Mapping[st
         async with claim.lock:
             claim.gathering = {}  # what comes from here on goes into the next write
             # ⚑ §4: nobody has an answer before the decision is in the record.
-            result = await uncut(_decide(context, claim, batch), context.clock, PARTING)
+            result = await shield_and_wait(_decide(context, claim, batch), context.clock)
     finally:
         if claim.gathering is batch:
             claim.gathering = {}
     # Cut off, it would be finished by others only when the claim's time is over; closing the queue goes on with it.
-    result.unfinished = await uncut(carry_out_decided(context, claim), context.clock, PARTING)
+    result.unfinished = await shield_and_wait(carry_out_decided(context, claim), context.clock)
     return result
 
 

@@ -38,8 +38,10 @@ from pawnqueue.errors import CompatibilityError
 #: The newest format of a body that this version reads, and the one that it writes. 0 stands for a body of pawn-queue's.
 FORMAT = 1
 
-#: Every message of a write has a time of its own, a microsecond after the one before it.
-TICKS = 1_000_000
+#: Each message of one publisher, and of one write, has a time of its own: at least one tick after the message before
+#: it, so that LIST is publish order. Ticks are whole numbers, as a float of seconds since 1970 has only four steps to
+#: the microsecond.
+TICKS_PER_SECOND = 1_000_000
 #: How many messages a note of progress may leave in doubt: a taker holds them all in memory.
 MOST_IN_DOUBT = 10_000
 

@@ -16,8 +16,6 @@ logger = logger_of("janitor")
 
 T = TypeVar("T")
 
-#: For so long a request for a single object is repeated: the next sweep tries it again.
-PATIENCE = 3.0
 #: After so many faults it is the store rather than the objects: each is tried once, so that the sweep comes to an end.
 ENOUGH = 30
 
@@ -31,8 +29,8 @@ class Care:
     def __init__(self, context: Context, topic: str, report: SweepReport) -> None:
         self.topic = topic
         self.report = report
-        self.once = context.patient(0.0)  # for what must not be repeated later
-        self._patient = context.patient(PATIENCE)
+        self.once = context.with_budget(0.0)  # for what must not be repeated later
+        self._patient = context.with_budget()
         self._told: set[str] = set()
         self._faults = 0
 

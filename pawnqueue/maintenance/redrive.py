@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pawnqueue.claims import finish_redrive
-from pawnqueue.claims.finish_redrive import PATIENCE
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.errors import PawnQueueError
@@ -59,7 +58,7 @@ async def redrive(context: Context, topic: str, *, only: Collection[str] | None,
 
 async def _redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> RedriveResult:
     done = RedriveResult()
-    patient, curt = context.patient(PATIENCE), context.patient(0.0)
+    patient, curt = context.with_budget(), context.with_budget(0.0)
 
     async def move(letter: tuple[str, ObjectInfo]) -> bool:
         try:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pawnqueue.bucket.topics import SEEN, missing
+from pawnqueue.bucket.topics import EXISTENCE_CACHE_SECONDS, topic_not_found
 from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.identifiers import Version
@@ -17,7 +17,7 @@ from pawnqueue.errors import PawnQueueError, StoreError, TopicNotEmptyError
 from pawnqueue.events import TopicChanged, logger_of
 from pawnqueue.publish import writes
 from pawnqueue.registers.strategy import Step
-from pawnqueue.runtime.cancellation import in_full
+from pawnqueue.runtime.cancellation import finish_despite_cancellation
 from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import Unknown
 
@@ -76,7 +76,7 @@ async def delete(context: Context, topics: Topics, topic: str, *, force: bool, d
     """
     layout.checked_topic(topic)
     if await topics.find(topic) is None:
-        raise missing(topic, "delete_topic")
+        raise topic_not_found(topic, "delete_topic")
     removal = _Removal(context, topic)
     if not force:
         await removal.refuse_if_used()
@@ -87,14 +87,14 @@ async def delete(context: Context, topics: Topics, topic: str, *, force: bool, d
     found = await topics.find(topic)
     try:
         # The marker goes first, so that publishers stop; what came in before that is seen by the second look.
-        await in_full(lambda: removal.remove_marker(Version(found[1] if found else "")))
-        await context.clock.sleep(SEEN)  # which is how long they rely on what they saw
+        await finish_despite_cancellation(lambda: removal.remove_marker(Version(found[1] if found else "")))
+        await context.clock.sleep(EXISTENCE_CACHE_SECONDS)  # which is how long they rely on what they saw
         await (removal.remove_all() if force else removal.remove_the_rest())
     except BaseException:
         # What was not deleted to the end is there, so that it can be used, or deleted again: whatever interrupts it.
         if found is not None:
             record = found[0]
-            await in_full(lambda: removal.restore(record))
+            await finish_despite_cancellation(lambda: removal.restore(record))
         raise
     context.events.tell(TopicChanged(topic=topic, what="deleted"))
     return removal.removed

@@ -11,7 +11,7 @@ from typing import Literal, Self, TypeAlias, TypeVar
 
 from pawnqueue.domain.records import ClaimRecord
 from pawnqueue.runtime.clock import Clock
-from pawnqueue.runtime.concurrency import first_of
+from pawnqueue.runtime.concurrency import wait_at_most
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class _OneAtATime:
 
 async def _answer(answer: Awaitable[T], clock: Clock, at_most: float) -> T:
     task = asyncio.ensure_future(answer)
-    if await first_of(task, clock, at_most):
+    if await wait_at_most(task, clock, at_most):
         return task.result()
     raise NoAnswerError(f"it was asked about, and there was no answer within {at_most:g} seconds")
 

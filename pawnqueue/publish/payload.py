@@ -12,11 +12,11 @@ from pawnqueue.errors import InvalidPayloadError
 from pawnqueue.settings import LimitsSettings
 
 #: Python reads and writes no number of more than 4,300 digits.
-MOST_BITS = 14_000
+MAX_NUMBER_BITS = 14_000
 #: Headers as canonical JSON: consumers take a message that is much larger than its payload for malformed.
-MOST_HEADER_BYTES = 32 * 1024
+MAX_HEADER_BYTES = 32 * 1024
 #: Of a place in a payload, in an error: of a longer one, the beginning and the end are told.
-LONGEST_PLACE = 160
+MAX_PLACE_CHARACTERS = 160
 
 
 def checked_payload(payload: object, limits: LimitsSettings, topic: str, position: int) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def checked_headers(headers: object, topic: str, position: int | None = None) ->
         if not _is_unicode(name) or not _is_unicode(value):
             raise _invalid(topic, f"{where}[{name!r}]", *_HALF_A_PAIR)
     size = len(canonical(headers))
-    if size > MOST_HEADER_BYTES:
+    if size > MAX_HEADER_BYTES:
         raise _invalid(
-            topic, where, f"has {size:,} bytes of JSON", f"{MOST_HEADER_BYTES:,} are the most: use the payload"
+            topic, where, f"has {size:,} bytes of JSON", f"{MAX_HEADER_BYTES:,} are the most: use the payload"
         )
     return dict(headers)
 
@@ -83,7 +83,8 @@ class _Wrong(Exception):  # noqa: N818 - it is caught in this file, and turned i
     def place(self, where: str) -> str:
         """Name the place, in what is itself found there."""
         path = "".join([where, *reversed(self.steps)])
-        return path if len(path) <= LONGEST_PLACE else f"{path[: LONGEST_PLACE // 2]}...{path[-LONGEST_PLACE // 2 :]}"
+        half = MAX_PLACE_CHARACTERS // 2
+        return path if len(path) <= MAX_PLACE_CHARACTERS else f"{path[:half]}...{path[-half:]}"
 
 
 # One frame a level, and no more: the depth that is allowed must not meet Python's own limit.
@@ -126,7 +127,7 @@ def _copied_text(value: str, _depth: int, _deepest: int) -> str:
 
 
 def _copied_integer(value: int, _depth: int, _deepest: int) -> int:
-    if value.bit_length() > MOST_BITS:
+    if value.bit_length() > MAX_NUMBER_BITS:
         raise _Wrong("is too long a number to be read again", "pass it as text")
     return value
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
-from pawnqueue.domain.records import DeadReason, Envelope, Lease, UnreadableRecordError
+from pawnqueue.domain.records import TICKS_PER_SECOND, DeadReason, Envelope, Lease, UnreadableRecordError
 from pawnqueue.domain.times import iso
 from pawnqueue.errors import (
     CompatibilityError,
@@ -20,7 +20,7 @@ from pawnqueue.errors import (
 )
 from pawnqueue.events import Published, logger_of
 from pawnqueue.publish.payload import checked_headers, checked_payload
-from pawnqueue.runtime.cancellation import in_full
+from pawnqueue.runtime.cancellation import finish_despite_cancellation
 from pawnqueue.runtime.concurrency import all_of, for_each
 from pawnqueue.stores.port import Done, Unknown
 
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from pawnqueue.settings import LimitsSettings
 
 logger = logger_of("publish")
-
-#: Two messages of one publisher are at least one of these apart in their keys: LIST is publish order. They are counted
-#: in whole numbers, as seconds since 1970 in a float have only four steps to the microsecond.
-TICKS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +98,7 @@ class Publisher:
 
         They are behind all that this publisher has placed before.
         """
-        first = max(round(now * TICKS), self._last + 1)
+        first = max(round(now * TICKS_PER_SECOND), self._last + 1)
         self._last = first + max(count, 1) - 1
         return first
 
@@ -123,7 +119,7 @@ class Publisher:
         # Id and key are fixed before the first attempt: whatever is sent again aims at the same object.
         envelopes = []
         for place, message in enumerate(messages, self.place(now, len(messages))):
-            stamp = place / TICKS
+            stamp = place / TICKS_PER_SECOND
             envelope = Envelope(
                 id=self._context.clock.uuid(),
                 topic=topic,
@@ -139,7 +135,7 @@ class Publisher:
         )
         # A bucket that is gone has no topic either: where nothing was written, the store's own words say why.
         if not there and any(result.landed is not False for result in results):
-            await in_full(lambda: self._withdraw(topic, envelopes, results))
+            await finish_despite_cancellation(lambda: self._withdraw(topic, envelopes, results))
         ids: list[str] = [envelope.id for _, envelope in envelopes]
         failed: dict[str, StoreError] = {
             message_id: r.fault for message_id, r in zip(ids, results, strict=True) if r.fault and r.landed is False

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logger_of("publish")
 
 #: So much of a nonce is in the names of an attempt's objects.
-_ATTEMPT: Final = 32
+_ATTEMPT_ID_CHARACTERS: Final = 32
 #: How long a write waits for a process that can read all of its staged rows: time to upgrade one, or to raise a limit.
 MAX_WAIT_FOR_ROWS_SECONDS: Final = 7 * 86_400.0
 
@@ -59,7 +59,7 @@ async def stage(context: Context, before: Staged, messages: Sequence[Checked], p
 
     ⚑ Each call has names of its own: nothing that another attempt has staged is overwritten, or counts as its own.
     """
-    attempt = context.clock.nonce()[:_ATTEMPT]
+    attempt = context.clock.nonce()[:_ATTEMPT_ID_CHARACTERS]
     topic, write_id, part = before.topic, before.write_id, before.part
     made: list[tuple[StagedObject, bytes]] = []
     for body, count in _bodies(before, messages, producer_id):

@@ -36,7 +36,7 @@ async def claimed_since(context: Context, topic: str, write: WriteRecord, since:
 
     :raises UnreadTracesError: some record cannot be read, and has not been for long.
     """
-    patient = context.patient(cut=True)
+    patient = context.with_budget(cut=True)
     stems = [
         layout.claim_stem(*parsed)
         async for page in context.registers.pages(layout.claims(topic))

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from pawnqueue.bucket.topics import missing
+from pawnqueue.bucket.topics import topic_not_found
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import StagedObject, UnreadableRecordError, WriteRecord
+from pawnqueue.domain.records import TICKS_PER_SECOND, StagedObject, UnreadableRecordError, WriteRecord
 from pawnqueue.domain.times import iso
 from pawnqueue.errors import (
     PawnQueueError,
@@ -27,7 +27,7 @@ from pawnqueue.errors import (
 )
 from pawnqueue.events import RowsLost, WriteDecided, WriteDone, WriteDropped, logger_of
 from pawnqueue.publish import staging, write_traces
-from pawnqueue.publish.publisher import TICKS, Sent, has_landed, is_there_still, send
+from pawnqueue.publish.publisher import Sent, has_landed, is_there_still, send
 from pawnqueue.publish.write_outcome import (
     Written,
     check_same_rows,
@@ -39,7 +39,7 @@ from pawnqueue.publish.write_outcome import (
 )
 from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.strategy import Step
-from pawnqueue.runtime.cancellation import in_full
+from pawnqueue.runtime.cancellation import finish_despite_cancellation
 from pawnqueue.runtime.concurrency import all_of, for_each
 from pawnqueue.stores.port import Done, Unknown
 
@@ -122,7 +122,7 @@ class Commit:
         objects = [each for part in self.staged for each in part.objects]
         await self._check_there(objects, standing)
         if not await is_there_still(topic, self.is_there):
-            raise missing(topic, "commit_write")
+            raise topic_not_found(topic, "commit_write")
         count = sum(each.count for each in objects)
         now = await context.now()
         record = WriteRecord(
@@ -303,7 +303,7 @@ class _Placed:
 
     @classmethod
     def of(cls, row: staging.Row, place: int, write_id: str) -> Self:
-        stamp = place / TICKS
+        stamp = place / TICKS_PER_SECOND
         envelope = row.envelope
         if envelope is not None:
             envelope = envelope.model_copy(update={"created_at": iso(stamp), "write_id": write_id})
@@ -361,7 +361,7 @@ class HeldWrite:
             elif isinstance(error, staging.UnreadRowsError):
                 update["rows_unread_since"] = before.rows_unread_since or await self._context.now()
             record = before.model_copy(update=update)
-            await _write(self._context.patient(), self._topic, record, self._found)
+            await _write(self._context.with_budget(), self._topic, record, self._found)
         except PawnQueueError as problem:
             logger.debug("Write %s of topic %r waits for its time: %s", before.write_id, self._topic, problem)
 
@@ -463,8 +463,8 @@ class HeldWrite:
             )
             self._may_land = may_land or any(result.landed is None for result in results)
             if not there:
-                await in_full(lambda: self._withdraw(chunk))
-                raise missing(self._topic, "commit_write")
+                await finish_despite_cancellation(lambda: self._withdraw(chunk))
+                raise topic_not_found(self._topic, "commit_write")
             faults = [result.fault for result in results if result.fault is not None]
             if faults:
                 raise self._not_all(faults)
@@ -581,7 +581,7 @@ def _inherited_place(standing: Versioned[WriteRecord] | None, now: float) -> int
     Messages that are published there would wait behind all others for ever.
     """
     place = standing.value.place if standing is not None else 0
-    return place if place <= (now + FARTHEST_AHEAD_SECONDS) * TICKS else 0
+    return place if place <= (now + FARTHEST_AHEAD_SECONDS) * TICKS_PER_SECOND else 0
 
 
 def _undecided(topic: str, write_id: str) -> StoreError:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pawnqueue.claims import Message
     from pawnqueue.context import Context
 
-#: For so long each object is tried to be read.
-PATIENCE = 3.0
 #: So many ids are named in an error.
 SHOWN = 3
 
@@ -101,7 +99,7 @@ async def read_letters(
     context: Context, topic: str, letters: Sequence[Listed], *, payloads: bool = True
 ) -> list[DeadLetter]:
     """Read letters that a LIST has shown: for each a GET of its reason, and one of its body."""
-    patient = context.patient(PATIENCE)
+    patient = context.with_budget()
 
     async def read(letter: Listed) -> DeadLetter:
         return await _read(patient, topic, letter, payloads=payloads)
@@ -132,7 +130,7 @@ async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[
     kept = {letter.id for letter in letters} & set(ids)
     missing = set(ids) - kept
     if missing:
-        patient = context.patient(PATIENCE)
+        patient = context.with_budget()
 
         async def message_id(letter: Listed) -> str | None:
             message, _ = await _body(patient, topic, letter, DeadReason(reason=""))

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 logger = logger_of("queue")
 
-#: For so long each message is tried.
-PATIENCE = 3.0
 #: After so many messages that cannot be read, each other one is tried once.
 ENOUGH = 3
 
@@ -81,7 +79,7 @@ class _Looks:
     def __init__(self, context: Context, topic: str) -> None:
         self._context = context
         self._topic = topic
-        self._patient, self._once = context.patient(PATIENCE), context.patient(0.0)
+        self._patient, self._once = context.with_budget(), context.with_budget(0.0)
         self._faults = 0
 
     async def read(self, names: Sequence[str]) -> list[Message]:

@@ -53,7 +53,7 @@ from pawnqueue.stores.port import (
     StoredObject,
     Unknown,
 )
-from pawnqueue.stores.server_time import DRIFT
+from pawnqueue.stores.server_time import MAX_DRIFT
 
 if TYPE_CHECKING:
     from pawnqueue.domain.records import BucketRecord
@@ -150,7 +150,7 @@ class _Learned:
         return now + self._ahead(now) - info.last_modified.timestamp() - 1 - CLOCKS
 
     def _ahead(self, now: float) -> float:
-        return self.ahead - DRIFT * (now - self.told_at)
+        return self.ahead - MAX_DRIFT * (now - self.told_at)
 
 
 class CsprngVerify(OneObjectEach):

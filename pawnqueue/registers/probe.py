@@ -28,7 +28,7 @@ from pawnqueue.stores.port import (
     StoredObject,
     Unknown,
 )
-from pawnqueue.stores.server_time import version_body
+from pawnqueue.stores.server_time import unique_body
 
 if TYPE_CHECKING:
     from pawnqueue.runtime.clock import Clock
@@ -100,7 +100,7 @@ class _Probe:
         for _ in range(MEASURED):
             began = self._clock.elapsed()
             await self._store.head(key)
-            await self._store.overwrite(key, version_body(self._clock))
+            await self._store.overwrite(key, unique_body(self._clock))
             slowest = max(slowest, self._clock.elapsed() - began)
         return slowest
 
@@ -160,7 +160,7 @@ class _Probe:
         backoff = self._store.backoff()
         key, version, written = self._new_key(), "", 0
         while written < 2:  # noqa: PLR2004 - a new object, then one that is overwritten
-            body = version_body(self._clock)
+            body = unique_body(self._clock)
             outcome = await self._store.put(key, body)
             if not isinstance(outcome, Done):
                 # This write may still land, at any time, over whatever stands there then: look at another key.
@@ -189,7 +189,7 @@ class _Probe:
 
     async def _known(self, key: str, expect: Expectation) -> Done | Refused:
         """Write until the answer says something; an attempt whose answer was lost is recognised by its body."""
-        body = version_body(self._clock)
+        body = unique_body(self._clock)
         backoff = self._store.backoff()
         while True:
             outcome = await self._put(key, body, expect)
@@ -222,7 +222,7 @@ class _Probe:
         return await self._contend(key, created.version.strip('"') if unquoted else created.version)
 
     async def _contend(self, key: str, expect: Expectation) -> tuple[Sequence[Outcome], Sequence[bytes]]:
-        bodies = [version_body(self._clock) for _ in range(CONTENDERS)]
+        bodies = [unique_body(self._clock) for _ in range(CONTENDERS)]
         return await _all(self._put(key, body, expect) for body in bodies), bodies
 
     async def _put(self, key: str, body: bytes, expect: Expectation) -> Outcome:

@@ -1,4 +1,4 @@
-"""What a cancellation must not cut: a write that was sent, work that must not be left half done."""
+"""What a cancellation must not cut off: a write that was sent, and work that must not be left half done."""
 
 from __future__ import annotations
 
@@ -6,76 +6,78 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pawnqueue.runtime.concurrency import first_of
+from pawnqueue.runtime.concurrency import wait_at_most
 
 if TYPE_CHECKING:
     from pawnqueue.runtime.clock import Clock
 
 B = TypeVar("B")
 
-#: How often work is begun that a loop, as it ends, cancels over its caller's head.
-BEGINNINGS = 3
-#: How often work is cancelled that is to end now: each level of it may wait for another one.
-CUTS = 50
+#: How long a cancelled caller, or a closing queue, waits for the answer to a request that it has sent: it may land.
+LAST_ANSWER_SECONDS = 5.0
+#: How often work is started. An event loop that ends cancels the work itself, and not its caller alone.
+MAX_STARTS = 3
+#: How often work is cancelled that has to end now. Each of its levels may wait for one request more.
+MAX_CANCELLATIONS = 50
 
 
-async def uncut(work: Awaitable[B], clock: Clock, at_most: float) -> B:
-    """Await the work to its end, also where the caller is cancelled meanwhile: the cancellation is raised after it.
+async def shield_and_wait(work: Awaitable[B], clock: Clock, seconds: float = LAST_ANSWER_SECONDS) -> B:
+    """Await the work to its end, even if the caller is cancelled meanwhile, and raise the cancellation afterwards.
 
-    A write that was sent may land, whether or not somebody waits for it: who is to know what it did has to hear its
-    answer. Whoever is cancelled waits for that no longer than ``at_most`` seconds, and a second cancellation cuts it.
+    A write that was sent may land although its caller was cancelled, and only its answer says what it did. A cancelled
+    caller waits for that for at most these seconds. A second cancellation cancels the work too.
     """
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if not task.done():
-            await first_of(task, clock, at_most)
+            await wait_at_most(task, clock, seconds)
         elif not task.cancelled():
-            task.exception()  # it was heard of: the cancellation is what is raised
+            task.exception()  # marks it as retrieved: the cancellation is raised instead
         raise
 
 
-async def cut_after(work: Coroutine[Any, Any, None], clock: Clock, seconds: float) -> bool:
-    """Await the work for at most this many seconds, and then cut it off, whatever it waits for.
+async def cancel_after(work: Coroutine[Any, Any, None], clock: Clock, seconds: float) -> bool:
+    """Await the work for at most this many seconds, then cancel it until it ends; return whether it was finished.
 
-    Returns whether it came to its end. A cancellation of the caller cuts it off at once.
+    A cancellation of the caller cancels it at once.
     """
     task = asyncio.ensure_future(work)
     try:
-        if await first_of(asyncio.shield(task), clock, seconds):
+        if await wait_at_most(asyncio.shield(task), clock, seconds):
             task.result()
             return True
         return False
     finally:
-        # Work that is cancelled once may wait for what it has sent (:func:`uncut`), and is cut by another one.
-        for _ in range(CUTS):
+        # Work that is cancelled once may wait for what it has sent (:func:`shield_and_wait`): the next one cuts that.
+        for _ in range(MAX_CANCELLATIONS):
             if task.done():
                 break
             task.cancel()
             await asyncio.sleep(0)
         if task.done() and not task.cancelled():
-            task.exception()  # it is heard of
+            task.exception()  # marks it as retrieved
 
 
-async def in_full(work: Callable[[], Coroutine[Any, Any, B]]) -> B:
-    """Do the work to its end, however often the caller is cancelled meanwhile: the cancellation is raised after it.
+async def finish_despite_cancellation(work: Callable[[], Coroutine[Any, Any, B]]) -> B:
+    """Do the work to its end, however often the caller is cancelled meanwhile, and raise the cancellation afterwards.
 
-    For what must not be left half done. A loop that ends cancels the work itself too: it is begun once more then.
+    For what must not be left half done. An event loop that ends cancels the work itself too: it is started again then.
     """
     cancelled = False
-    begun = 0
+    starts = 0
     while True:
         task = asyncio.ensure_future(work())
-        begun += 1
+        starts += 1
         while not task.done():
             try:
                 await asyncio.wait((task,))
             except asyncio.CancelledError:
                 cancelled = True
-        if not task.cancelled() or begun == BEGINNINGS:
+        if not task.cancelled() or starts == MAX_STARTS:
             break
     if cancelled and not task.cancelled():
-        task.exception()  # it is heard of: the cancellation is what is raised
+        task.exception()  # marks it as retrieved: the cancellation is raised instead
         raise asyncio.CancelledError
     return task.result()

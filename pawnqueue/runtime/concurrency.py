@@ -1,4 +1,4 @@
-"""Many requests at once, but not too many; none that runs on behind its caller; none that is made twice at once."""
+"""Run many requests at once, within a bound; none outlives its caller, and none is made twice at the same time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def for_each(function: Callable[[A], Awaitable[B]], items: Iterable[A], *,
     return [results[position] for position in range(len(results))]
 
 
-async def for_each_in_time(  # noqa: PLR0913 - what is done, and for how long
+async def for_each_within(  # noqa: PLR0913 - what is done, and for how long
     function: Callable[[A], Awaitable[B]],
     items: Iterable[A],
     *,
@@ -43,7 +43,10 @@ async def for_each_in_time(  # noqa: PLR0913 - what is done, and for how long
     seconds: float,
     late: Callable[[A], B],
 ) -> list[B]:
-    """Do as :func:`each`, but for no longer than this: what has not come by then is cut off, and called late."""
+    """Do as :func:`for_each`, but for at most these seconds: what is not done by then is cancelled.
+
+    :param late: gives the result of an item that was cancelled.
+    """
     wanted = list(items)
     results: dict[int, B] = {}
 
@@ -51,7 +54,7 @@ async def for_each_in_time(  # noqa: PLR0913 - what is done, and for how long
         results[position] = await function(wanted[position])
 
     work = asyncio.ensure_future(for_each(keep, range(len(wanted)), at_once=at_once))
-    if await first_of(work, clock, seconds):
+    if await wait_at_most(work, clock, seconds):
         work.result()
     return [results[position] if position in results else late(item) for position, item in enumerate(wanted)]
 
@@ -71,10 +74,10 @@ async def all_of(*work: Awaitable[Any]) -> list[Any]:
         raise
 
 
-async def first_of(work: Awaitable[Any], clock: Clock, at_most: float) -> bool:
-    """Wait until the work is done, but no longer than this, and return whether it is. What is not is cancelled."""
+async def wait_at_most(work: Awaitable[Any], clock: Clock, seconds: float) -> bool:
+    """Wait for the work for at most these seconds, and return whether it is done. Otherwise it is cancelled."""
     task = asyncio.ensure_future(work)
-    alarm = asyncio.ensure_future(clock.sleep(at_most))
+    alarm = asyncio.ensure_future(clock.sleep(seconds))
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
         return task.done()
@@ -85,7 +88,7 @@ async def first_of(work: Awaitable[Any], clock: Clock, at_most: float) -> bool:
 
 
 class ByteBudget:
-    """Bounds how many bytes are under way at once. What is larger by itself is under way alone."""
+    """Bounds how many bytes are in flight at once. One that is larger than the bound is in flight alone."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -93,7 +96,7 @@ class ByteBudget:
         self._freed = asyncio.Event()
 
     @asynccontextmanager
-    async def taken(self, size: int) -> AsyncGenerator[None]:
+    async def reserve(self, size: int) -> AsyncGenerator[None]:
         """Wait until there is room for this many bytes, and keep it for the block."""
         if not size:
             yield
@@ -109,45 +112,45 @@ class ByteBudget:
             self._freed.set()
 
 
-class _Errand(Generic[B]):
+class _SharedTask(Generic[B]):
     def __init__(self, task: asyncio.Task[B]) -> None:
         self.task = task
-        self.waiting = 0
+        self.waiters = 0
 
 
-class Shared(Generic[A, B]):
-    """Work that many ask for at once is done once, for all of them: whoever comes while it is under way shares it.
+class SharedWork(Generic[A, B]):
+    """Does work that many callers ask for at the same time once, for all of them, by its key.
 
-    Who is cancelled leaves the others to it; when nobody waits for it any more, it is ended.
+    A caller that is cancelled leaves the work to the others. When nobody waits for it any more, it is cancelled.
     """
 
     def __init__(self) -> None:
-        self._errands: dict[Hashable, _Errand[B]] = {}
+        self._tasks: dict[Hashable, _SharedTask[B]] = {}
 
-    def is_under_way(self, key: A) -> bool:
-        """Say whether somebody does it at the moment."""
-        return key in self._errands
+    def is_running(self, key: A) -> bool:
+        """Say whether the work with this key is being done at the moment."""
+        return key in self._tasks
 
     async def do(self, key: A, work: Callable[[], Coroutine[Any, Any, B]]) -> B:
-        """Do the work that has this key, or wait for who does it; return what it returns, or raise what it raises."""
-        errand = self._errands.get(key)
-        if errand is None:
-            errand = self._errands[key] = _Errand(asyncio.ensure_future(work()))
-            errand.task.add_done_callback(lambda _: self._forget(key, errand))
-        errand.waiting += 1
+        """Start the work, or wait for the same work of another caller. Return what it returns, or raise its error."""
+        shared = self._tasks.get(key)
+        if shared is None:
+            shared = self._tasks[key] = _SharedTask(asyncio.ensure_future(work()))
+            shared.task.add_done_callback(lambda _: self._remove(key, shared))
+        shared.waiters += 1
         try:
-            return await asyncio.shield(errand.task)
+            return await asyncio.shield(shared.task)
         finally:
-            errand.waiting -= 1
-            if not errand.waiting and not errand.task.done():
-                self._forget(key, errand)
-                errand.task.cancel()
-                await asyncio.wait((errand.task,))
+            shared.waiters -= 1
+            if not shared.waiters and not shared.task.done():
+                self._remove(key, shared)
+                shared.task.cancel()
+                await asyncio.wait((shared.task,))
 
-    def begin_anew(self, key: A) -> None:
-        """Have who asks from now on not share what has begun."""
-        self._errands.pop(key, None)
+    def stop_sharing(self, key: A) -> None:
+        """Start the work anew for the next caller, beside the work that is running now."""
+        self._tasks.pop(key, None)
 
-    def _forget(self, key: A, errand: _Errand[B] | None) -> None:
-        if self._errands.get(key) is errand:
-            del self._errands[key]
+    def _remove(self, key: A, shared: _SharedTask[B] | None) -> None:
+        if self._tasks.get(key) is shared:
+            del self._tasks[key]

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 
 #: How many writes are remembered. One that was forgotten costs a HEAD.
-MOST: Final = 1000
+MAX_REMEMBERED_WRITES: Final = 1000
 
 
 class DoneWrites:
@@ -28,5 +28,5 @@ class DoneWrites:
         """Remember that the write that published a message at this time, or before it, is done."""
         known = self._latest.pop((topic, write_id), latest)
         self._latest[topic, write_id] = max(known, latest)
-        if len(self._latest) > MOST:
+        if len(self._latest) > MAX_REMEMBERED_WRITES:
             del self._latest[next(iter(self._latest))]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pawnqueue.errors import InvalidArgumentError, QueueClosedError
-from pawnqueue.runtime.cancellation import uncut
+from pawnqueue.runtime.cancellation import shield_and_wait
 
 if TYPE_CHECKING:
     from pawnqueue.runtime.clock import Clock
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: How long closing a queue may take, where its caller says nothing.
 CLOSE_SECONDS = 15.0
 #: How long closing goes on for who is cancelled meanwhile.
-LONGEST_CLOSE = 30.0
+MAX_CLOSE_SECONDS = 30.0
 
 
 class Lifetime:
@@ -53,4 +53,4 @@ class Lifetime:
         """Close once. Whoever is cancelled leaves nothing half closed, and a second call waits for the same end."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(close())
-        await uncut(self._closing, self._clock, LONGEST_CLOSE)
+        await shield_and_wait(self._closing, self._clock, MAX_CLOSE_SECONDS)

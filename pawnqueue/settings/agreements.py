@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-_TTL: Final = "{polling.visibility_timeout_seconds=}"
-_RENEWAL: Final = "{polling.lease_refresh_interval_seconds=}"
-_MARGIN: Final = "{claims.margin_seconds=}"
+_TTL_SETTING: Final = "{polling.visibility_timeout_seconds=}"
+_RENEWAL_SETTING: Final = "{polling.lease_refresh_interval_seconds=}"
+_MARGIN_SETTING: Final = "{claims.margin_seconds=}"
 
 #: Told of settings that disagree, and when they do. {path} is a setting, {path=} a setting whose value may be shown.
 _AGREEMENTS: Final[tuple[tuple[str, Callable[..., object]], ...]] = (
@@ -35,15 +35,15 @@ _AGREEMENTS: Final[tuple[tuple[str, Callable[..., object]], ...]] = (
         lambda enabled, encryption: enabled and encryption != "aws:kms",
     ),
     (
-        f"{_TTL} must be above {_MARGIN}, for so long before its end no claim is trusted",
+        f"{_TTL_SETTING} must be above {_MARGIN_SETTING}, for so long before its end no claim is trusted",
         lambda ttl, margin: ttl <= margin,
     ),
     (
-        f"{_RENEWAL} must be under half of {_TTL}, so that a claim survives a renewal that fails",
+        f"{_RENEWAL_SETTING} must be under half of {_TTL_SETTING}, so that a claim survives a renewal that fails",
         lambda renewal, ttl: renewal >= ttl / 2,
     ),
     (
-        f"{_RENEWAL} must be under {_TTL} less {_MARGIN}, while the claim is still trusted",
+        f"{_RENEWAL_SETTING} must be under {_TTL_SETTING} less {_MARGIN_SETTING}, while the claim is still trusted",
         lambda renewal, ttl, margin: ttl > margin and ttl - margin <= renewal < ttl / 2,
     ),
     (
@@ -55,8 +55,8 @@ _AGREEMENTS: Final[tuple[tuple[str, Callable[..., object]], ...]] = (
         lambda initial, longest: initial > longest,
     ),
 )
-_PLACE: Final = re.compile(r"{([\w.]+)(=?)}")
-_PATHS: Final = tuple(tuple(place[1] for place in _PLACE.finditer(sentence)) for sentence, _ in _AGREEMENTS)
+_PLACEHOLDER: Final = re.compile(r"{([\w.]+)(=?)}")
+_PATHS: Final = tuple(tuple(place[1] for place in _PLACEHOLDER.finditer(sentence)) for sentence, _ in _AGREEMENTS)
 
 
 def contradictions(values: Mapping[str, object], named: Callable[[str, object], str]) -> Iterator[str]:
@@ -66,7 +66,7 @@ def contradictions(values: Mapping[str, object], named: Callable[[str, object], 
     """
     for (sentence, disagree), paths in zip(_AGREEMENTS, _PATHS, strict=True):
         if all(path in values for path in paths) and disagree(*(values[path] for path in paths)):
-            yield _PLACE.sub(lambda place: named(place[1], values[place[1]] if place[2] else None), sentence)
+            yield _PLACEHOLDER.sub(lambda place: named(place[1], values[place[1]] if place[2] else None), sentence)
 
 
 def sentences(named: Callable[[str], str]) -> list[str]:
@@ -74,4 +74,4 @@ def sentences(named: Callable[[str], str]) -> list[str]:
 
     :param named: what to call a setting, by its path.
     """
-    return [_PLACE.sub(lambda place: named(place[1]), sentence) for sentence, _ in _AGREEMENTS]
+    return [_PLACEHOLDER.sub(lambda place: named(place[1]), sentence) for sentence, _ in _AGREEMENTS]

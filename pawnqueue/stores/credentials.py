@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     Session: TypeAlias = boto3.Session
 
 #: How long an answer of the session is used before it is asked again. Asking costs nothing while it need not refresh.
-HOLD = timedelta(seconds=60)
+MAX_CREDENTIAL_REUSE = timedelta(seconds=60)
 
-_NEVER = datetime.max.replace(tzinfo=UTC)
+_NO_EXPIRY = datetime.max.replace(tzinfo=UTC)
 # What a session reads its profile from: with these there is none, whatever AWS_PROFILE says.
 _NO_PROFILE = {"profile": (None, None, None, None)}
 
@@ -52,7 +52,7 @@ class SessionCredentials:
     def resolve(self) -> S3Credential:
         """Return the present credentials. May block: it reads files and calls token services."""
         with self._lock:
-            if self._held is None or (self._held["expires_at"] or _NEVER) <= datetime.now(UTC):
+            if self._held is None or (self._held["expires_at"] or _NO_EXPIRY) <= datetime.now(UTC):
                 try:
                     self._held = self._ask()
                 except Fault as fault:
@@ -90,9 +90,9 @@ class SessionCredentials:
         if frozen is None:
             raise Fault(Kind.NO_CREDENTIALS, "the session has none")
         now = datetime.now(UTC)
-        # botocore tells the expiry in no public way; without it, HOLD alone decides.
+        # botocore tells the expiry in no public way; without it, MAX_CREDENTIAL_REUSE alone decides.
         expiry: datetime | None = getattr(credentials, "_expiry_time", None)
-        hold = HOLD if expiry is None else min(HOLD, (expiry - now) / 2)
+        hold = MAX_CREDENTIAL_REUSE if expiry is None else min(MAX_CREDENTIAL_REUSE, (expiry - now) / 2)
         return {
             "access_key_id": frozen.access_key or "",
             "secret_access_key": frozen.secret_key or "",

@@ -28,7 +28,7 @@ from obstore.store import S3Store
 from pawnqueue.domain.identifiers import Version
 from pawnqueue.errors import StoreError
 from pawnqueue.runtime.concurrency import all_of
-from pawnqueue.stores.at_exit import rest_at_exit
+from pawnqueue.stores.at_exit import wait_for_threads_at_exit
 from pawnqueue.stores.faults import Fault, Kind, Place, kind_of, outcome_of
 from pawnqueue.stores.port import (
     Done,
@@ -79,7 +79,7 @@ class ObstoreS3:
         self._plain_store: Store | None = None
         self._credentials = credentials
         self._has_ranges = True  # as far as it is known
-        rest_at_exit()
+        wait_for_threads_at_exit()
         config = _config(settings, place)
         with _without_variables(config):
             self._store = S3Store(

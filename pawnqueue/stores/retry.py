@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pawnqueue.domain.identifiers import Version
 from pawnqueue.errors import RetryBudgetExceededError, StoreError
 from pawnqueue.events import RequestRepeated
-from pawnqueue.runtime.concurrency import first_of
+from pawnqueue.runtime.concurrency import wait_at_most
 from pawnqueue.stores.port import (
     NO_VERSION,
     Done,
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: No request is cut off before this.
-SHORTEST_CUT = 1.0
+MIN_REQUEST_TIMEOUT_SECONDS = 1.0
 #: After so many failed GETs of one object it is looked at whether it can be read at all.
-TORN_AFTER = 3
+ATTEMPTS_BEFORE_TORN_CHECK = 3
 
 
 class Backoff:
@@ -141,7 +141,7 @@ class ResilientStore:
             except StoreError as error:
                 if not error.transient:
                     raise
-                torn = await self._torn(key) if backoff.attempts == TORN_AFTER else None
+                torn = await self._torn(key) if backoff.attempts == ATTEMPTS_BEFORE_TORN_CHECK else None
                 if torn is not None:
                     return StoredObject(torn, b"")
                 if not await backoff.pause(error):
@@ -253,7 +253,7 @@ class ResilientStore:
         if self._cut is None:
             return await request
         task = asyncio.ensure_future(request)
-        if not await first_of(task, self._clock, max(self._cut, SHORTEST_CUT)):
+        if not await wait_at_most(task, self._clock, max(self._cut, MIN_REQUEST_TIMEOUT_SECONDS)):
             raise StoreError(
                 f"{operation} {key} was not answered in {self._cut:g} seconds: try again; if it lasts, look into the "
                 "store's own log.",

@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 logger = logger_of("store")
 
 #: A sample, a PUT and a HEAD, that took longer says little: it is followed by another one.
-LONGEST_ROUND_TRIP = 1.0
+MAX_ROUND_TRIP_SECONDS = 1.0
 #: How long a sample is relied upon.
-FRESH = 240.0
+SAMPLE_CACHE_SECONDS = 240.0
 #: How far a local clock may run away from the store's, a second.
-DRIFT = 200e-6
+MAX_DRIFT = 200e-6
 #: After so many slow samples what they say together is taken.
-PATIENCE = 4
+MAX_SAMPLES = 4
 #: A store may round the date of an object to the next second.
-ROUNDED = 1.0
+DATE_ROUNDING_SECONDS = 1.0
 
 
-def lasting(seconds: float) -> float:
+def local_seconds(seconds: float) -> float:
     """Return for how long by a local clock, which may be slow, one can trust what lasts so long by the store's.
 
     ⚑ §2: deadlines reckon with drift. Where the store's time is known, :meth:`ServerTime.trusted_until` reckons with
     the error too.
     """
-    return seconds * (1 - DRIFT)
+    return seconds * (1 - MAX_DRIFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Interval:
 
     def as_of(self, elapsed: float) -> Interval:
         """Return what is left of it at a later time."""
-        drift = DRIFT * (elapsed - self.at)
+        drift = MAX_DRIFT * (elapsed - self.at)
         return Interval(self.low - drift, self.high + drift, elapsed)
 
     def common(self, earlier: Interval) -> Interval | None:
@@ -139,8 +139,8 @@ class ServerTime:
         :raises RuntimeError: nobody has awaited :meth:`now`.
         """
         known = self._believed()
-        # The latest elapsed time e with  e + middle + margin <= until  and  e + high + DRIFT * (e - at) <= until.
-        trusted = min(until - margin - known.middle, (until - known.high + DRIFT * known.at) / (1 + DRIFT))
+        # The latest elapsed time e with  e + middle + margin <= until  and  e + high + MAX_DRIFT * (e - at) <= until.
+        trusted = min(until - margin - known.middle, (until - known.high + MAX_DRIFT * known.at) / (1 + MAX_DRIFT))
         if in_doubt and self._suspicion is not None:
             trusted = min(trusted, until - self._suspicion.ahead)
         return trusted
@@ -158,7 +158,9 @@ class ServerTime:
         elapsed = self._clock.elapsed()
         doubt = _Suspicion(date, date - elapsed)
         latest = self._known.as_of(elapsed).high
-        if doubt.ahead > latest + ROUNDED and (self._suspicion is None or doubt.ahead > self._suspicion.ahead):
+        if doubt.ahead > latest + DATE_ROUNDING_SECONDS and (
+            self._suspicion is None or doubt.ahead > self._suspicion.ahead
+        ):
             self._suspicion = doubt
 
     async def aclose(self) -> None:
@@ -177,7 +179,7 @@ class ServerTime:
     def _is_due(self, within: float) -> bool:
         if self._known is None or self._suspicion is not None:
             return True
-        return self._clock.elapsed() - self._known.at > FRESH or self.error > within
+        return self._clock.elapsed() - self._known.at > SAMPLE_CACHE_SECONDS or self.error > within
 
     async def _share_a_sample(self) -> None:
         """Take a sample, or wait for the one that somebody takes. Who is cancelled does not end it for the others."""
@@ -196,10 +198,10 @@ class ServerTime:
     async def _sample(self) -> None:
         suspicion = self._suspicion
         found: Interval | None = None
-        for _ in range(PATIENCE):
+        for _ in range(MAX_SAMPLES):
             sample, took = await self._probe()
             found = (found and sample.common(found)) or sample
-            if took <= LONGEST_ROUND_TRIP:
+            if took <= MAX_ROUND_TRIP_SECONDS:
                 break
         if found is not None:
             self._believe(found, suspicion)
@@ -209,11 +211,11 @@ class ServerTime:
         both = sample if self._known is None else sample.common(self._known)
         if both is None:  # a clock was set, or stood still: what was believed before is worth nothing
             self._jumped(sample)
-        elif suspicion is not None and suspicion.ahead <= sample.high + ROUNDED:
+        elif suspicion is not None and suspicion.ahead <= sample.high + DATE_ROUNDING_SECONDS:
             both = sample  # too slow to say whether our clock stood still: only what it says by itself is certain
         self._known = both or sample
         doubt = self._suspicion
-        if doubt is None or doubt.ahead <= self._known.high + ROUNDED:
+        if doubt is None or doubt.ahead <= self._known.high + DATE_ROUNDING_SECONDS:
             self._suspicion = None
         elif doubt == suspicion:
             self._disproved = max(self._disproved, doubt.date)
@@ -234,7 +236,7 @@ class ServerTime:
         backoff = self._store.backoff()
         while True:
             sent = self._clock.elapsed()
-            version = await self._store.overwrite(key, version_body(self._clock))
+            version = await self._store.overwrite(key, unique_body(self._clock))
             found = await self._store.head(key)
             told = self._clock.elapsed()
             # Another version is that of an earlier round, which has landed late: it was not sent after `sent`.
@@ -263,10 +265,10 @@ class ServerTime:
 def _sample_of(last_modified: datetime, sent: float, told: float) -> Interval:
     stamp = last_modified.replace(microsecond=0).timestamp()
     # It holds for a moment between the two; the interval is kept as of the end.
-    drift = DRIFT * (told - sent)
+    drift = MAX_DRIFT * (told - sent)
     return Interval(stamp - told - drift, stamp + 1 - sent + drift, told)
 
 
-def version_body(clock: Clock) -> bytes:
+def unique_body(clock: Clock) -> bytes:
     """Return a body that no other write has: what is read back is then ours or is not."""
     return clock.nonce().encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pawnqueue.stores.server_time import DRIFT
+from pawnqueue.stores.server_time import MAX_DRIFT
 from tests.sim.bucket import EPOCH
 from tests.sim.loop import wake
 
@@ -32,7 +32,7 @@ class SimClock:
         self._base = nature.uniform(0, 1e6)
         self._wall = EPOCH + nature.uniform(-WRONG_BY, WRONG_BY)
         #: Its seconds in a second of the store's.
-        self.rate = 1 / (1 + nature.uniform(-DRIFT, DRIFT))
+        self.rate = 1 / (1 + nature.uniform(-MAX_DRIFT, MAX_DRIFT))
         self._stopped = 0.0
         self._stands_until = 0.0
         self._chance = chance

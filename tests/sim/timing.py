@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pawnqueue import StoreError
 from pawnqueue.settings import RetrySettings
 from pawnqueue.stores.retry import ResilientStore
-from pawnqueue.stores.server_time import ROUNDED, ServerTime
+from pawnqueue.stores.server_time import DATE_ROUNDING_SECONDS, ServerTime
 from tests.sim.bucket import EPOCH
 from tests.sim.weather import Weather
 
@@ -69,7 +69,7 @@ class _Asker:
         told = await time.now(within=self.chance.choice((1.0, 2.0, 100.0)))
         error, behind = time.error, self._now() - told
         # A clock that stood still is noticed by what is younger than it can be: what is not, may hide as much.
-        hidden = ROUNDED + age if process.stops else 0.0
+        hidden = DATE_ROUNDING_SECONDS + age if process.stops else 0.0
         if stops == process.stops and not -error - SLACK <= behind <= error + hidden + SLACK:
             self._say(f"says {told - EPOCH:.3f} with an error of {error:.3f}")
         until = told + self.chance.choice(LASTS)

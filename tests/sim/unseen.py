@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pawnqueue.stores.port import ObjectInfo, StoredObject
-from pawnqueue.stores.server_time import ROUNDED
+from pawnqueue.stores.server_time import DATE_ROUNDING_SECONDS
 from tests.sim.bucket import EPOCH
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: How much younger than the time that was lost an object must be, to be noticed: a claim's time may be wrong by the
 #: margin (2 s) in either direction.
-BLUR = 2 * 2.0 + ROUNDED
+BLUR = 2 * 2.0 + DATE_ROUNDING_SECONDS
 
 
 class Unseen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pawnqueue import StoreError
-from pawnqueue.context import HASTE
+from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, Process, World, numbered, numbers
 from tools.kit.stores import Answer, CarryOut, Request
@@ -82,7 +82,7 @@ async def test_leases_that_cannot_be_read_share_one_patience(world: World, ann: 
     bob.client.inject("lost", "GET", "*/leases/*")
     began = world.clock.elapsed()
     assert not await bob.queue.claim(TOPIC, "c", max_messages=1)
-    assert world.clock.elapsed() - began <= 2 * HASTE
+    assert world.clock.elapsed() - began <= 2 * PER_OBJECT_RETRY_SECONDS
 
 
 @pytest.mark.parametrize("effect", ["denied", "lost"])

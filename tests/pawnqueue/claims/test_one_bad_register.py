@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pawnqueue import StoreError
-from pawnqueue.context import HASTE
+from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
@@ -57,7 +57,7 @@ async def test_records_that_do_not_answer_share_one_patience(world: World, ann: 
         world.bucket.plant(key, b"{}" + b" " * 500)
     bob.client.inject("lost", "GET", "*/claims/other-*")
     await ann.queue.publish(TOPIC, numbered(2))
-    for most_seconds in (2.3 * HASTE, HASTE):
+    for most_seconds in (2.3 * PER_OBJECT_RETRY_SECONDS, PER_OBJECT_RETRY_SECONDS):
         began = world.clock.elapsed()
         assert len(await bob.queue.claim(TOPIC, "c", max_messages=1)) == 1
         assert world.clock.elapsed() - began <= most_seconds

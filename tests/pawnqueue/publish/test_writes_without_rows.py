@@ -12,7 +12,7 @@ import pytest
 from pawnqueue import StagedGoneError, TopicNotEmptyError, TopicNotFoundError
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_PLACE, MOST_COUNT, MOST_RANGES
-from pawnqueue.domain.records import TICKS, Rows, WriteRecord
+from pawnqueue.domain.records import TICKS_PER_SECOND, Rows, WriteRecord
 from pawnqueue.maintenance.sweep_report import SweepReport
 from pawnqueue.publish.write_outcome import together
 from tests.pawnqueue.publish.written import (
@@ -124,7 +124,7 @@ async def test_a_write_is_not_published_far_behind_all_others(world: World, ann:
 def test_the_last_places_have_names_in_their_order() -> None:
     """Seconds in a float tell all ticks apart, up to the last message of the largest write."""
     for first in (LATEST_PLACE, LATEST_PLACE + MOST_COUNT - 1000):
-        stamps = [layout.timestamp(place / TICKS) for place in range(first, first + 1000)]
+        stamps = [layout.timestamp(place / TICKS_PER_SECOND) for place in range(first, first + 1000)]
         assert stamps == sorted(set(stamps))
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from pawnqueue.runtime.cancellation import in_full
-from pawnqueue.runtime.concurrency import Shared, for_each
+from pawnqueue.runtime.cancellation import finish_despite_cancellation
+from pawnqueue.runtime.concurrency import SharedWork, for_each
 
 
 class Work:
@@ -142,30 +142,30 @@ async def ended(*tasks: asyncio.Task[object]) -> list[object]:
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def ask(shared: Shared[str, str], work: Work, key: str = "a") -> asyncio.Task[str]:
+def ask(shared: SharedWork[str, str], work: Work, key: str = "a") -> asyncio.Task[str]:
     """Ask for the work."""
     return asyncio.create_task(shared.do(key, lambda: work(1)))
 
 
 async def test_work_that_many_ask_for_is_done_once() -> None:
     """All are given its result; who asks when it has ended begins it anew, and other keys are other work."""
-    shared, work = Shared[str, str](), Work()
+    shared, work = SharedWork[str, str](), Work()
     asked = [ask(shared, work) for _ in range(100)]
     other = ask(shared, work, "b")
     await work.until_under_way(2)
-    assert shared.is_under_way("a")
+    assert shared.is_running("a")
     work.may_end.set()
     assert await ended(*asked) == ["result 1"] * 100
     await other
     assert len(work.begun) == 2
-    assert not shared.is_under_way("a")
+    assert not shared.is_running("a")
     await ask(shared, work)
     assert len(work.begun) == 3
 
 
 async def test_an_error_of_shared_work_is_everybodys() -> None:
     """All who share it are told."""
-    shared = Shared[str, str]()
+    shared = SharedWork[str, str]()
 
     async def fail() -> str:
         await asyncio.sleep(0)
@@ -177,7 +177,7 @@ async def test_an_error_of_shared_work_is_everybodys() -> None:
 
 async def test_who_is_cancelled_leaves_the_others_to_the_work() -> None:
     """It goes on while anybody waits, also where he who began it has gone."""
-    shared, work = Shared[str, str](), Work()
+    shared, work = SharedWork[str, str](), Work()
     first, second, third = (ask(shared, work) for _ in range(3))
     await work.until_under_way(1)
     first.cancel()
@@ -190,14 +190,14 @@ async def test_who_is_cancelled_leaves_the_others_to_the_work() -> None:
 
 async def test_work_that_nobody_waits_for_is_ended() -> None:
     """When the last one is cancelled it is over before he goes, and who comes then begins it anew."""
-    shared, work = Shared[str, str](), Work()
+    shared, work = SharedWork[str, str](), Work()
     first, second = ask(shared, work), ask(shared, work)
     await work.until_under_way(1)
     first.cancel()
     second.cancel()
     await ended(first, second)
     assert work.cancelled == [1]
-    assert not shared.is_under_way("a")
+    assert not shared.is_running("a")
     third = ask(shared, work)
     work.may_end.set()
     assert await third == "result 1"
@@ -205,10 +205,10 @@ async def test_work_that_nobody_waits_for_is_ended() -> None:
 
 async def test_who_asks_after_a_new_beginning_shares_nothing_older() -> None:
     """What has begun goes on for those who share it, and the next one is another."""
-    shared, work = Shared[str, str](), Work()
+    shared, work = SharedWork[str, str](), Work()
     first = ask(shared, work)
     await work.until_under_way(1)
-    shared.begin_anew("a")
+    shared.stop_sharing("a")
     second = ask(shared, work)
     third = ask(shared, work)
     await work.until_under_way(2)
@@ -223,7 +223,7 @@ async def test_who_asks_after_a_new_beginning_shares_nothing_older() -> None:
 async def test_what_must_not_be_left_half_done_ends_before_its_caller() -> None:
     """However often he is cancelled; and only then is he."""
     work = Work()
-    task = asyncio.create_task(in_full(lambda: work(1)))
+    task = asyncio.create_task(finish_despite_cancellation(lambda: work(1)))
     await work.until_under_way(1)
     for _ in range(3):
         task.cancel()
@@ -232,7 +232,7 @@ async def test_what_must_not_be_left_half_done_ends_before_its_caller() -> None:
     work.may_end.set()
     assert [type(one) for one in await ended(task)] == [asyncio.CancelledError]
     assert work.ended == [1]
-    assert await in_full(lambda: work(2)) == "result 2"
+    assert await finish_despite_cancellation(lambda: work(2)) == "result 2"
 
 
 async def test_an_error_of_what_is_done_in_full_is_told() -> None:
@@ -243,8 +243,8 @@ async def test_an_error_of_what_is_done_in_full_is_told() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await in_full(fail)
-    task = asyncio.create_task(in_full(fail))
+        await finish_despite_cancellation(fail)
+    task = asyncio.create_task(finish_despite_cancellation(fail))
     await asyncio.sleep(0)
     task.cancel()
     assert [type(one) for one in await ended(task)] == [asyncio.CancelledError]
@@ -259,7 +259,7 @@ def test_a_loop_that_ends_does_not_cut_it() -> None:
         done.append(1)
 
     async def main() -> None:
-        task = asyncio.create_task(in_full(work))
+        task = asyncio.create_task(finish_despite_cancellation(work))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not task.done()
@@ -277,5 +277,5 @@ async def test_what_is_cancelled_again_and_again_from_within_is_given_up() -> No
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await in_full(cancelled)
+        await finish_despite_cancellation(cancelled)
     assert len(begun) == 3

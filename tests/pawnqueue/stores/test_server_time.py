@@ -20,12 +20,12 @@ from pawnqueue.stores.connect import connect
 from pawnqueue.stores.port import Done, ObjectInfo, Outcome, Unknown
 from pawnqueue.stores.retry import ResilientStore
 from pawnqueue.stores.server_time import (
-    DRIFT,
-    FRESH,
-    LONGEST_ROUND_TRIP,
-    PATIENCE,
+    MAX_DRIFT,
+    MAX_ROUND_TRIP_SECONDS,
+    MAX_SAMPLES,
+    SAMPLE_CACHE_SECONDS,
     ServerTime,
-    lasting,
+    local_seconds,
 )
 from tests.pawnqueue.virtual import TOPIC, Client, World
 from tests.support.clock import VirtualClock
@@ -193,7 +193,7 @@ async def test_more_samples_narrow_it_down(time: ServerTime, server: ScriptedSer
 trips = st.tuples(st.floats(0, 0.4), st.floats(0, 3))
 happenings = st.lists(
     st.one_of(
-        st.tuples(st.just("wait"), st.floats(0, 3 * FRESH)),
+        st.tuples(st.just("wait"), st.floats(0, 3 * SAMPLE_CACHE_SECONDS)),
         st.tuples(st.just("now"), st.tuples(trips, trips, st.floats(0, 4))),
     ),
     max_size=25,
@@ -203,7 +203,7 @@ happenings = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(
     offset=st.floats(EPOCH - 1e6, EPOCH + 1e6),
-    drift=st.floats(-0.99 * DRIFT, 0.99 * DRIFT),
+    drift=st.floats(-0.99 * MAX_DRIFT, 0.99 * MAX_DRIFT),
     happenings=happenings,
 )
 def test_the_true_time_is_always_inside(
@@ -231,7 +231,7 @@ def test_the_true_time_is_always_inside(
 
 async def test_a_slow_sample_is_followed_by_another(time: ServerTime, server: ScriptedServer) -> None:
     """What took over a second to tell says little: more is asked, up to a quick answer, and all of it counts."""
-    server.trips, server.heads = [(0.1, 0.1), (5.0, 0.0), (0.01, 0.01)], [(LONGEST_ROUND_TRIP, 0.0)]
+    server.trips, server.heads = [(0.1, 0.1), (5.0, 0.0), (0.01, 0.01)], [(MAX_ROUND_TRIP_SECONDS, 0.0)]
     assert_true(time, server, await time.now())
     assert server.requests.count("PUT") == 3
     assert time.error < 0.6
@@ -241,21 +241,21 @@ async def test_a_slow_store_has_a_wide_time(time: ServerTime, server: ScriptedSe
     """Where every sample is slow it is taken after a few, and the error says how wide it is."""
     server.trips = [(2.0, 2.0), (1.5, 0.0), (3.0, 0.0), (2.0, 0.0)]
     assert_true(time, server, await time.now())
-    assert server.requests.count("PUT") == PATIENCE
+    assert server.requests.count("PUT") == MAX_SAMPLES
     assert 0.5 < time.error <= 1.26
 
 
 async def test_a_wide_time_is_asked_for_again_at_once(time: ServerTime, server: ScriptedServer) -> None:
     """Who needs it narrower than it is has a new sample taken at once; for others it is good enough for a while."""
-    server.trips = [(5.0, 5.0)] * PATIENCE
+    server.trips = [(5.0, 5.0)] * MAX_SAMPLES
     await time.now()
     assert time.error > 2
     await time.now()
-    assert server.requests.count("PUT") == PATIENCE
+    assert server.requests.count("PUT") == MAX_SAMPLES
     await time.now(within=2)
     assert time.error < 1
     await time.now(within=2)
-    assert server.requests.count("PUT") == PATIENCE + 1
+    assert server.requests.count("PUT") == MAX_SAMPLES + 1
     assert_true(time, server)
 
 
@@ -279,9 +279,9 @@ async def test_who_goes_away_does_not_end_the_sample_of_others(time: ServerTime,
 
 async def test_who_joins_a_slow_sample_takes_another(time: ServerTime, server: ScriptedServer) -> None:
     """Who needs a narrow time, and joins a sample that turns out to be slow, gets the next one."""
-    server.trips = [(5.0, 5.0)] * PATIENCE
+    server.trips = [(5.0, 5.0)] * MAX_SAMPLES
     anyone, claimer = await asyncio.gather(time.now(), time.now(within=2))
-    assert server.requests.count("PUT") == PATIENCE + 1
+    assert server.requests.count("PUT") == MAX_SAMPLES + 1
     assert time.error < 1
     assert_true(time, server, claimer)
     assert anyone
@@ -349,7 +349,7 @@ async def test_three_requests_a_sample_and_none_between(time: ServerTime, server
     """The time is asked for by a PUT, a HEAD and a DELETE, and then it is known for a while."""
     await time.now()
     assert server.requests == ["PUT", "HEAD", "DELETE"]
-    server.clock.now += FRESH - 0.1
+    server.clock.now += SAMPLE_CACHE_SECONDS - 0.1
     for _ in range(100):
         assert_true(time, server, await time.now())
         time.estimate()
@@ -366,7 +366,7 @@ async def test_a_clock_that_was_set_is_followed(time: ServerTime, server: Script
     """When a sample contradicts what was believed, a clock was set: the new sample holds, alone."""
     await time.now()
     server.offset += step
-    server.clock.now += FRESH + 1
+    server.clock.now += SAMPLE_CACHE_SECONDS + 1
     assert_true(time, server, await time.now())
     assert time.jumps == 1
 
@@ -416,10 +416,10 @@ async def test_one_slow_moment_refuses_one_claim() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    drift=st.floats(-DRIFT, DRIFT),
+    drift=st.floats(-MAX_DRIFT, MAX_DRIFT),
     fraction=st.floats(0, 1),
     trip=st.tuples(st.floats(0, 3), st.floats(0, 3)),
-    age=st.floats(0, FRESH),
+    age=st.floats(0, SAMPLE_CACHE_SECONDS),
     ttl=st.floats(5, 12 * HOUR),
 )
 def test_what_is_trusted_is_not_over(
@@ -428,7 +428,7 @@ def test_what_is_trusted_is_not_over(
     """⚑ When a holder stops by its clock, the store's has not reached the time, at 200 ppm and after half a day."""
 
     async def run() -> None:
-        server = ScriptedServer(VirtualClock(), EPOCH + fraction, drift, trips=[trip] * PATIENCE)
+        server = ScriptedServer(VirtualClock(), EPOCH + fraction, drift, trips=[trip] * MAX_SAMPLES)
         time = time_of(server)
         until = await time.now() + ttl
         server.clock.now += age
@@ -439,24 +439,24 @@ def test_what_is_trusted_is_not_over(
             server.clock.now = max(started, trusted)
             assert trusted <= started or server.time() <= until + SLACK
             # It gives away no more than it has to: the margin, or the error and the drift to come.
-            assert trusted >= started + left - max(margin + time.error, 2 * time.error) - 2 * DRIFT * ttl - SLACK
+            assert trusted >= started + left - max(margin + time.error, 2 * time.error) - 2 * MAX_DRIFT * ttl - SLACK
             server.clock.now = started
-        assert lasting(ttl) * (1 + drift) <= ttl
+        assert local_seconds(ttl) * (1 + drift) <= ttl
 
     asyncio.run(run())
 
 
 async def test_half_a_day_at_the_wrong_speed(clock: VirtualClock) -> None:
     """⚑ Twelve hours at 200 ppm are 8.6 seconds: a deadline that is only the margin early is 6.6 seconds too late."""
-    server = ScriptedServer(clock, drift=DRIFT)
+    server = ScriptedServer(clock, drift=MAX_DRIFT)
     time = time_of(server)
     until = await time.now() + 12 * HOUR
     clock.now = clock.now + 12 * HOUR - 2.0
     assert server.time() > until + 6
     clock.now = time.trusted_until(until, 2.0)
     assert until - 1.5 < server.time() <= until
-    assert lasting(12 * HOUR) == pytest.approx(12 * HOUR - 8.64)
-    assert lasting(math.inf) == math.inf
+    assert local_seconds(12 * HOUR) == pytest.approx(12 * HOUR - 8.64)
+    assert local_seconds(math.inf) == math.inf
 
 
 # --- a clock that stood still ---
@@ -481,12 +481,12 @@ async def test_a_clock_that_stood_still_is_noticed(time: ServerTime, server: Scr
 async def test_what_no_object_shows_is_known_by_the_next_sample(time: ServerTime, server: ScriptedServer) -> None:
     """§2: objects older than the time that was lost say nothing of it, and no later than the next sample does."""
     await time.now()
-    server.clock.now += FRESH / 2
+    server.clock.now += SAMPLE_CACHE_SECONDS / 2
     server.offset += 60  # the machine stands still for a minute
     time.seen(server.stamp(61))
     assert server.time() - await time.now() == pytest.approx(60, abs=1)
     assert (server.requests.count("PUT"), time.jumps) == (1, 0)
-    server.clock.now += FRESH / 2 + 1
+    server.clock.now += SAMPLE_CACHE_SECONDS / 2 + 1
     assert_true(time, server, await time.now())
     assert (server.requests.count("PUT"), time.jumps) == (2, 1)
 
@@ -496,7 +496,7 @@ async def test_a_slow_sample_does_not_deny_that_the_clock_stood_still(time: Serv
     await time.now()
     server.offset += 6
     time.seen(server.stamp())
-    server.trips = [(5.0, 5.0)] * PATIENCE
+    server.trips = [(5.0, 5.0)] * MAX_SAMPLES
     assert_true(time, server, await time.now())
     assert_true(time, server, await time.now(within=2))
     assert time.error < 1

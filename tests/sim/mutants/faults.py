@@ -12,7 +12,7 @@ from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import Finder
 from pawnqueue.claims.known import Known
 from pawnqueue.claims.takeover import judge
-from pawnqueue.context import HASTE, Context
+from pawnqueue.context import PER_OBJECT_RETRY_SECONDS, Context
 from pawnqueue.domain.bounds import MOST_COUNT
 from pawnqueue.domain.layout import MessageKey
 from pawnqueue.domain.records import Decision
@@ -168,7 +168,7 @@ def batches_do_not_grow() -> Patches:
     test="tests/pawnqueue/claims/test_one_bad_object.py::test_leases_that_cannot_be_read_share_one_patience",
 )
 def patience_with_each() -> Patches:
-    return [(candidates, "BRIEFLY", HASTE)]
+    return [(candidates, "BRIEFLY", PER_OBJECT_RETRY_SECONDS)]
 
 
 @mutant(
@@ -176,7 +176,7 @@ def patience_with_each() -> Patches:
     test="tests/pawnqueue/claims/test_one_bad_register.py::test_records_that_do_not_answer_share_one_patience",
 )
 def patience_with_each_record() -> Patches:
-    return [(known, "BRIEFLY", HASTE)]
+    return [(known, "BRIEFLY", PER_OBJECT_RETRY_SECONDS)]
 
 
 @mutant("§5.6 A record that cannot be read stops no claim's look for rivals", 11, 27, arena="stuck-csprng")
@@ -229,7 +229,7 @@ def finished_while_others_wait() -> Patches:
     async def all_of_it(context: Context, topic: str, leases: Any, **more: Any) -> Any:
         found = await judge(context, topic, leases, **more)
         for record, versions in found.decided:
-            failed = await effects.carry_out(context.patient(15.0), topic, record, list(versions), versions)
+            failed = await effects.carry_out(context.with_budget(15.0), topic, record, list(versions), versions)
             found.faults.update(failed)
         found.decided.clear()
         return found

@@ -69,7 +69,7 @@ def sampled_to_the_put() -> Patches:
     async def probe(self: ServerTime) -> Any:
         while True:
             key, sent = layout.probe(self._clock.uuid()), self._clock.elapsed()
-            version = await self._store.overwrite(key, server_time.version_body(self._clock))
+            version = await self._store.overwrite(key, server_time.unique_body(self._clock))
             answered = self._clock.elapsed()
             found = await self._store.head(key)
             self._remove(key)
