@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.sim.stage import Actor
     from tests.sim.world import World
 
-#: How far a clock may run away: what deadlines reckon with (``server_time.DRIFT``).
+#: How far a clock may run away: what deadlines reckon with (``server_time.MAX_DRIFT``).
 DRIFT = 200e-6
 HOURS = (3600.0, 6 * 3600.0, 12 * 3600.0)
 SETTINGS = (settings_for(15.0, RETENTION, oldest=4 * 86_400.0),)

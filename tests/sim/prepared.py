@@ -9,8 +9,8 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord, TopicRecord
 from pawnqueue.domain.times import iso
 from pawnqueue.registers.csprng_verify import shortest_verification
+from pawnqueue.stores.server_time import MAX_DRIFT
 from tests.sim.bucket import EPOCH
-from tests.sim.clock import DRIFT
 
 if TYPE_CHECKING:
     from tests.sim.bucket import SimBucket
@@ -22,7 +22,7 @@ SETTINGS = Settings(s3={"bucket_name": "simulated"}, registry={"register_consume
 
 #: The assumption of ``csprng_verify``: no PUT of a register lands later than the shortest verification after the look
 #: on which it rests, by any clock. Clocks differ a little in speed.
-WITHIN = shortest_verification(SETTINGS.concurrency.csprng_verify) * (1 - 2 * DRIFT)
+WITHIN = shortest_verification(SETTINGS.concurrency.csprng_verify) * (1 - 2 * MAX_DRIFT)
 
 
 def establish(bucket: SimBucket, *topics: str) -> None:

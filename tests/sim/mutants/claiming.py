@@ -117,7 +117,7 @@ def cut_off() -> Patches:
     async def cut(work: Any, *_: Any) -> Any:
         return await work
 
-    return [(claiming, "uncut", cut), (by_id, "uncut", cut), (renewing, "uncut", cut)]
+    return [(claiming, "shield_and_wait", cut), (by_id, "shield_and_wait", cut), (renewing, "shield_and_wait", cut)]
 
 
 @mutant(
