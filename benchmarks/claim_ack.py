@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.far_away import far_away
 from pawnqueue import PawnQueue, Settings
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
 from pawnqueue.domain import lease as leases_
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
 from pawnqueue.runtime.concurrency import for_each
@@ -180,7 +180,7 @@ class _Bodies:
 
     def __init__(self, batch: int) -> None:
         ids = [str(uuid.uuid4()) for _ in range(batch)]
-        names = [layout.message_name(time.time(), one) for one in ids]
+        names = [units.name_at(time.time(), one) for one in ids]
         lease = leases_.held(
             ids[0], names[0], consumer="bench", claim=f"{ids[0]}.0", deliveries=1, until=time.time(), ttl=60
         )

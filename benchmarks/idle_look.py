@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pawnqueue import PawnQueue, Settings
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.records import ClaimRecord, Decision, Envelope, Member
@@ -123,7 +124,7 @@ class _Flying:
 
     def all_keys(self) -> list[str]:
         return [
-            *(layout.message(TOPIC, name) for name in self.members.values()),
+            *(units.key_of(TOPIC, name) for name in self.members.values()),
             *(layout.lease(TOPIC, one) for one in self.members),
             layout.claim(TOPIC, self.record.stem),
         ]
@@ -143,7 +144,7 @@ class _Flying:
     def others(self) -> list[tuple[str, bytes]]:
         record = layout.claim(TOPIC, self.record.stem), self.record.encode()
         messages = [
-            (layout.message(TOPIC, name), Envelope(id=one, topic=TOPIC, payload={"n": 1}).encode())
+            (units.key_of(TOPIC, name), Envelope(id=one, topic=TOPIC, payload={"n": 1}).encode())
             for one, name in self.members.items()
         ]
         return [record, *messages]
@@ -154,7 +155,7 @@ async def _fly(store: Store, count: int) -> list[_Flying]:
     made = []
     for number in range(-(-count // BATCH)):
         ids = [str(uuid.uuid4()) for _ in range(min(BATCH, count - number * BATCH))]
-        names = {one: layout.message_name(time.time() + place / 1000, one) for place, one in enumerate(ids)}
+        names = {one: units.name_at(time.time() + place / 1000, one) for place, one in enumerate(ids)}
         record = ClaimRecord(
             claim_id=str(uuid.uuid4()),
             owner="x",
@@ -180,7 +181,7 @@ async def _close(store: Store, count: int) -> list[str]:
             state="closed",
             until=time.time() + TTL,
             ttl=TTL,
-            members={one: Member(name=layout.message_name(time.time(), one))},
+            members={one: Member(name=units.name_at(time.time(), one))},
             settled={one: Decision(how="acked")},
         )
         written[layout.claim(TOPIC, record.stem)] = record.encode()

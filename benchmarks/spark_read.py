@@ -27,7 +27,6 @@ from obstore.store import S3Store
 
 from benchmarks.installed import machine
 from pawnqueue import SyncPawnQueue
-from pawnqueue.domain import layout
 from tools.kit import servers
 from tools.kit.leftovers import descendants
 from tools.kit.spark import session
@@ -182,7 +181,7 @@ def _fill(place: Mapping[str, Any], messages: int, folder: Path) -> tuple[dict[s
         reference = claim.hand_over()
         units = [unit for portion in queue.portions(reference) for unit in portion.units]
     print(f"   published in {published - started:.1f} s, claimed in {claimed - published:.1f} s", flush=True)
-    keys = [layout.message(TOPIC, unit.name) for unit in units]
+    keys = [units.key_of(TOPIC, unit.name) for unit in units]
     return reference.to_dict(), keys, statistics.mean(unit.size for unit in units)
 
 

@@ -43,7 +43,7 @@ from pawnqueue.reads.counting import Backlog, Stats
 from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage
 from pawnqueue.reads.health import Health
 from pawnqueue.reads.inspect_topic import Location
-from pawnqueue.reads.portions import Portion, Unit
+from pawnqueue.reads.portions import PlannedUnit, Portion
 from pawnqueue.registers.probe import ProbeResult
 from pawnqueue.settings import Settings
 from pawnqueue.stores.memory import MemoryStore
@@ -75,6 +75,7 @@ __all__ = [
     "OpenClaim",
     "PawnQueue",
     "PawnQueueError",
+    "PlannedUnit",
     "Portion",
     "ProbeResult",
     "PublishError",
@@ -98,7 +99,6 @@ __all__ = [
     "TopicNotEmptyError",
     "TopicNotFoundError",
     "TopicSettings",
-    "Unit",
     "WriteBusyError",
     "Written",
     "events",

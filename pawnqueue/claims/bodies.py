@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
+from pawnqueue.catalog import units
 from pawnqueue.claims import topic_record
 from pawnqueue.claims.claim import Message
-from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.records import Decision, Envelope, UnreadableRecordError
 from pawnqueue.domain.times import instant
@@ -115,7 +115,7 @@ async def read_each(context: Context, topic: str, members: Iterable[Member]) -> 
     most = max_message_bytes(context.settings.limits)
 
     async def fetch(member: Member) -> Message | Decision:
-        body = await context.store.body(layout.message(topic, member.name), member.size, most)
+        body = await context.store.body(units.key_of(topic, member.name), member.size, most)
         return _understood(body, topic, member)
 
     return await for_each(fetch, members, at_once=context.at_once)
@@ -160,7 +160,7 @@ async def _fetch(context: Context, topic: str, member: Member) -> tuple[Message 
     # ⚑ §2: as an object with its date, which may tell that this process's clock stood still before it claims.
     # ⚑ §5.6: what was overwritten by something larger since it was listed is given back, like what was listed so.
     most = max_message_bytes(context.settings.limits)
-    found = await context.store.get(layout.message(topic, member.name), most)
+    found = await context.store.get(units.key_of(topic, member.name), most)
     body = None if found is None else found.body
     return _understood(body, topic, member), len(body or b"")
 
@@ -170,7 +170,7 @@ def _understood(body: bytes | None, topic: str, member: Member) -> Message | Dec
     if body is None:
         return Decision(how="gone", unseen=True)
     try:
-        envelope = Envelope.decode(body, layout.message(topic, member.name))
+        envelope = Envelope.decode(body, units.key_of(topic, member.name))
     except UnreadableRecordError as problem:
         return _dead("malformed", str(problem))
     return as_message(envelope, topic, member.name, deliveries=member.deliveries)
@@ -184,7 +184,7 @@ def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) ->
     """
     created_at = instant(envelope.created_at)
     if created_at is None:
-        created_at = datetime.fromtimestamp(layout.time_of(name) or 0.0, UTC)
+        created_at = datetime.fromtimestamp(units.published_at(name) or 0.0, UTC)
     return Message(
         id=envelope.id,
         topic=topic,
@@ -194,7 +194,7 @@ def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) ->
         headers=envelope.headers,
         deliveries=deliveries,
         write_id=envelope.write_id,
-        unit=parsed.uuid if (parsed := layout.parse_message(name)) is not None else "",
+        unit=parsed.id if (parsed := units.parse(name)) is not None else "",
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import units
 from pawnqueue.claims import effects, finish_redrive, takeover
 from pawnqueue.claims.aside import Aside, BadBatches
 from pawnqueue.claims.errands import Errands
@@ -22,8 +23,10 @@ from pawnqueue.events import logger_of
 from pawnqueue.runtime.concurrency import all_of, wait_at_most
 
 if TYPE_CHECKING:
+    from pawnqueue.catalog.units import UnitPage
     from pawnqueue.context import Context
     from pawnqueue.domain.records import ClaimRecord, Lease
+    from pawnqueue.domain.unit import Unit
     from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo
 
@@ -55,12 +58,15 @@ COURTESY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A message that may be claimed, by creating its lease or by replacing the one that is there."""
+    """A unit that may be claimed, by creating its lease or by replacing the one that it has."""
 
-    uuid: str
-    name: str
-    size: int
+    unit: Unit
     lease: Versioned[Lease] | None = None
+
+    @property
+    def id(self) -> str:
+        """The id under which the lease is kept."""
+        return self.unit.id
 
 
 @dataclass(slots=True)
@@ -115,7 +121,7 @@ class Finder:
         for _ in range(WAITS):
             async with self._lock:
                 found = await self._look(wanted, most, most_reads)
-                self._lent.update(candidate.uuid for candidate in found)
+                self._lent.update(candidate.id for candidate in found)
                 if found or not self._lent:
                     return found
                 self._returned.clear()
@@ -132,7 +138,7 @@ class Finder:
 
     def take_back(self, lent: Sequence[Candidate], left: Sequence[Candidate]) -> None:
         """Hear that a claim has tried for what it was given, and what of it is left to be had."""
-        self._lent.difference_update(candidate.uuid for candidate in lent)
+        self._lent.difference_update(candidate.id for candidate in lent)
         if self._view is not None:
             self._view.shelf = [*left, *self._view.shelf]
         self._returned.set()
@@ -161,9 +167,9 @@ class Finder:
             self._view = None  # it broke off in the middle: what it has passed by is looked at again
             raise
         # One lease is for one message: another one under its uuid, as only a stranger would publish, comes after it.
-        first = {candidate.uuid: candidate for candidate in reversed(found)}
+        first = {candidate.id: candidate for candidate in reversed(found)}
         if len(first) < len(found):
-            found = [candidate for candidate in found if first[candidate.uuid] is candidate]
+            found = [candidate for candidate in found if first[candidate.id] is candidate]
             view.is_stale = True
         view.shelf = [*found[most:], *view.shelf]  # something may have been taken back meanwhile
         return found[:most]
@@ -233,18 +239,17 @@ class Finder:
         if view.doubtful:
             bound -= min(bound, len(view.doubtful))
             found = await self._resolve_some(view, at_first)
-        folder = layout.messages(self._topic)
         # While one LIST shows the whole topic, it is taken from the head: what comes in before the cursor (a redriven
         # message, one of a producer whose clock is slow) shows as soon as what comes behind it.
         start_after = "" if len(view.seen) < A_PAGE else view.cursor
-        async with aclosing(self._context.store.pages(folder, start_after=start_after)) as pages:
+        async with aclosing(units.pages(self._context.store, self._topic, start_after=start_after)) as pages:
             if self._busy and view.leases is None:
                 page, _ = await all_of(_next(pages), self._list_leases(view))
             else:
                 page = await _next(pages)
             view.requests += 1
-            self._busy = bool(page)
-            while page:
+            self._busy = page is not None
+            while page is not None:
                 if view.leases is None:
                     await self._list_leases(view)
                 found += await self._sift(view, page)
@@ -277,45 +282,39 @@ class Finder:
             found += await self._resolve(view, doubtful)
         return found
 
-    async def _sift(self, view: _View, page: Sequence[ObjectInfo]) -> list[Candidate]:
+    async def _sift(self, view: _View, page: UnitPage) -> list[Candidate]:
         """Return the messages of one page that nobody has, in order; note which others may be due, and when not."""
         now = await self._context.now()
         leases = view.leases or {}
         free: list[Candidate] = []
         doubtful: dict[str, Candidate] = {}
-        messages = self._messages_of(page)
-        for parsed, info in messages:
-            if parsed.name in view.seen:
+        self._leave_alone(page.strangers)
+        for unit in page.units:
+            if unit.name in view.seen:
                 continue
-            if parsed.uuid in self._lent:
+            if unit.id in self._lent:
                 view.due = min(view.due, now + RUSH)
-            elif not self._is_for_us(parsed, info):
-                view.due = min(view.due, now + self._back_in(parsed.uuid, parsed.name))
+            elif not self._is_for_us(unit):
+                view.due = min(view.due, now + self._back_in(unit.id, unit.name))
             else:
-                lease = leases.get(parsed.uuid)
-                if lease is not None and self._known.claim_of(parsed.uuid, lease) in self.aside:
-                    view.due = min(view.due, now + self.aside.back_in(self._known.claim_of(parsed.uuid, lease)))
+                lease = leases.get(unit.id)
+                if lease is not None and self._known.claim_of(unit.id, lease) in self.aside:
+                    view.due = min(view.due, now + self.aside.back_in(self._known.claim_of(unit.id, lease)))
                     continue
-                candidate = Candidate(parsed.uuid, parsed.name, info.size)
+                candidate = Candidate(unit)
                 if lease is None:
                     free.append(candidate)
-                elif (due := self._known.due_at(parsed.uuid, lease)) > now:
+                elif (due := self._known.due_at(unit.id, lease)) > now:
                     view.due = min(view.due, due)
                 else:
                     self._choose(doubtful, candidate)
-        # A stranger's key behind all messages would hide what is published before it.
-        view.cursor = max([view.cursor, *(info.key for _, info in messages)])
+        view.cursor = max(view.cursor, page.cursor(self._topic))
         if len(view.seen) < A_PAGE:
-            view.seen.update(parsed.name for parsed, _ in messages if parsed.uuid not in self._lent)
+            view.seen.update(unit.name for unit in page.units if unit.id not in self._lent)
         for uuid, one in (await self._uncovered(view, doubtful)).items():
-            was_put = self._was_put(uuid, one.name) or self.aside.was_put(self._known.claim_of(uuid, leases[uuid]))
+            was_put = self._was_put(uuid, one.unit.name) or self.aside.was_put(self._known.claim_of(uuid, leases[uuid]))
             self._choose(view.again if was_put else view.doubtful, one)
         return self._never_tried(view, free)
-
-    def _messages_of(self, page: Sequence[ObjectInfo]) -> list[tuple[layout.MessageKey, ObjectInfo]]:
-        parsed = [(layout.parse_message(info.key), info) for info in page]
-        self._leave_alone([info.key for key, info in parsed if key is None])
-        return [(key, info) for key, info in parsed if key is not None]
 
     def _was_put(self, uuid: str, name: str) -> bool:
         return self.aside.was_put(uuid) or self.aside.was_put(name)
@@ -328,33 +327,33 @@ class Finder:
 
         ⚑ §5.6: so one that is tried in vain, and put aside for its name, leaves its place to the others.
         """
-        other = some.get(candidate.uuid)
-        if other is None or (self.aside.was_put(other.name) and not self.aside.was_put(candidate.name)):
-            some[candidate.uuid] = candidate
+        other = some.get(candidate.id)
+        if other is None or (self.aside.was_put(other.unit.name) and not self.aside.was_put(candidate.unit.name)):
+            some[candidate.id] = candidate
 
     def _never_tried(self, view: _View, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return those that were never put aside; the others come after them (⚑ §5.7)."""
         never = []
         for candidate in candidates:
-            if self._was_put(candidate.uuid, candidate.name):
+            if self._was_put(candidate.id, candidate.unit.name):
                 self._choose(view.again, candidate)
             else:
                 never.append(candidate)
         return never
 
-    def _is_for_us(self, message: layout.MessageKey, info: ObjectInfo) -> bool:
+    def _is_for_us(self, unit: Unit) -> bool:
         """Say whether this process may try for the message: not while it is put aside, and not if it is too large.
 
         ⚑ §5.6: a message that only this consumer cannot take is left to the others. What is wrong with its object is
         noted under its name: a publisher may have sent another message under its uuid, which is good.
         """
-        if message.uuid in self.aside or message.name in self.aside:
+        if unit.id in self.aside or unit.name in self.aside:
             return False
         limits = self._context.settings.limits
-        if info.size > max_message_bytes(limits):
+        if unit.size > max_message_bytes(limits):
             most = limits.max_payload_bytes
-            why = f"its {info.size:,} bytes are more than limits.max_payload_bytes={most:,} allows here"
-            self.aside.put(message.name, why)
+            why = f"its {unit.size:,} bytes are more than limits.max_payload_bytes={most:,} allows here"
+            self.aside.put(unit.name, why)
             return False
         return True
 
@@ -404,7 +403,7 @@ class Finder:
                 ready[uuid] = lease
         free = await self._judge(view, ready, now)
         return [
-            Candidate(candidate.uuid, candidate.name, candidate.size, free.get(uuid))
+            Candidate(candidate.unit, free.get(uuid))
             for uuid, candidate in some.items()
             if uuid in free or uuid in ghosts
         ]
@@ -491,9 +490,5 @@ def _stem_of(key: str) -> str | None:
     return layout.claim_stem(*parsed) if parsed else None
 
 
-async def _next(pages: AsyncGenerator[Sequence[ObjectInfo]]) -> Sequence[ObjectInfo]:
-    # Not anext(pages, ()): CPython 3.11 mistakes a tuple for an exception's arguments there.
-    try:
-        return await anext(pages)
-    except StopAsyncIteration:
-        return ()
+async def _next(pages: AsyncGenerator[UnitPage]) -> UnitPage | None:
+    return await anext(pages, None)

@@ -237,7 +237,7 @@ class Attempt:
         for _ in range(ROUNDS):
             used = sum(sizes[uuid] for uuid in won.members)
             batch = picks.take(self._size - len(won.members), max_bytes - used, is_first=not won.members)
-            sizes.update({candidate.uuid: candidate.size for candidate in batch})
+            sizes.update({candidate.id: candidate.unit.size for candidate in batch})
             if not batch or context.clock.elapsed() - started > request.session_ttl * SHARE:
                 break
             refused = 0
@@ -255,17 +255,17 @@ class Attempt:
     async def _ask_for(self, won: Won, batch: Sequence[Candidate]) -> int:
         """Ask for these leases; return how many of them are not ours."""
         steps = [self._step(candidate, won) for candidate in batch]
-        won.asked.update({candidate.uuid: member for candidate, (_, member) in zip(batch, steps, strict=True)})
+        won.asked.update({candidate.id: member for candidate, (_, member) in zip(batch, steps, strict=True)})
         patient = self._context.with_budget(self._patience)
         outcomes = await patient.registers.write([step for step, _ in steps])
         refused = 0
         for candidate, (_, member), outcome in zip(batch, steps, outcomes, strict=True):
             if not isinstance(outcome, Unknown):
                 self.is_answered = True
-                del won.asked[candidate.uuid]
+                del won.asked[candidate.id]
             if isinstance(outcome, Done):
-                won.members[candidate.uuid] = member
-                won.versions[candidate.uuid] = outcome.version
+                won.members[candidate.id] = member
+                won.versions[candidate.id] = outcome.version
             else:
                 # Refused: another consumer was faster. Unknown: where it lands, it names a claim that does not know it.
                 refused += 1
@@ -273,33 +273,33 @@ class Attempt:
                     # ⚑ §5.6: it concerns its own message; the others are not to wait for it again and again.
                     self.unread = self.unread or outcome.unseen
                     self.fault = self.fault or (None if outcome.unseen else outcome.fault)
-                    self._finder.aside.put(candidate.uuid, outcome.fault)
+                    self._finder.aside.put(candidate.id, outcome.fault)
         return refused
 
     def _step(self, candidate: Candidate, won: Won) -> tuple[Step, Member]:
         request, before = self._request, candidate.lease
         # ⚑ §4: deliveries are hand-outs: this will be the next.
-        member = Member(name=candidate.name, size=candidate.size, deliveries=1)
+        member = Member(name=candidate.unit.name, size=candidate.unit.size, deliveries=1)
         if before is not None:
             told = before.value
             member = Member(
-                name=candidate.name,
-                size=candidate.size,
+                name=candidate.unit.name,
+                size=candidate.unit.size,
                 deliveries=min(told.deliveries + 1, MOST_COUNT),
                 reason=told.reason,
                 error=told.error,
             )
         # Its time is the session's: a claimer that dies before it has recorded the claim is soon known to be gone.
         lease = leases.held(
-            candidate.uuid,
-            candidate.name,
+            candidate.id,
+            candidate.unit.name,
             consumer=request.consumer,
             claim=request.stem,
             deliveries=member.deliveries,
             until=min(won.until, won.session_until),
             ttl=min(request.ttl, request.session_ttl),
         ).model_copy(update={"reason": member.reason, "error": member.error})
-        key = layout.lease(request.topic.name, candidate.uuid)
+        key = layout.lease(request.topic.name, candidate.id)
         return Step(key, lease, Expect.NOTHING if before is None else before.version), member
 
     def _note(self, bodies: Bodies, members: Mapping[str, Member]) -> None:

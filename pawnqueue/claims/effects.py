@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
@@ -92,12 +93,12 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
     )
     try:
         # The reason goes first: a dead letter without one would have lost the key that it had.
-        await context.store.overwrite(layout.dead_reason(topic, uuid), reason.encode())
-        outcome = await context.store.copy(layout.message(topic, member.name), layout.dead_letter(topic, uuid))
+        await context.store.overwrite(letters.reason_key_of(topic, uuid), reason.encode())
+        outcome = await context.store.copy(units.key_of(topic, member.name), letters.key_of(topic, uuid))
         # A source that is not there was buried before, by whoever else carried this out. If the dead letter has been
         # redriven since, the reason that was written just now is nobody's.
-        if isinstance(outcome, Refused) and await context.store.head(layout.dead_letter(topic, uuid)) is None:
-            await context.store.delete([layout.dead_reason(topic, uuid)])
+        if isinstance(outcome, Refused) and await context.store.head(letters.key_of(topic, uuid)) is None:
+            await context.store.delete([letters.reason_key_of(topic, uuid)])
     except StoreError as error:
         return error
     if isinstance(outcome, Done):
@@ -125,7 +126,7 @@ async def _remove(  # noqa: PLR0913 - what is to be removed, and what is known
 ) -> dict[str, StoreError]:
     """⚑ §4: message before lease, always. A lease without a message is garbage; the reverse is delivered again."""
     failed: dict[str, StoreError] = {}
-    keys = {layout.message(topic, record.members[uuid].name): uuid for uuid in uuids if not _is_gone(record, uuid)}
+    keys = {units.key_of(topic, record.members[uuid].name): uuid for uuid in uuids if not _is_gone(record, uuid)}
     for key, error in (await context.store.delete(list(keys)) if keys else {}).items():
         failed[keys[key]] = error
     left = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in failed}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.registers.strategy import Step
@@ -25,21 +26,21 @@ async def finish_move(context: Context, topic: str, uuid: str, found: Versioned[
     """
     context = context.with_budget()
     name, source = found.value.key, found.value.source
-    letter = layout.dead_letter(topic, source)
+    letter = letters.key_of(topic, source)
     if await context.store.head(letter) is not None:
-        outcome = await context.store.copy(letter, layout.message(topic, name))
+        outcome = await context.store.copy(letter, units.key_of(topic, name))
         if isinstance(outcome, Unknown):
             raise outcome.fault
         for error in (await context.store.delete([letter])).values():
             raise error
         # Behind the letter, so that none is left without its reason; a reason alone is swept up in time.
-        await context.store.delete([layout.dead_reason(topic, source)])
+        await context.store.delete([letters.reason_key_of(topic, source)])
     return await _unlock(context, topic, uuid, found)
 
 
 async def _unlock(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> bool:
     name = found.value.key
-    if await context.store.head(layout.message(topic, name)) is None:
+    if await context.store.head(units.key_of(topic, name)) is None:
         # There is nothing to release: another redriver was here first, and the message has gone its way.
         standing = await context.read_lease(topic, uuid)
         if standing is not None and standing.version == found.version:

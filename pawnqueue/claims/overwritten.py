@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import units
 from pawnqueue.claims.bodies import read_each
-from pawnqueue.domain import layout
 from pawnqueue.domain.records import Decision
 from pawnqueue.errors import CompatibilityError, ObjectTooLargeError
 from pawnqueue.runtime.concurrency import for_each
@@ -47,7 +47,7 @@ async def overwritten(context: Context, claim: HeldClaim) -> dict[str, Decision]
 
 async def _is_as_claimed(context: Context, claim: HeldClaim, member: Member) -> bool:
     """Say whether a message has the size that it was claimed with, and a date from before the claim."""
-    info = await context.store.head(layout.message(claim.topic, member.name))
+    info = await context.store.head(units.key_of(claim.topic, member.name))
     if info is None or info.size != member.size:
         return False
     return info.last_modified.timestamp() <= claim.record.created_at + context.margin

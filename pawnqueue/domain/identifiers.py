@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NewType
 
-#: What is leased, buried and redriven as one: the uuid in a message's key. (A pack and a place in it, once there are.)
-Unit = NewType("Unit", str)
+#: The uuid in a message's key, under which its lease and its dead letter are kept.
+UnitId = NewType("UnitId", str)
 
 #: The id in a message's envelope, which its consumers see. It stays the same when the message is redriven.
 MessageId = NewType("MessageId", str)

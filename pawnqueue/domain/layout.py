@@ -1,17 +1,16 @@
-"""Every key in the bucket is made and parsed here, and nowhere else (``docs/protocol.md``, section 1)."""
+"""The keys of the bucket (``docs/protocol.md``, section 1). Those of messages are in :mod:`pawnqueue.catalog`."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import uuid
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Literal, TypeAlias, TypeGuard, get_args
 
-from pawnqueue.domain.bounds import MAX_HOLDER_CHARACTERS, MESSAGE_NAME, within_bounds
-from pawnqueue.domain.identifiers import ClaimStem, Unit
+from pawnqueue.domain.bounds import MAX_HOLDER_CHARACTERS, within_bounds
+from pawnqueue.domain.identifiers import ClaimStem, UnitId
 from pawnqueue.errors import InvalidArgumentError, InvalidTopicError
 
 Role: TypeAlias = Literal["producers", "consumers"]
@@ -22,7 +21,6 @@ PROBES = "_probe/"
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CLAIM_ID = re.compile(r"[A-Za-z0-9_:+-](?:[A-Za-z0-9._:+-]{0,126}[A-Za-z0-9_:+-])?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_UUID_GROUPS = 5
 _GENERATION = re.compile(r"0|[1-9][0-9]{0,17}")  # in one spelling: of two, one would name the record of the other
 _SLASHES = (0, 2)  # of a name alone, and of a key: topic, folder, name
 _STAGED = re.compile(r"[0-9]{9}-[0-9a-f]{32}\.[0-9]{6}\.jsonl")
@@ -80,7 +78,7 @@ def topic_folder(topic: str) -> str:
     return f"{topic}/"
 
 
-def _last_part(key: str) -> str:
+def last_part(key: str) -> str:
     """Return the name of an object in a folder of ours; what lies in a folder below one is a stranger's, without one.
 
     Whoever calls for it would otherwise look for the object where it is not: ``{topic}/messages/old/x.json``.
@@ -93,37 +91,9 @@ def folder_name(key: str) -> str:
     return key.split("/", 2)[1] if key.count("/") > 1 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageKey:
-    """What the key of a message tells."""
-
-    name: str  # the last part of the key, with its lane
-    uuid: Unit  # under which its lease and its dead letter are kept
-
-
-def parse_message(key: str) -> MessageKey | None:
-    """Read a key below ``messages/``, in any lane, or return None for a stranger's.
-
-    pawn-queue takes the last five groups between dashes as the id, and so do we.
-    """
-    name = _last_part(key)
-    groups = name.removesuffix(".json").split("-")
-    uuid_ = "-".join(groups[-5:])
-    if not name.endswith(".json") or len(groups) <= _UUID_GROUPS or not _UUID.fullmatch(uuid_):
-        return None
-    if not MESSAGE_NAME.fullmatch(name):
-        return None
-    return MessageKey(name, Unit(uuid_))
-
-
 def is_name_of(name: str, uuid_: str) -> bool:
     """Say whether a message's name is one that has this uuid."""
     return name.endswith(f"-{uuid_}.json") and len(name) > len(uuid_) + len("-.json")
-
-
-def message_name(seconds: float, identifier: str) -> str:
-    """Make the last part of a message's key: LIST gives publish order by it."""
-    return f"{timestamp(seconds)}-{identifier}.json"
 
 
 def timestamp(seconds: float) -> str:
@@ -131,8 +101,8 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime(_STAMP)
 
 
-def time_of(name: str) -> float | None:
-    """Read the server time out of a message's name, or return None where it has none within the bounds of §1."""
+def read_stamp(name: str) -> float | None:
+    """Read the time out of a name that :func:`timestamp` is in, or return None where it has none within §1's bounds."""
     match = _STAMPED.search(name)
     if match is None:
         return None
@@ -143,21 +113,16 @@ def time_of(name: str) -> float | None:
     return None if time is None else time.timestamp()
 
 
-def message(topic: str, name: str) -> str:
-    """Return the key of a message."""
-    return f"{topic}/messages/{name}"
-
-
 def lease(topic: str, unit: str) -> str:
     """Return the key of the lease on the message with this uuid in its key."""
     return f"{topic}/leases/{unit}.lease"
 
 
-def parse_lease(key: str) -> Unit | None:
+def parse_lease(key: str) -> UnitId | None:
     """Read the uuid out of a key below ``leases/``, or return None for a stranger's."""
-    name = _last_part(key)
+    name = last_part(key)
     uuid_ = name.removesuffix(".lease")
-    return Unit(uuid_) if name.endswith(".lease") and _UUID.fullmatch(uuid_) else None
+    return UnitId(uuid_) if name.endswith(".lease") and _UUID.fullmatch(uuid_) else None
 
 
 def claim(topic: str, stem: str) -> str:
@@ -177,7 +142,7 @@ def claim_stem(claim_id: str, generation: int) -> ClaimStem:
 
 def parse_claim(key: str) -> tuple[str, int] | None:
     """Read claim id and generation out of a key below ``claims/``, or return None for a stranger's."""
-    name = _last_part(key)
+    name = last_part(key)
     return parse_stem(name.removesuffix(".json")) if name.endswith(".json") else None
 
 
@@ -261,7 +226,7 @@ def write(topic: str, write_id: str) -> str:
 
 def parse_write(key: str) -> str | None:
     """Read the write's id out of a key below ``writes/``, or return None for a stranger's."""
-    name = _last_part(key)
+    name = last_part(key)
     write_id = name.removesuffix(".json")
     return write_id if name.endswith(".json") and _CLAIM_ID.fullmatch(write_id) else None
 
@@ -308,44 +273,6 @@ def written_id(topic: str, write_id: str, part: int, position: int) -> str:
     return str(uuid.UUID(bytes=digest[:16], version=4))
 
 
-def dead_letter(topic: str, unit: str) -> str:
-    """Return the key of a message that was given up on."""
-    return f"{topic}/dead-letter/{unit}.json"
-
-
-def dead_reason(topic: str, unit: str) -> str:
-    """Return the key of the record that says why it was given up on."""
-    return f"{topic}/dead-letter/{unit}.reason.json"
-
-
-def parse_dead_letter(key: str) -> tuple[Unit, bool] | None:
-    """Read uuid, and whether it is the reason, out of a key below ``dead-letter/``; None for a stranger's."""
-    name = _last_part(key)
-    is_reason = name.endswith(".reason.json")
-    uuid_ = name.removesuffix(".reason.json" if is_reason else ".json")
-    return (Unit(uuid_), is_reason) if name.endswith(".json") and _UUID.fullmatch(uuid_) else None
-
-
-def redriven_name(old_uuid: str, version: str, seconds: float) -> str:
-    """Make the name that a dead letter is redriven to.
-
-    ⚑ §5: derived from the uuid and the ETag of the dead letter, so that two redrivers aim at one key; and never the old
-    uuid, under which late requests of the burial may still arrive.
-    """
-    digest = hashlib.sha256(f"{old_uuid}\x00{version}".encode()).digest()
-    return message_name(seconds, str(uuid.UUID(bytes=digest[:16], version=4)))
-
-
-def messages(topic: str) -> str:
-    """Return the folder of the topic's pending messages."""
-    return f"{topic}/messages/"
-
-
-def packs(topic: str) -> str:
-    """Return the folder of the topic's packs."""
-    return f"{topic}/packs/"
-
-
 def leases(topic: str) -> str:
     """Return the folder of the topic's leases."""
     return f"{topic}/leases/"
@@ -364,11 +291,6 @@ def writes(topic: str) -> str:
 def staging(topic: str) -> str:
     """Return the folder of all that is staged for writes into the topic."""
     return f"{topic}/staged/"
-
-
-def dead_letters(topic: str) -> str:
-    """Return the folder of the topic's dead letters."""
-    return f"{topic}/dead-letter/"
 
 
 def registrations(role: Role) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.claims import finish_redrive
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
@@ -18,8 +19,8 @@ from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
+    from pawnqueue.catalog.letters import ListedLetter
     from pawnqueue.context import Context
-    from pawnqueue.stores.port import ObjectInfo
 
 #: How long a redriver has a dead letter to itself; whoever meets its lock later finishes the move.
 LOCK = 60.0
@@ -60,55 +61,51 @@ async def _redrive(context: Context, topic: str, *, only: Collection[str] | None
     done = RedriveResult()
     patient, curt = context.with_budget(), context.with_budget(0.0)
 
-    async def move(letter: tuple[str, ObjectInfo]) -> bool:
+    async def move(letter: ListedLetter) -> bool:
         try:
-            return await _move(patient if len(done.failed) < ENOUGH else curt, topic, *letter)
+            return await _move(patient if len(done.failed) < ENOUGH else curt, topic, letter)
         except PawnQueueError as error:
-            done.failed[letter[0]] = error
+            done.failed[letter.id] = error
             return False
 
-    async for page in context.store.pages(layout.dead_letters(topic)):
-        letters = []
-        for info in page:
-            parsed = layout.parse_dead_letter(info.key)
-            if parsed is not None and not parsed[1] and (only is None or parsed[0] in only):
-                letters.append((parsed[0], info))
-        while letters and (most is None or len(done.moved) < most):
+    async for page in letters.pages(context.store, topic):
+        wanted_letters = [letter for letter in page.letters if only is None or letter.id in only]
+        while wanted_letters and (most is None or len(done.moved) < most):
             # What is skipped does not count: the next ones take its place.
-            wanted = len(letters) if most is None else most - len(done.moved)
-            some, letters = letters[:wanted], letters[wanted:]
-            for (uuid, _), moved in zip(some, await for_each(move, some, at_once=context.at_once), strict=True):
-                if uuid not in done.failed:
-                    (done.moved if moved else done.skipped).append(uuid)
+            wanted = len(wanted_letters) if most is None else most - len(done.moved)
+            some, wanted_letters = wanted_letters[:wanted], wanted_letters[wanted:]
+            for letter, moved in zip(some, await for_each(move, some, at_once=context.at_once), strict=True):
+                if letter.id not in done.failed:
+                    (done.moved if moved else done.skipped).append(letter.id)
         if most is not None and len(done.moved) >= most:
             break
     return done
 
 
-async def _move(context: Context, topic: str, uuid: str, info: ObjectInfo) -> bool:
+async def _move(context: Context, topic: str, letter: ListedLetter) -> bool:
     # ⚑ §5: a burial that is not finished would copy the dead letter a second time, or another one over it. Its lease
     # is held until the burial is finished. A released lease belongs to another message under this uuid, which any
     # publisher may have sent: it does not keep the letter here.
-    standing = await context.read_lease(topic, uuid)
+    standing = await context.read_lease(topic, letter.id)
     if standing is not None and standing.value.state != "released":
         return False
     # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
-    seconds = info.last_modified.replace(microsecond=0).timestamp()
-    name = layout.redriven_name(uuid, info.version, seconds)
+    seconds = letter.written_at.replace(microsecond=0).timestamp()
+    name = units.redriven_name(letter.id, letter.version, seconds)
     now = await context.now()
-    parsed = layout.parse_message(name)
+    parsed = units.parse(name)
     if parsed is None:
         return False
-    lock = leases.moving(parsed.uuid, name, source=uuid, until=now + LOCK, ttl=LOCK)
+    lock = leases.moving(parsed.id, name, source=letter.id, until=now + LOCK, ttl=LOCK)
     # ⚑ §5: lock the new place first, look for the source only then (in finish_move).
-    [outcome] = await context.registers.write([Step(layout.lease(topic, parsed.uuid), lock)])
+    [outcome] = await context.registers.write([Step(layout.lease(topic, parsed.id), lock)])
     if isinstance(outcome, Unknown):
         raise outcome.fault
     if isinstance(outcome, Done):
-        return await finish_redrive.finish_move(context, topic, parsed.uuid, Versioned(lock, outcome.version))
+        return await finish_redrive.finish_move(context, topic, parsed.id, Versioned(lock, outcome.version))
     # Somebody else has the lock. ⚑ §5: whoever meets it overdue finishes the move.
-    standing = await context.read_lease(topic, parsed.uuid)
+    standing = await context.read_lease(topic, parsed.id)
     if standing is None or standing.value.state != "moving":
         return False
     due = context.is_due(standing.value, await context.now())
-    return due and await finish_redrive.finish_move(context, topic, parsed.uuid, standing)
+    return due and await finish_redrive.finish_move(context, topic, parsed.id, standing)

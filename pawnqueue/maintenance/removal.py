@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pawnqueue.bucket.topics import EXISTENCE_CACHE_SECONDS, topic_not_found
+from pawnqueue.catalog import letters, units
 from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.identifiers import Version
@@ -55,7 +56,7 @@ async def purge(context: Context, topic: str, *, messages: bool, dead_letters: b
     message settles it as ever, and finds nothing left to do.
     """
     removal = _Removal(context, topic)
-    parts = [layout.messages] * messages + [layout.packs] * messages + [layout.dead_letters] * dead_letters
+    parts = [units.folder] * messages + [units.packs_folder] * messages + [letters.folder] * dead_letters
     for part in parts:
         async for page in context.store.pages(part(topic)):
             # A stranger's object is left alone.
@@ -116,12 +117,12 @@ class _Removal:
 
     def count(self, key: str) -> bool:
         """Count an object that is about to be removed; return whether it is one of the queue's."""
-        if key.startswith(layout.messages(self._topic)):
-            is_ours = layout.parse_message(key) is not None
+        if key.startswith(units.folder(self._topic)):
+            is_ours = units.parse(key) is not None
             self.removed.messages += is_ours
             return is_ours
-        if key.startswith(layout.dead_letters(self._topic)):
-            letter = layout.parse_dead_letter(key)
+        if key.startswith(letters.folder(self._topic)):
+            letter = letters.parse(key)
             self.removed.dead_letters += letter is not None and not letter[1]
             return letter is not None
         self.removed.claims += key.startswith(layout.claims(self._topic))
@@ -134,7 +135,7 @@ class _Removal:
 
     async def refuse_if_used(self) -> list[str]:
         """Raise if anything is there that stands for a message; return the records of what has ended."""
-        parts = (layout.messages, layout.packs, layout.leases, layout.dead_letters)
+        parts = (units.folder, units.packs_folder, layout.leases, letters.folder)
         found = await for_each(self._first_pages, [part(self._topic) for part in parts], at_once=len(parts))
         if any(folder.infos for folder in found):
             raise self._not_empty(await _told(self._context, *found))
@@ -167,7 +168,7 @@ class _Removal:
         dropped = await self._drop_staged()
         # What came in meanwhile is somebody's; a marker that is there now is of who created the topic anew.
         kept = (
-            *(part(self._topic) for part in (layout.messages, layout.packs, layout.leases, layout.dead_letters)),
+            *(part(self._topic) for part in (units.folder, units.packs_folder, layout.leases, letters.folder)),
             *(part(self._topic) for part in (layout.claims, layout.writes, layout.staging)),
             self._marker,
         )
@@ -204,7 +205,7 @@ class _Removal:
     async def remove_all(self) -> None:
         """Remove everything, until nothing is there or somebody has created the topic anew."""
         # Messages go before what tells who has them: where this ends in the middle, none is given out twice.
-        for part in (layout.messages, layout.packs):
+        for part in (units.folder, units.packs_folder):
             await self._clear(part(self._topic))
         for _ in range(ROUNDS):
             if not await self._clear(layout.topic_folder(self._topic)):
@@ -367,13 +368,13 @@ async def _told(context: Context, messages: _Folder, packs: _Folder, leases: _Fo
         else:
             held[uuid] = info
     for info in messages.infos:
-        parsed = layout.parse_message(info.key)
+        parsed = units.parse(info.key)
         if parsed is None:
             strangers.append(info.key)
         else:
-            counts[_state(held.pop(parsed.uuid, None), now, context.margin)] += 1
+            counts[_state(held.pop(parsed.id, None), now, context.margin)] += 1
     for info in dead.infos:
-        letter = layout.parse_dead_letter(info.key)
+        letter = letters.parse(info.key)
         if letter is None:
             strangers.append(info.key)
         else:

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterable, Sequence
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import SweptRecord
 from pawnqueue.events import Swept
@@ -17,6 +18,7 @@ from pawnqueue.maintenance.sweep_writes import Writes
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
+    from pawnqueue.catalog.letters import LetterPage
     from pawnqueue.context import Context
     from pawnqueue.stores.port import ObjectInfo
 
@@ -74,12 +76,14 @@ class _Sweep:
         # ⚑ §5: leases are listed before messages. A message that was there when its lease was listed is in the second
         # list, or was settled in between; the other way round, a lease of a new message would look like an orphan.
         leases = await self._list(self._context.registers.pages(layout.leases(self._topic)))
-        messages = await self._list(self._context.store.pages(layout.messages(self._topic)))
-        dead = await self._list(self._context.store.pages(layout.dead_letters(self._topic)))
-        sweeper = Claims(care, self._ask, messages, leases, keep_since=writes.unfinished_since)
+        messages = await units.listed(self._context.store, self._topic)
+        dead = await letters.listed(self._context.store, self._topic)
+        self._report.strangers += [*messages.strangers, *dead.strangers]
+        here = {unit.id for unit in messages.units}
+        sweeper = Claims(care, self._ask, here, leases, keep_since=writes.unfinished_since)
         await care.part(layout.claims(topic), sweeper.sweep(claims))
-        await care.part(layout.leases(topic), Leases(care).sweep(leases, messages))
-        await care.part(layout.dead_letters(topic), self._leftovers(dead))
+        await care.part(layout.leases(topic), Leases(care).sweep(leases, here))
+        await care.part(letters.folder(topic), self._leftovers(dead))
         if not self._report.dry_run:
             key = layout.swept(self._topic)
             await self._care.alone(key, self._note(key), otherwise=None)
@@ -91,26 +95,23 @@ class _Sweep:
         if await context.registers.head(layout.topic_marker(self._topic)) is not None:
             await context.store.overwrite(key, SweptRecord(topic=self._topic).encode())
 
-    async def _leftovers(self, dead: list[ObjectInfo]) -> None:
+    async def _leftovers(self, dead: LetterPage) -> None:
         """Remove reasons whose dead letter is gone: requests of a burial that landed after a redrive."""
         now = await self._context.now()
-        parsed = {info.key: layout.parse_dead_letter(info.key) for info in dead}
-        letters = {letter[0] for letter in parsed.values() if letter is not None and not letter[1]}
-        self._report.strangers += [key for key, letter in parsed.items() if letter is None]
+        here = {letter.id for letter in dead.letters}
         old = [
-            letter[0]
-            for info in dead
-            if (letter := parsed[info.key]) is not None
-            and letter[1]
-            and letter[0] not in letters
-            and now - info.last_modified.timestamp() > LEFTOVER_AGE
+            reason.id
+            for reason in dead.reasons
+            if reason.id not in here and now - reason.written_at.timestamp() > LEFTOVER_AGE
         ]
 
         async def alone(uuid: str) -> bool:
-            return await self._care.alone(layout.dead_reason(self._topic, uuid), self._is_alone(uuid), otherwise=False)
+            return await self._care.alone(
+                letters.reason_key_of(self._topic, uuid), self._is_alone(uuid), otherwise=False
+            )
 
         are_alone = await for_each(alone, old, at_once=self._context.at_once)
-        lone = [layout.dead_reason(self._topic, uuid) for uuid, yes in zip(old, are_alone, strict=True) if yes]
+        lone = [letters.reason_key_of(self._topic, uuid) for uuid, yes in zip(old, are_alone, strict=True) if yes]
         self._report.removed_leftovers += await self._care.delete(lone)
 
     async def _is_alone(self, uuid: str) -> bool:
@@ -121,7 +122,7 @@ class _Sweep:
         context = self._care.context
         if await context.registers.head(layout.lease(self._topic, uuid)) is not None:
             return False
-        return await context.store.head(layout.dead_letter(self._topic, uuid)) is None
+        return await context.store.head(letters.key_of(self._topic, uuid)) is None
 
     @staticmethod
     async def _list(pages: AsyncIterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:

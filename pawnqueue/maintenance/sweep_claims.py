@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import units
 from pawnqueue.claims import claim_records, effects, takeover
 from pawnqueue.claims.renewing import lengthened
 from pawnqueue.domain import layout, size_hint
@@ -17,7 +18,7 @@ from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import NO_VERSION, Done, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pawnqueue.domain.records import ClaimRecord
     from pawnqueue.maintenance.fault_isolation import Care
@@ -44,20 +45,20 @@ class Claims:
         self,
         care: Care,
         ask: AskByRecord | None,
-        messages: Sequence[ObjectInfo],
+        here: Collection[str],
         leases: Sequence[ObjectInfo],
         *,
         keep_since: float = math.inf,
     ) -> None:
         """Make ready to sweep.
 
-        :param messages: all messages of the topic, as they were listed after the claims.
+        :param here: the ids of all messages of the topic, as they were listed after the claims.
         :param leases: all leases of the topic, as they were listed after the claims.
         :param keep_since: a staged write that was decided then is not done: records that have changed since are kept.
         """
         self._keep_since = keep_since
         self._care = care
-        self._here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
+        self._here = set(here)
         by_uuid = {uuid: info for info in leases if (uuid := layout.parse_lease(info.key))}
         self._here.update(by_uuid)
         self._held: dict[str, float] = {
@@ -309,7 +310,7 @@ class Claims:
         """Carry out decisions; add what failed to what could not even be looked at, and tell of all that is stuck."""
         failed.update(await self._carry_out(record, uuids, versions))
         for uuid, error in failed.items():
-            key = layout.message(self._care.topic, record.members[uuid].name)
+            key = units.key_of(self._care.topic, record.members[uuid].name)
             self._report.stuck[key] = str(error)
             how = record.settled[uuid].how
             self._care.tell(key, f"it is {how} by claim {record.stem}, which could not be carried out: {error}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import units
 from pawnqueue.claims import claim_records, finish_redrive
 from pawnqueue.claims.takeover import free_to_take
 from pawnqueue.domain import layout, size_hint
@@ -40,10 +41,11 @@ class Leases:
         self._care = care
         self._report = care.report
 
-    async def sweep(self, listed: Sequence[ObjectInfo], messages: Sequence[ObjectInfo]) -> None:
-        """Look at every lease that moves a message, or whose message was not listed after it."""
-        here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
-        self._report.strangers += [info.key for info in messages if layout.parse_message(info.key) is None]
+    async def sweep(self, listed: Sequence[ObjectInfo], here: Collection[str]) -> None:
+        """Look at every lease that moves a message, or whose message was not listed after it.
+
+        :param here: the ids of the messages that were listed after the leases.
+        """
         suspects: dict[str, ObjectInfo] = {}
         for info in listed:
             uuid = layout.parse_lease(info.key)
@@ -73,7 +75,7 @@ class Leases:
             return None
         # A lease that does not name its message was written by a stranger: the list of messages is all there is.
         name = found.value.key
-        if name and await context.store.head(layout.message(topic, name)) is not None:
+        if name and await context.store.head(units.key_of(topic, name)) is not None:
             return None
         # ⚑ §5: then GET the lease again: what is removed is what was there after the message was looked for.
         again = await context.read_lease(topic, uuid)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
 from pawnqueue.domain.records import TICKS_PER_SECOND, DeadReason, Envelope, Lease, UnreadableRecordError
@@ -128,7 +129,7 @@ class Publisher:
                 payload=message.payload,
                 headers=message.headers,
             )
-            envelopes.append((layout.message_name(stamp, envelope.id), envelope))
+            envelopes.append((units.name_at(stamp, envelope.id), envelope))
         results, there = await all_of(
             for_each(lambda each_: send(self._context, topic, *each_), envelopes, at_once=self._context.at_once),
             is_there_still(topic, is_there),
@@ -152,7 +153,7 @@ class Publisher:
         self, topic: str, envelopes: Sequence[tuple[str, Envelope]], results: Sequence[Sent]
     ) -> NoReturn:
         """Remove messages from a topic that was deleted behind its publisher's back, and say so."""
-        keys = {layout.message(topic, name): envelope.id for name, envelope in envelopes}
+        keys = {units.key_of(topic, name): envelope.id for name, envelope in envelopes}
         left = {keys[key] for key in await self._context.store.delete(list(keys))}
         left |= {envelope.id for (_, envelope), result in zip(envelopes, results, strict=True) if result.landed is None}
         sentence = f"Topic {topic!r} does not exist any more: it was deleted. "
@@ -180,7 +181,7 @@ async def send(  # noqa: PLR0913, PLR0917 - a message, its place, and two questi
     :param may_send: asked before each attempt.
     :param is_sent: says whether an attempt without an answer has arrived, in place of :func:`has_landed`.
     """
-    key = layout.message(topic, name)
+    key = units.key_of(topic, name)
     body = envelope.encode()
     backoff = context.store.backoff()
     in_doubt = False
@@ -216,7 +217,7 @@ async def has_landed(context: Context, topic: str, name: str, uuid: str) -> bool
     the body has no name, the message is sent again, as a duplicate costs less than a loss.
     """
     stored, leased, buried = await all_of(
-        context.store.head(layout.message(topic, name)),
+        context.store.head(units.key_of(topic, name)),
         _leased_name(context, topic, uuid),
         _buried_name(context, topic, uuid),
     )
@@ -235,7 +236,7 @@ async def _leased_name(context: Context, topic: str, uuid: str) -> str:
 
 async def _buried_name(context: Context, topic: str, uuid: str) -> str:
     """Return the name that the dead letter under this uuid had, by its reason, which is written before the letter."""
-    key = layout.dead_reason(topic, uuid)
+    key = letters.reason_key_of(topic, uuid)
     try:
         found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
         return DeadReason.decode(found.body, key).name if found is not None else ""

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from pawnqueue.bucket.topics import topic_not_found
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import TICKS_PER_SECOND, StagedObject, UnreadableRecordError, WriteRecord
 from pawnqueue.domain.times import iso
@@ -307,7 +308,7 @@ class _Placed:
         envelope = row.envelope
         if envelope is not None:
             envelope = envelope.model_copy(update={"created_at": iso(stamp), "write_id": write_id})
-        return cls(layout.message_name(stamp, row.id), row.id, place, envelope)
+        return cls(units.name_at(stamp, row.id), row.id, place, envelope)
 
 
 class HeldWrite:
@@ -529,13 +530,7 @@ class HeldWrite:
         if not chunk:
             return []
         context, topic = self._context, self._topic
-        here: set[str] = set()
-        last = layout.message(topic, chunk[-1].name)
-        before = layout.message(topic, chunk[0].name)[:-1]
-        async for page in context.store.pages(layout.messages(topic), start_after=before):
-            here.update(parsed.name for info in page if (parsed := layout.parse_message(info.key)) is not None)
-            if page[-1].key >= last:
-                break
+        here = await units.names_between(context.store, topic, chunk[0].name, chunk[-1].name)
         sought = [each for each in chunk if each.name not in here]
         found = await for_each(
             lambda each: has_landed(context, topic, each.name, each.id), sought, at_once=context.at_once
@@ -552,7 +547,7 @@ class HeldWrite:
     async def _withdraw(self, chunk: Sequence[_Placed]) -> None:
         """Remove what was written into a topic that was deleted behind our back."""
         topic, write_id = self._topic, self._found.value.write_id
-        keys = [layout.message(topic, each.name) for each in chunk]
+        keys = [units.key_of(topic, each.name) for each in chunk]
         failed = await self._context.registers.delete([*keys, layout.write(topic, write_id)])
         for key, error in failed.items():
             logger.warning("%s could not be withdrawn from a topic that was deleted: %s", key, error)

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.message_states import State, states_of
 from pawnqueue.claims.recorded import listed_claims
 from pawnqueue.domain import layout
 from pawnqueue.runtime.concurrency import all_of
 
 if TYPE_CHECKING:
+    from pawnqueue.catalog.units import UnitPage
     from pawnqueue.context import Context
     from pawnqueue.stores.port import ObjectInfo
 
@@ -60,21 +62,20 @@ async def stats(context: Context, topic: str) -> Stats:
     now = await context.now()
     store = context.store
     messages, leases, dead = await all_of(
-        _all(store.pages(layout.messages(topic))),
+        units.listed(store, topic),
         _all(context.registers.pages(layout.leases(topic))),
-        _all(store.pages(layout.dead_letters(topic))),
+        letters.listed(store, topic),
     )
     tally = _Tally(leases)
     tally.add(messages)
     await tally.judge(context, topic, now)
-    letters = [layout.parse_dead_letter(info.key) for info in dead]
     return Stats(
         pending=tally.counts["pending"],
         in_flight=tally.counts["in_flight"],
         delayed=tally.counts["delayed"],
-        dead=sum(1 for letter in letters if letter is not None and not letter[1]),
+        dead=len(dead.letters),
         oldest_age_seconds=_age(tally.oldest, now),
-        strangers=tally.strangers + letters.count(None),
+        strangers=tally.strangers + len(dead.strangers),
     )
 
 
@@ -94,7 +95,7 @@ async def backlog(context: Context, topic: str, at_least: float = math.inf, *, c
 
 async def _backlog(context: Context, topic: str, at_least: float) -> Backlog:
     tally: _Tally | None = None
-    async for page in context.store.pages(layout.messages(topic)):
+    async for page in units.pages(context.store, topic):
         if tally is None:
             tally = _Tally(await _all(context.registers.pages(layout.leases(topic))))
         tally.add(page)
@@ -124,18 +125,15 @@ class _Tally:
             else:
                 self._leases[uuid] = info
 
-    def add(self, messages: Iterable[ObjectInfo]) -> None:
+    def add(self, page: UnitPage) -> None:
         """Count what can be told of messages by their keys."""
-        for info in messages:
-            parsed = layout.parse_message(info.key)
-            if parsed is None:
-                self.strangers += 1
-                continue
-            stamp = layout.time_of(parsed.name)
+        self.strangers += len(page.strangers)
+        for unit in page.units:
+            stamp = units.published_at(unit.name)
             published = math.inf if stamp is None else stamp
             self.oldest = min(self.oldest, published)
-            if parsed.uuid in self._leases:
-                self._leased[parsed.uuid] = published
+            if unit.id in self._leases:
+                self._leased[unit.id] = published
             else:
                 self._count("pending", published)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import letters as listing
 from pawnqueue.claims.bodies import as_message
-from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
 from pawnqueue.domain.records import DeadReason, Envelope, UnreadableRecordError
 from pawnqueue.domain.times import instant
@@ -16,6 +16,7 @@ from pawnqueue.errors import CompatibilityError, InvalidArgumentError, StoreErro
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
+    from pawnqueue.catalog.letters import ListedLetter
     from pawnqueue.claims import Message
     from pawnqueue.context import Context
 
@@ -96,26 +97,20 @@ async def dead_letters(  # noqa: PLR0913 - which, and how much of each
 
 
 async def read_letters(
-    context: Context, topic: str, letters: Sequence[Listed], *, payloads: bool = True
+    context: Context, topic: str, letters: Sequence[ListedLetter], *, payloads: bool = True
 ) -> list[DeadLetter]:
     """Read letters that a LIST has shown: for each a GET of its reason, and one of its body."""
     patient = context.with_budget()
 
-    async def read(letter: Listed) -> DeadLetter:
+    async def read(letter: ListedLetter) -> DeadLetter:
         return await _read(patient, topic, letter, payloads=payloads)
 
     return await for_each(read, letters, at_once=context.at_once)
 
 
-async def listed(context: Context, topic: str) -> list[Listed]:
+async def listed(context: Context, topic: str) -> list[ListedLetter]:
     """Return all dead letters of a topic, without their reasons, in the order of their ids."""
-    found = []
-    async for page in context.store.pages(layout.dead_letters(topic)):
-        for info in page:
-            parsed = layout.parse_dead_letter(info.key)
-            if parsed is not None and not parsed[1]:
-                found.append(Listed(parsed[0], info.size, info.last_modified))
-    return found
+    return (await listing.listed(context.store, topic)).letters
 
 
 async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[str]:
@@ -127,12 +122,12 @@ async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[
     :raises InvalidArgumentError: some are no dead letters of this topic.
     """
     letters = await listed(context, topic)
-    kept = {letter.id for letter in letters} & set(ids)
+    kept: set[str] = {str(letter.id) for letter in letters} & set(ids)
     missing = set(ids) - kept
     if missing:
         patient = context.with_budget()
 
-        async def message_id(letter: Listed) -> str | None:
+        async def message_id(letter: ListedLetter) -> str | None:
             message, _ = await _body(patient, topic, letter, DeadReason(reason=""))
             return message.id if message is not None else None
 
@@ -153,19 +148,10 @@ async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[
     return kept
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A dead letter, as a LIST shows it."""
-
-    id: str
-    size: int
-    written_at: datetime
-
-
-async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool) -> DeadLetter:
+async def _read(context: Context, topic: str, letter: ListedLetter, *, payloads: bool) -> DeadLetter:
     """⚑ §5.6: a letter that cannot be read concerns itself: what is known of it is told, with the fault."""
     reason, fault = DeadReason(reason=""), ""
-    key = layout.dead_reason(topic, letter.id)
+    key = listing.reason_key_of(topic, letter.id)
     try:
         found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
         if found is None:
@@ -195,8 +181,8 @@ async def _read(context: Context, topic: str, letter: Listed, *, payloads: bool)
     )
 
 
-async def _body(context: Context, topic: str, letter: Listed, reason: DeadReason) -> tuple[Message | None, str]:
-    key = layout.dead_letter(topic, letter.id)
+async def _body(context: Context, topic: str, letter: ListedLetter, reason: DeadReason) -> tuple[Message | None, str]:
+    key = listing.key_of(topic, letter.id)
     try:
         found = await context.store.get(key, max_message_bytes(context.settings.limits))
         if found is None:
@@ -207,12 +193,12 @@ async def _body(context: Context, topic: str, letter: Listed, reason: DeadReason
         return None, str(problem)
 
 
-def _place(letter: Listed) -> tuple[datetime, str]:
+def _place(letter: ListedLetter) -> tuple[datetime, str]:
     # By when the letter came to be there, to the second: stores differ in how finely they tell it.
     return letter.written_at.replace(microsecond=0), letter.id
 
 
-def _token(letter: Listed) -> str:
+def _token(letter: ListedLetter) -> str:
     return f"{_place(letter)[0].isoformat()}/{letter.id}"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.message_states import judge
 from pawnqueue.claims.bodies import as_message
 from pawnqueue.domain import layout
@@ -54,8 +55,8 @@ async def peek(context: Context, topic: str, most: int) -> list[Message]:
     """Read messages from the head, claimed or not, without changing anything. What cannot be read is left out."""
     found: list[Message] = []
     looks = _Looks(context, topic)
-    async for page in context.store.pages(layout.messages(topic)):
-        names = [parsed.name for info in page if (parsed := layout.parse_message(info.key))]
+    async for page in units.pages(context.store, topic):
+        names = [unit.name for unit in page.units]
         while names and (wanted := most - len(found)) > 0:
             head, names = names[:wanted], names[wanted:]
             found += await looks.read(head)
@@ -96,28 +97,28 @@ class _Looks:
             return await _read(self._patient if self._faults < ENOUGH else self._once, self._topic, name)
         except PawnQueueError as error:
             self._faults += 1
-            logger.warning("%s is left out, as it cannot be read: %s", layout.message(self._topic, name), error)
+            logger.warning("%s is left out, as it cannot be read: %s", units.key_of(self._topic, name), error)
             return None
 
 
 async def find(context: Context, topic: str, message_id: str) -> Location | None:
     """Say where a message is: a LIST through the topic, and what its lease or its dead letter tells."""
     lease = await context.read_lease(topic, message_id)
-    async for page in context.store.pages(layout.messages(topic)):
-        for info in page:
-            parsed = layout.parse_message(info.key)
-            if parsed is None or parsed.uuid != message_id:
+    async for page in units.pages(context.store, topic):
+        for unit in page.units:
+            if unit.id != message_id:
                 continue
+            key = units.key_of(topic, unit.name)
             if lease is None:
-                return Location(message_id, "pending", info.key)
+                return Location(message_id, "pending", key)
             state, until = await judge(context, topic, message_id, lease)
             end = datetime.fromtimestamp(until, UTC) if until else None
-            return Location(message_id, state, info.key, lease.value.deliveries, lease.value.consumer_id, end)
-    letter = layout.dead_letter(topic, message_id)
+            return Location(message_id, state, key, lease.value.deliveries, lease.value.consumer_id, end)
+    letter = letters.key_of(topic, message_id)
     if await context.store.head(letter) is None:
         return None
     try:
-        why = await context.store.get(layout.dead_reason(topic, message_id), MAX_SMALL_RECORD_BYTES)
+        why = await context.store.get(letters.reason_key_of(topic, message_id), MAX_SMALL_RECORD_BYTES)
         reason = DeadReason.decode(why.body, why.info.key) if why else DeadReason(reason="")
     except (UnreadableRecordError, ObjectTooLargeError):
         reason = DeadReason(reason="")
@@ -134,7 +135,7 @@ async def find(context: Context, topic: str, message_id: str) -> Location | None
 
 
 async def _read(context: Context, topic: str, name: str) -> Message | None:
-    key = layout.message(topic, name)
+    key = units.key_of(topic, name)
     found = await context.store.get(key, max_message_bytes(context.settings.limits))
     if found is None:
         return None

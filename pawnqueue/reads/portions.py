@@ -6,27 +6,29 @@ claimed by that, and nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
+from pawnqueue.catalog import letters, units
+from pawnqueue.catalog.letters import ListedLetter
 from pawnqueue.claims import claim_records
 from pawnqueue.claims.bodies import read_each
 from pawnqueue.claims.looking import looked_at
 from pawnqueue.domain import layout
+from pawnqueue.domain.identifiers import UnitId
 from pawnqueue.domain.records import Decision, Member
 from pawnqueue.domain.size_hint import hint_of_record
 from pawnqueue.errors import CompatibilityError, LeaseLostError, ObjectTooLargeError
-from pawnqueue.reads.dead_letters import Listed, read_letters
+from pawnqueue.reads.dead_letters import read_letters
 from pawnqueue.reads.inspect_topic import read_messages
 
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import ClaimReference, Message
     from pawnqueue.context import Context
     from pawnqueue.reads.dead_letters import DeadLetter
-    from pawnqueue.stores.port import ObjectInfo
 
 #: What a request costs, in bytes that could have been read in its time: single messages are bound by requests.
 A_REQUEST: Final = 8192
@@ -44,7 +46,7 @@ _REMEDY: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class PlannedUnit:
     """An object that is read as a whole."""
 
     name: str
@@ -70,7 +72,7 @@ class Portion:
 
     topic: str
     """The topic whose messages they are."""
-    units: tuple[Unit, ...]
+    units: tuple[PlannedUnit, ...]
     """The objects, in order."""
     claim: str = ""
     """The claim that has them; without one they are looked at, whoever has them."""
@@ -123,7 +125,8 @@ async def portions_of_claim(context: Context, reference: ClaimReference, parts: 
             operation="portions",
         )
     units = [
-        Unit(member.name, member.size, member.deliveries) for member in (record.members[u] for u in record.unsettled)
+        PlannedUnit(member.name, member.size, member.deliveries)
+        for member in (record.members[u] for u in record.unsettled)
     ]
     return _cut(Portion(reference.topic, tuple(units), claim=record.stem), parts)
 
@@ -140,12 +143,11 @@ async def look_again(context: Context, portion: Portion) -> Portion:
     """Return a portion with what is in its part of the listing now; one of a claim is fixed, and stays as it is."""
     if portion.claim:
         return portion
-    folder = layout.dead_letters(portion.topic) if portion.is_dead else layout.messages(portion.topic)
-    found: list[Unit] = []
-    async for page in context.store.pages(folder, start_after=portion.after):
-        listed = [info for info in page if not portion.last or info.key <= portion.last]
-        found += _letters(listed) if portion.is_dead else _units(listed)
-        if len(listed) < len(page) or (portion.most is not None and len(found) >= portion.most):
+    found: list[PlannedUnit] = []
+    async for page, end in _letters(context, portion) if portion.is_dead else _units(context, portion):
+        found += [unit for unit in page if not portion.last or _key(portion, unit) <= portion.last]
+        is_past_its_part = bool(portion.last) and end > portion.last
+        if is_past_its_part or (portion.most is not None and len(found) >= portion.most):
             break
     return replace(portion, units=tuple(found[: portion.most]))
 
@@ -167,8 +169,8 @@ def _bounded(portions: Sequence[Portion]) -> list[Portion]:
     ]
 
 
-def _key(portion: Portion, unit: Unit) -> str:
-    name = layout.dead_letter if portion.is_dead else layout.message
+def _key(portion: Portion, unit: PlannedUnit) -> str:
+    name = letters.key_of if portion.is_dead else units.key_of
     return name(portion.topic, unit.name)
 
 
@@ -178,8 +180,10 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
     :raises LeaseLostError: a message of the claim is not there any more, or the claim has ended.
     """
     if portion.is_dead:
-        letters = [Listed(unit.name, unit.size, unit.written_at) for unit in portion.units if unit.written_at]
-        return await read_letters(context, portion.topic, letters)
+        planned = [
+            ListedLetter(UnitId(unit.name), unit.size, unit.written_at) for unit in portion.units if unit.written_at
+        ]
+        return await read_letters(context, portion.topic, planned)
     names = [unit.name for unit in portion.units]
     if not portion.claim:
         return await read_messages(context, portion.topic, names)
@@ -219,20 +223,20 @@ async def _check_held(context: Context, portion: Portion) -> None:
     standing = await claim_records.read(context, portion.topic, portion.claim)
     unsettled = set() if standing is None or standing.value.state == "expired" else set(standing.value.unsettled)
     for unit in portion.units:
-        parsed = layout.parse_message(unit.name)
-        if parsed is None or parsed.uuid not in unsettled:
+        parsed = units.parse(unit.name)
+        if parsed is None or parsed.id not in unsettled:
             raise LeaseLostError(
                 f"Claim {portion.claim} of topic {portion.topic!r} has ended since its messages were planned to be "
                 "read: others may have them. Claim anew.",
                 topic=portion.topic,
-                message=parsed.uuid if parsed else unit.name,
+                message=parsed.id if parsed else unit.name,
                 operation="read",
             )
 
 
 def _not_read(portion: Portion, name: str, why: Decision) -> LeaseLostError:
-    parsed = layout.parse_message(name)
-    message = parsed.uuid if parsed else name
+    parsed = units.parse(name)
+    message = parsed.id if parsed else name
     what = (
         "is not there any more: it was settled while it was to be read, the claim was lost, or others have removed it. "
         f"Settle after the last read. {_REMEDY}"
@@ -247,18 +251,14 @@ def _not_read(portion: Portion, name: str, why: Decision) -> LeaseLostError:
     )
 
 
-def _units(page: Iterable[ObjectInfo]) -> Iterator[Unit]:
-    for info in page:
-        parsed = layout.parse_message(info.key)
-        if parsed is not None:
-            yield Unit(parsed.name, info.size)
+async def _units(context: Context, portion: Portion) -> AsyncIterator[tuple[list[PlannedUnit], str]]:
+    async for page in units.pages(context.store, portion.topic, start_after=portion.after):
+        yield [PlannedUnit(unit.name, unit.size, count=unit.count) for unit in page.units], page.end
 
 
-def _letters(page: Iterable[ObjectInfo]) -> Iterator[Unit]:
-    for info in page:
-        parsed = layout.parse_dead_letter(info.key)
-        if parsed is not None and not parsed[1]:
-            yield Unit(parsed[0], info.size, written_at=info.last_modified)
+async def _letters(context: Context, portion: Portion) -> AsyncIterator[tuple[list[PlannedUnit], str]]:
+    async for page in letters.pages(context.store, portion.topic, start_after=portion.after):
+        yield [PlannedUnit(each.id, each.size, written_at=each.written_at) for each in page.letters], page.end
 
 
 def _cut(whole: Portion, parts: int | None) -> list[Portion]:
@@ -269,7 +269,7 @@ def _cut(whole: Portion, parts: int | None) -> list[Portion]:
     left = sum(unit.cost for unit in whole.units)
     wanted = parts if parts is not None else _worth(left)
     found: list[Portion] = []
-    units: list[Unit] = []
+    units: list[PlannedUnit] = []
     cost = 0
     for unit in whole.units:
         more = wanted - len(found)

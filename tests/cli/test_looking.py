@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def test_any_payload_that_may_be_published_is_shown(
     payload = '{"x":' + "[" * depth + "]" * depth + "}"
     body = '{"id": "x", "payload": ' + payload + "}"
     queue.create_topic("orders")
-    key = layout.message("orders", f"20260102T030405_000006-{uuid.uuid4()}.json")
+    key = units.key_of("orders", f"20260102T030405_000006-{uuid.uuid4()}.json")
     asyncio.run(store.put(key, body.encode()))
 
     done = run("peek", "orders", "--output", output)

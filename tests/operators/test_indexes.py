@@ -15,7 +15,7 @@ from airflow_provider_pawnqueue.operators import outcomes
 from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueSettleOperator
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
 from pawnqueue import MemoryStore, SyncPawnQueue
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
 from tests.operators.played import Play, claim_of, ids_of, left, mapped
 from tests.support.airflow import TOPIC, FakeTask, connected, context_of
 
@@ -143,7 +143,7 @@ def test_a_literal_names_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     store, uuid = MemoryStore(), "11111111-2222-4333-8444-555555555555"
     with contextmanager(connected)(monkeypatch, store=store) as queue:
         planted = json.dumps({"id": TOPIC, "topic": TOPIC, "payload": {"n": 9}}).encode()
-        store._write(layout.message(TOPIC, f"20200101T000000_000000-{uuid}.json"), planted)
+        store._write(units.key_of(TOPIC, f"20200101T000000_000000-{uuid}.json"), planted)
         claim = claim_of(queue, 2)
         assert TOPIC in ids_of(claim)
         with pytest.raises(AirflowFailException, match="0 acked, 0 buried, 3 given back"):

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
 from pawnqueue import MemoryStore, PawnQueue, Settings
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord, ClaimRecord, Lease, TopicRecord
 from pawnqueue.errors import StoreError
@@ -292,17 +293,17 @@ class World:
 
     @cached_property
     def _publisher_names(self) -> Iterator[str]:
-        return (layout.message_name(self.clock.server() + n * 1e-3, self.clock.uuid()) for n in range(1_000_000))
+        return (units.name_at(self.clock.server() + n * 1e-3, self.clock.uuid()) for n in range(1_000_000))
 
     def fill(self, bodies: Iterable[bytes | str | Mapping[str, Any]], *, topic: str = TOPIC) -> list[str]:
         """Put message objects with these bodies there, in order, and return the uuids in their keys."""
         uuids = []
         for body in bodies:
             name = next(self._publisher_names)
-            self.bucket.plant(layout.message(topic, name), body)
-            parsed = layout.parse_message(name)
+            self.bucket.plant(units.key_of(topic, name), body)
+            parsed = units.parse(name)
             assert parsed is not None
-            uuids.append(parsed.uuid)
+            uuids.append(parsed.id)
         return uuids
 
     def alter(self, stem: str, **fields: Any) -> ClaimRecord:

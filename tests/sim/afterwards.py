@@ -7,6 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pawnqueue import PawnQueue, StoreError
+from pawnqueue.catalog import letters as dead_letters
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from tests.sim.actors import ack, claimed, note, shaken
 from tests.sim.prepared import TOPIC
@@ -65,7 +67,7 @@ async def _finish(stage: Stage, process: Process) -> None:
 
 
 def _is_there_work(stage: Stage) -> bool:
-    folders = (layout.messages(TOPIC), layout.leases(TOPIC))
+    folders = (units.folder(TOPIC), layout.leases(TOPIC))
     return any(not is_exempt(stage, key) for folder in folders for key in stage.world.bucket.below(folder))
 
 
@@ -81,7 +83,7 @@ async def _sweep_up(process: Process) -> None:
 def ids_left(stage: Stage) -> Iterable[str]:
     """Return the ids of what is in the topic: messages and dead letters."""
     bucket = stage.world.bucket
-    for folder in (layout.messages(TOPIC), layout.dead_letters(TOPIC)):
+    for folder in (units.folder(TOPIC), dead_letters.folder(TOPIC)):
         for key in bucket.below(folder):
             if not key.endswith(".reason.json"):
                 with suppress(ValueError, AttributeError):
@@ -93,13 +95,13 @@ def garbage(stage: Stage) -> list[str]:
     bucket = stage.world.bucket
     left = [
         key
-        for folder in (layout.messages(TOPIC), layout.leases(TOPIC), layout.claims(TOPIC), layout.PROBES)
+        for folder in (units.folder(TOPIC), layout.leases(TOPIC), layout.claims(TOPIC), layout.PROBES)
         for key in bucket.below(folder)
         if not is_exempt(stage, key)
     ]
     if bucket.body(STRANGER) not in (None, b"not ours"):
         left.append("a stranger's object was changed")
-    letters = set(bucket.below(layout.dead_letters(TOPIC)))
+    letters = set(bucket.below(dead_letters.folder(TOPIC)))
     lone = [key for key in letters if key.endswith(".reason.json") and key.replace(".reason", "") not in letters]
     left += [key for key in lone if not is_exempt(stage, key)]
     return [f"left over: {key}" for key in sorted(left)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from pawnqueue import PawnQueue
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
 from pawnqueue.domain.records import Envelope
 from tests.sim import duel as duel_arena
 from tests.sim.bucket import EPOCH
@@ -92,7 +92,7 @@ def brawl(world: World, weather: Weather) -> list[str]:
         establish(world.bucket, TOPIC)
         one = str(uuid.UUID(int=stage.chance.getrandbits(128), version=4))
         body = Envelope(id=one, topic=TOPIC, payload={}).encode()
-        world.bucket.plant(layout.message(TOPIC, layout.message_name(EPOCH - 9, one)), body)
+        world.bucket.plant(units.key_of(TOPIC, units.name_at(EPOCH - 9, one)), body)
         fight = time_and_again(_brawler) if stage.chance.random() < 0.3 else _brawler
         for number in range(6):
             process = world.process(f"C{number}")

@@ -9,7 +9,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, StoreError
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
 from pawnqueue.domain.records import Envelope
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, establish
@@ -45,7 +45,7 @@ async def _duel(world: World) -> list[str]:
     for _ in range(stage.chance.choice((1, 2))):
         one = str(uuid.UUID(int=stage.chance.getrandbits(128), version=4))
         body = Envelope(id=one, topic=TOPIC, payload={}).encode()
-        world.bucket.plant(layout.message(TOPIC, layout.message_name(EPOCH - 9, one)), body)
+        world.bucket.plant(units.key_of(TOPIC, units.name_at(EPOCH - 9, one)), body)
     for name in ("A", "B", "C"):
         process = world.process(name)
         process.spawn(_fight(stage, process))

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from pawnqueue import ClaimBusyError, PawnQueue
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
 from pawnqueue.domain.records import Envelope
 from tests.sim.actors import ack, act, note
 from tests.sim.bucket import EPOCH
@@ -58,7 +58,7 @@ def _staged(world: World, name: str, messages: int) -> Stage:
     stage.create_topic(None)
     for number in range(messages):
         one = str(uuid.UUID(int=stage.chance.getrandbits(128), version=4))
-        key = layout.message(TOPIC, layout.message_name(EPOCH - 9 + number, one))
+        key = units.key_of(TOPIC, units.name_at(EPOCH - 9 + number, one))
         world.bucket.plant(key, Envelope(id=one, topic=TOPIC, payload={}).encode())
         stage.history.published.add(one)
     return stage
@@ -113,7 +113,7 @@ async def _wait_for_the_end(stage: Stage, process: Process, queue: PawnQueue, ch
     await process.clock.sleep(chance.uniform(10, 30))
     if chance.random() < 0.5:
         await queue.claim(TOPIC, process.name, max_messages=2, ttl=8.0)  # it has known the store's time since then
-    while stage.world.bucket.below(layout.messages(TOPIC)):
+    while stage.world.bucket.below(units.folder(TOPIC)):
         ends = max((stage.truth.until_of(stem) or 0.0 for stem in stage.truth.open_claims()), default=0.0)
         if ends - loop.now > 20.0:
             await _sleep(process, ends - loop.now - chance.uniform(6, 12))
@@ -196,7 +196,7 @@ async def _say_ended(stage: Stage, process: Process, queue: PawnQueue, _: random
 
 
 async def _poll_until_empty(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
-    while stage.world.bucket.below(layout.messages(TOPIC)) and stage.world.loop.now < 1800.0:
+    while stage.world.bucket.below(units.folder(TOPIC)) and stage.world.loop.now < 1800.0:
         claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=20.0)
         if claim:
             stage.believe(process, claim)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pawnqueue import LeaseLostError, PawnQueue, PublishError, StoreError
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from tests.sim import manners
 from tests.sim.actors import ack, act, note, redriver
@@ -118,7 +119,7 @@ CALL_TAKES = 23.0
 
 
 def _is_there_any(stage: Stage) -> bool:
-    return bool(stage.world.bucket.below(layout.messages(TOPIC)))
+    return bool(stage.world.bucket.below(units.folder(TOPIC)))
 
 
 async def _dispatch(stage: Stage, queue: PawnQueue, claim: Claim, chance: random.Random) -> None:

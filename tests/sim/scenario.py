@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from tests.sim.actors import consumer, dag_janitor, forked, janitor, publisher, redriver, start
 from tests.sim.afterwards import afterwards, quiet
@@ -49,7 +50,7 @@ def plant_bad_things(stage: Stage) -> None:
     """Put into the topic what no publisher of ours wrote: promise 6 says that none of it blocks the others."""
     bucket, chance = stage.world.bucket, stage.chance
     if chance.random() < 0.3:
-        bucket.plant(layout.message(TOPIC, BAD_NAME), chance.choice((b"", b"{", b"[1]", b'{"id":7}', b"\xff")))
+        bucket.plant(units.key_of(TOPIC, BAD_NAME), chance.choice((b"", b"{", b"[1]", b'{"id":7}', b"\xff")))
         if chance.random() < 0.5:
             bucket.plant(layout.lease(TOPIC, BAD_UUID), chance.choice((b"", b"null", b'{"v":1,"until":"x"}')))
     if chance.random() < 0.2:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, Settings, StoreError
+from pawnqueue.catalog import units as listed_units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import TopicRecord, TopicSettings
 from tests.sim.prepared import TOPIC
@@ -132,13 +133,13 @@ class Stage:
 
     def watch(self, who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
         """Notice a publisher that sends a message again after it was settled: the duplicate that section 7 names."""
-        parsed = layout.parse_message(key) if key.startswith(layout.messages(TOPIC)) else None
+        parsed = listed_units.parse(key) if key.startswith(listed_units.folder(TOPIC)) else None
         if parsed is None or before is not None or after is None:
             return
-        of_publisher = who.startswith(PUBLISHERS) and f'"id":"{parsed.uuid}"'.encode() in after.body
-        if parsed.uuid in self._names and of_publisher:
-            self.reborn.add(parsed.uuid)  # a publisher's key has the message's id in it
-        self._names[parsed.uuid] = key
+        of_publisher = who.startswith(PUBLISHERS) and f'"id":"{parsed.id}"'.encode() in after.body
+        if parsed.id in self._names and of_publisher:
+            self.reborn.add(parsed.id)  # a publisher's key has the message's id in it
+        self._names[parsed.id] = key
 
 
 def holder_of(process: Process, claim: Claim) -> Holder:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pawnqueue import PawnQueue, PublishError, StoreError
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import Envelope
 from tests.sim.actors import ack, act, note
@@ -101,14 +102,14 @@ class Saboteur:
         self._exempt(key)
 
     def _exempt(self, key: str) -> None:
-        stage, parsed = self.stage, layout.parse_message(key)
+        stage, parsed = self.stage, units.parse(key)
         if parsed is not None:
-            stage.exempt.add(parsed.uuid)
+            stage.exempt.add(parsed.id)
             if "GET" in self.kinds:
-                stage.truth.never[parsed.uuid] = NOT_MALFORMED | {"max_deliveries"}
+                stage.truth.never[parsed.id] = NOT_MALFORMED | {"max_deliveries"}
         elif uuid := layout.parse_lease(key):
             stage.exempt.add(uuid)
-        elif letter := layout.parse_dead_letter(key):
+        elif letter := letters.parse(key):
             stage.exempt.add(letter[0])
         else:
             name = key.rpartition("/")[2]
@@ -157,7 +158,7 @@ async def _stuck(world: World) -> list[str]:
 
 def _plant_newer(stage: Stage) -> None:
     one = stage.world.process("P0").clock.uuid()
-    key = layout.message(TOPIC, layout.message_name(EPOCH - 9, one))
+    key = units.key_of(TOPIC, units.name_at(EPOCH - 9, one))
     stage.world.bucket.plant(key, Envelope(id=one, topic=TOPIC, payload={}).model_copy(update=LATER).encode())
     stage.exempt.add(one)
     stage.truth.never[one] = NOT_MALFORMED | {"max_deliveries"}
@@ -248,5 +249,5 @@ async def _janitor(stage: Stage, process: Process, queue: PawnQueue, chance: ran
 
 
 def _is_there_any(stage: Stage) -> bool:
-    below = stage.world.bucket.below(layout.messages(TOPIC))
+    below = stage.world.bucket.below(units.folder(TOPIC))
     return any(not any(unit in key for unit in stage.exempt) for key in below)

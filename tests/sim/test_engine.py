@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pawnqueue import PawnQueue, StoreError
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
 from pawnqueue.domain.records import Envelope, TopicRecord
 from pawnqueue.registers.conditional_write import ConditionalWrite
 from pawnqueue.registers.strategy import Step
@@ -81,8 +81,8 @@ def test_the_engine_notices_a_clock_that_stood_still() -> None:
         await world.sleep(5)
         process.stop_clock(60)
         await world.sleep(58)
-        name = layout.message_name(world.bucket.server_time(), "00000000-0000-4000-8000-000000000001")
-        world.bucket.plant(layout.message("t", name), Envelope(id="1", topic="t", payload={}).encode())
+        name = units.name_at(world.bucket.server_time(), "00000000-0000-4000-8000-000000000001")
+        world.bucket.plant(units.key_of("t", name), Envelope(id="1", topic="t", payload={}).encode())
         await task
 
     for seed in range(20):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue import PawnQueue
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.records import ClaimRecord, Envelope, Member
@@ -38,9 +39,9 @@ def plant(world: World, count: int, ids: random.Random) -> list[tuple[str, str]]
     made = []
     for number in range(count):
         one = str(uuid.UUID(int=ids.getrandbits(128), version=4))
-        name = layout.message_name(EPOCH - 10_000 + number / 100, one)
+        name = units.name_at(EPOCH - 10_000 + number / 100, one)
         envelope = Envelope(id=one, topic=TOPIC, payload={"n": number})
-        world.bucket.plant(layout.message(TOPIC, name), envelope.encode())
+        world.bucket.plant(units.key_of(TOPIC, name), envelope.encode())
         made.append((one, name))
     return made
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue import LeaseLostError, PawnQueue, StoreError
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord, Record, TopicRecord
 from pawnqueue.registers import strategies
@@ -125,7 +126,7 @@ def test_consumers_share_no_message(weather: Weather, monkeypatch: pytest.Monkey
         await world.until_idle()
         assert len(acked) == len(set(acked))
         assert set(acked) <= ids  # whoever was killed may have settled some, and told nobody
-        assert world.bucket.below(layout.messages(TOPIC)) == []
+        assert world.bucket.below(units.folder(TOPIC)) == []
 
     for seed in range(15):
         World(seed, weather=weather).run(scenario)

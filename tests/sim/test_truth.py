@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue import StoreError
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout, lease
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
 from pawnqueue.stores.port import Done
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from tests.sim.processes import Process
 
 UNIT = "11111111-1111-4111-8111-111111111111"
-NAME = layout.message_name(EPOCH, UNIT)
-KEY = layout.message(TOPIC, NAME)
+NAME = units.name_at(EPOCH, UNIT)
+KEY = units.key_of(TOPIC, NAME)
 BOUNDS = Bounds(poll=5.0)
 
 
@@ -138,7 +139,7 @@ def test_what_no_record_lists_was_not_handed_out() -> None:
     assert history.violations() == [f"buried though never delivered so often: {UNIT}, 0 times, and not 1"]
 
 
-DEAD = layout.dead_reason(TOPIC, UNIT)
+DEAD = letters.reason_key_of(TOPIC, UNIT)
 
 
 def buried(stage: Stage) -> list[str]:

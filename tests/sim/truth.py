@@ -13,6 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pawnqueue.catalog import units
 from pawnqueue.claims.bodies import OUT_OF_DELIVERIES
 from pawnqueue.domain import layout
 from pawnqueue.stores.port import Done, StoredObject
@@ -233,10 +234,10 @@ class Truth:
                 one.known = min(one.known, self.world.loop.now)
 
     def _see_message(self, key: str, *, there: bool) -> None:
-        parsed = layout.parse_message(key)
+        parsed = units.parse(key)
         if parsed is not None:
-            (self._messages.add if there else self._messages.discard)(parsed.uuid)
-            self._reconsider(parsed.uuid)
+            (self._messages.add if there else self._messages.discard)(parsed.id)
+            self._reconsider(parsed.id)
 
     def _see_lease(self, key: str, after: StoredObject | None) -> None:
         uuid = layout.parse_lease(key)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from unittest import mock  # it patches a number, and fakes nothing
 
 from pawnqueue import PawnQueue, PawnQueueError, QueueClosedError, TopicNotEmptyError, TopicNotFoundError
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import UnreadableRecordError, WriteRecord
 from pawnqueue.publish import writes
@@ -49,11 +50,11 @@ class _Seen:
     def see(self, who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
         """See :attr:`tests.sim.bucket.SimBucket.observers`."""
         del who, before
-        parsed = layout.parse_message(key) if key.startswith(layout.messages(TOPIC)) else None
+        parsed = units.parse(key) if key.startswith(units.folder(TOPIC)) else None
         for write_id, ids in self._expected.items():
-            is_row = parsed is not None and parsed.name != _stranger(parsed.uuid)
-            if is_row and after is not None and parsed.uuid in ids:
-                self.published[write_id].add(parsed.uuid)
+            is_row = parsed is not None and parsed.name != _stranger(parsed.id)
+            if is_row and after is not None and parsed.id in ids:
+                self.published[write_id].add(parsed.id)
 
     def violations(self, world: World) -> list[str]:
         """Return every promise that was broken."""
@@ -71,14 +72,14 @@ class _Seen:
                 state = "begun"
             if state == "begun":
                 broken.append(f"waits for ever: {key} is not done")
-        if left := world.bucket.below(layout.messages(TOPIC)):
+        if left := world.bucket.below(units.folder(TOPIC)):
             broken.append(f"waits for ever: {len(left)} messages are left")
         return broken
 
 
 def _stranger(uuid: str) -> str:
     """Return the name of a message that no write has published."""
-    return layout.message_name(0.0, uuid)
+    return units.name_at(0.0, uuid)
 
 
 def _ids(write_id: str) -> list[str]:
@@ -152,7 +153,7 @@ async def _publish_under_a_rows_uuid(process: Process, _: PawnQueue, chance: ran
     """Publish a message under the uuid of a row, which anybody can tell beforehand; half of them are malformed."""
     uuid = chance.choice(_ids(chance.choice(IDS[int(process.world.loop.now // EACH) :])))
     body = chance.choice((b"x", b'{"id":"stranger","payload":{}}'))
-    await process.store.put(layout.message(TOPIC, _stranger(uuid)), body)
+    await process.store.put(units.key_of(TOPIC, _stranger(uuid)), body)
 
 
 async def _make_anew(process: Process, queue: PawnQueue, chance: random.Random, seen: _Seen) -> None:

@@ -38,7 +38,7 @@ RETURNED = {
                             "SyncKeepAlive"],
     "Outcomes": ["Settlement", "RedriveResult", "Removed", "SweepReport", "OpenClaim", "Written", "Staged"],
     "Looks": ["Topic", "TopicSettings", "Stats", "Backlog", "Location", "DeadLetter", "DeadLetterPage", "Registration",
-              "Portion", "Unit", "ProbeResult", "Health"],
+              "Portion", "PlannedUnit", "ProbeResult", "Health"],
     "For your tests": ["MemoryStore"],
 }  # fmt: skip
 METHODS = {

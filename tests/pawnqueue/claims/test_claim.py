@@ -22,6 +22,7 @@ from pawnqueue import (
     StoreError,
     TopicNotFoundError,
 )
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 from tests.support.clock import EPOCH
@@ -173,7 +174,7 @@ async def test_a_message_tells_all_about_itself(world: World, ann: Process) -> N
 async def test_a_message_says_when_it_was_made(world: World, ann: Process, text: str, told: datetime) -> None:
     """In UTC, whoever wrote it; a time that is none costs nobody the message: then its key's time is told."""
     name = f"20260304T050607_000008-{UUID}.json"
-    world.bucket.plant(layout.message(TOPIC, name), {"id": "theirs", "created_at": text, "payload": {}})
+    world.bucket.plant(units.key_of(TOPIC, name), {"id": "theirs", "created_at": text, "payload": {}})
     [peeked] = await ann.queue.peek(TOPIC)
     [message] = await ann.queue.claim(TOPIC, "c")
     assert (message.created_at, message.created_at.utcoffset()) == (told, timedelta())
@@ -182,7 +183,7 @@ async def test_a_message_says_when_it_was_made(world: World, ann: Process, text:
 
 async def test_a_message_without_any_time_is_given_out(world: World, ann: Process) -> None:
     """Neither its body nor its key tells one: it is as old as can be."""
-    world.bucket.plant(layout.message(TOPIC, f"now-{UUID}.json"), {"id": "theirs", "created_at": "x", "payload": {}})
+    world.bucket.plant(units.key_of(TOPIC, f"now-{UUID}.json"), {"id": "theirs", "created_at": "x", "payload": {}})
     [message] = await ann.queue.claim(TOPIC, "c")
     assert message.created_at == datetime.fromtimestamp(0, UTC)
 
@@ -469,7 +470,7 @@ async def test_a_message_that_was_settled_between_listing_and_lease(world: World
 
     def settle(kind: str, key: str) -> None:
         if kind == "PUT" and key == layout.lease(TOPIC, ids[1]):
-            world.bucket.remove(layout.message(TOPIC, names[1]))
+            world.bucket.remove(units.key_of(TOPIC, names[1]))
 
     ann.client.meanwhile = settle
     claim = await ann.queue.claim(TOPIC, "c")

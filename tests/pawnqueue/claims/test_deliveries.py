@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from pawnqueue.catalog import letters
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, Process, World, numbered
 
@@ -35,7 +36,7 @@ async def test_poison_is_buried_after_so_many_deliveries(world: World, ends: str
     [uuid] = await processes[0].queue.publish(TOPIC, numbered(1))
     assert await deliveries(world, processes, ends, limit + 3) == list(range(1, limit + 1))
     assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
-    told = json.loads(world.bucket.body(layout.dead_reason(TOPIC, uuid)))
+    told = json.loads(world.bucket.body(letters.reason_key_of(TOPIC, uuid)))
     assert told["reason"] == "max_deliveries"
     assert told["max_deliveries"] == told["deliveries"] == limit
     assert str(limit) in told["error"]

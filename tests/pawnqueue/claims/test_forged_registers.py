@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pawnqueue import ClaimBusyError, LeaseLostError
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_TIME, MAX_HOLDER_CHARACTERS, MAX_REASON_CHARACTERS
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
@@ -50,7 +51,7 @@ async def test_what_one_lease_is_denied_is_not_the_error_of_a_claim(world: World
     """The store has written the lease of another message, which was bad: nothing is left to claim, and that is all."""
     world.fill([b"x", b"not JSON either"])
     [first, _] = world.bucket.below("messages/")
-    uuid = layout.parse_message(first).uuid  # type: ignore[union-attr]
+    uuid = units.parse(first).id  # type: ignore[union-attr]
     ann.client.inject("denied", "PUT", layout.lease(TOPIC, uuid))
     assert not await ann.queue.claim(TOPIC, "c", max_messages=2)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pawnqueue import ClaimReference, LeaseLostError, StoreError
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
 from tests.pawnqueue.virtual import TOPIC, TTL, Process, World, numbered, numbers
 
 BODIES = f"{TOPIC}/messages/*"
@@ -89,8 +89,8 @@ async def test_what_is_malformed_or_gone_is_left_out(world: World, ann: Process,
     await ann.queue.publish(TOPIC, numbered(4))
     reference = (await ann.queue.claim(TOPIC, "c")).hand_over()
     names = world.bucket.below("messages/")
-    world.bucket.plant(layout.message(TOPIC, names[0]), "garbage")
-    world.bucket.remove(layout.message(TOPIC, names[2]))
+    world.bucket.plant(units.key_of(TOPIC, names[0]), "garbage")
+    world.bucket.remove(units.key_of(TOPIC, names[2]))
     assert numbers(await bob.queue.messages(reference)) == [1, 3]
 
 

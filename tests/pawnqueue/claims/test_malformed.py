@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from pawnqueue.catalog import letters
 from pawnqueue.claims.claiming import MOST_BAD
-from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
 BAD = {
@@ -39,9 +39,9 @@ async def test_a_bad_message_is_buried_and_the_good_ones_delivered(
     await ann.queue.publish(TOPIC, numbered(1, 1))
     claim = await ann.queue.claim(TOPIC, "c")
     assert numbers(claim) == [0, 1]
-    letter = world.bucket.body(layout.dead_letter(TOPIC, uuid))
+    letter = world.bucket.body(letters.key_of(TOPIC, uuid))
     assert letter == (body.encode() if isinstance(body, str) else body)
-    told = json.loads(world.bucket.body(layout.dead_reason(TOPIC, uuid)))
+    told = json.loads(world.bucket.body(letters.reason_key_of(TOPIC, uuid)))
     assert told["reason"] == reason
     assert told["error"]
     assert claim.decided == {uuid: "dead"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pawnqueue import StoreError
+from pawnqueue.catalog import units
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, Process, World, numbered, numbers
 from tools.kit.stores import Answer, CarryOut, Request
 
@@ -159,7 +159,7 @@ async def test_a_store_that_writes_no_lease_is_an_error(ann: Process) -> None:
 async def test_a_ghost_in_the_listing(world: World, ann: Process) -> None:
     """A message that is listed and not there starves nobody, and does not make a waiting claim a hot loop."""
     [ghost] = world.fill(["x"])
-    key = layout.message(TOPIC, world.bucket.below("messages/")[0])
+    key = units.key_of(TOPIC, world.bucket.below("messages/")[0])
     await world.later(1)
     await ann.queue.publish(TOPIC, numbered(2))
 

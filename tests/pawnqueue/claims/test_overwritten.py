@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue import CompatibilityError, LeaseLostError, ObjectTooLargeError, StoreError
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
 from pawnqueue.domain.records import FORMAT
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
@@ -25,7 +25,7 @@ async def _resumed(ann: Process, bob: Process, count: int = 3) -> Claim:
 
 
 def _key(world: World, number: int) -> str:
-    return layout.message(TOPIC, world.bucket.below("messages/")[number])
+    return units.key_of(TOPIC, world.bucket.below("messages/")[number])
 
 
 @pytest.mark.parametrize("payloads", [True, False], ids=["read", "unread"])

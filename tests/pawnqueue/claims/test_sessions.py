@@ -16,6 +16,7 @@ from pawnqueue import (
     StoreError,
     TopicNotFoundError,
 )
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
 from tests.support.claims import trusted_until
@@ -221,7 +222,7 @@ async def test_a_claim_of_which_nothing_was_handed_out_is_no_batch(
         world.fill(["bad"] * 20)
     else:
         await ann.queue.publish(TOPIC, numbered(20, 100))
-    heads = {layout.message(TOPIC, name) for name in world.bucket.below("messages/")}
+    heads = {units.key_of(TOPIC, name) for name in world.bucket.below("messages/")}
     if bad == "delivered too often":
         await ann.queue.update_topic(TOPIC, max_deliveries=1)
         ann, bob = await world.process(), await world.process()
@@ -410,7 +411,7 @@ async def test_what_was_handed_out_and_vanished_is_a_batch(world: World, ann: Pr
     await ann.queue.publish(TOPIC, numbered(4))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=2)
     assert numbers(claim) == [0, 1]
-    world.bucket.remove(*(layout.message(TOPIC, name) for name in world.bucket.below("messages/")[:2]))
+    world.bucket.remove(*(units.key_of(TOPIC, name) for name in world.bucket.below("messages/")[:2]))
     for _ in range(3):
         again = await bob.queue.claim(TOPIC, "c", claim_id="run", max_messages=2, wait=OVERDUE)
         assert (list(again), again.generation, again.was_handed_out) == ([], 0, True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue import InvalidArgumentError, QueueClosedError, Settlement
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Died, Kind, Process, World, numbered, numbers
 from tests.support.settlements import late
@@ -81,7 +82,7 @@ async def test_the_record_of_a_claim_that_nobody_can_ask_for_is_deleted(world: W
             assert (await settled_as(how, ann, claim)).complete
         assert claim.state == "closed"
         assert world.bucket.below("claims/") == ["run.0.json"]
-        world.bucket.remove(*(layout.message(TOPIC, name) for name in world.bucket.below("messages/")))
+        world.bucket.remove(*(units.key_of(TOPIC, name) for name in world.bucket.below("messages/")))
     assert counts[None] - counts["run"] == ({"DELETE": 1} if how == "release" else {})
     assert counts["run"] - counts[None] == {"PUT": 1}
 
@@ -159,8 +160,8 @@ async def test_what_was_nacked_is_buried_byte_for_byte(world: World, ann: Proces
     claim = await ann.queue.claim(TOPIC, "worker", claim_id="run")
     settlement = await ann.queue.nack(claim, reason="bad", error="Traceback: …")
     assert settlement.buried == ["same"]
-    assert world.bucket.body(layout.dead_letter(TOPIC, uuid)) == body.encode()
-    reason = json.loads(world.bucket.body(layout.dead_reason(TOPIC, uuid)))
+    assert world.bucket.body(letters.key_of(TOPIC, uuid)) == body.encode()
+    reason = json.loads(world.bucket.body(letters.reason_key_of(TOPIC, uuid)))
     assert {name: reason[name] for name in ("reason", "error", "deliveries", "consumer", "claim", "v")} == {
         "reason": "bad",
         "error": "Traceback: …",
@@ -243,7 +244,7 @@ async def test_a_long_reason_or_error_is_cut(world: World, ann: Process, charact
     claim = await claimed(ann, 2, claim_id="run")
     await ann.queue.nack(claim, claim.ids[0], reason=character * 100_000, error="b" + character * 100_000)
     await ann.queue.nack(claim, claim.ids[1], reason=character * 2000, error=character * 2000)
-    told = [json.loads(world.bucket.body(layout.dead_reason(TOPIC, one))) for one in claim.ids]
+    told = [json.loads(world.bucket.body(letters.reason_key_of(TOPIC, one))) for one in claim.ids]
     assert [one["reason"] for one in told] == [character * 2000] * 2
     assert [one["error"] for one in told] == ["b" + character * 1999, character * 2000]
     assert len(world.bucket.body(layout.claim(TOPIC, "run.0"))) < 4 * 4 * 2000 + 2000
@@ -417,7 +418,7 @@ async def test_what_was_decided_is_finished_by_others(  # noqa: PLR0913, PLR0917
 async def test_a_failed_copy_never_leads_to_a_delete(world: World, ann: Process, bob: Process, effect: str) -> None:
     """A message whose dead letter could not be written stays where it is, until somebody buries it to the end."""
     claim = await claimed(ann, 3, ttl=300)
-    ann.client.inject(effect, "COPY", layout.dead_letter(TOPIC, claim.ids[1]))
+    ann.client.inject(effect, "COPY", letters.key_of(TOPIC, claim.ids[1]))
     assert (await ann.queue.nack(claim, reason="bad")).buried == claim.ids
     assert [name[-41:-5] for name in world.bucket.below("messages/")] == [claim.ids[1]]
     assert world.bucket.below("leases/") == [f"{claim.ids[1]}.lease"]

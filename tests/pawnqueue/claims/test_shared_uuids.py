@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from pawnqueue.catalog import units
 from pawnqueue.claims.candidates import A_PAGE, FULL_LOOK
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
@@ -18,7 +19,7 @@ GOOD = {"id": "good", "payload": {"n": 1}}
 
 def plant(world: World, uuid: str, before: str, body: bytes) -> str:
     """Put another message under a uuid, before or behind the one whose name begins with its time."""
-    return world.bucket.plant(layout.message(TOPIC, f"{before}-{uuid}.json"), body)
+    return world.bucket.plant(units.key_of(TOPIC, f"{before}-{uuid}.json"), body)
 
 
 async def polled(world: World, process: Process, seconds: float, pause: float = 5.0) -> dict[int, float]:
@@ -45,7 +46,7 @@ async def test_a_bad_message_under_its_uuid_does_not_delay_a_good_one(
     """Whichever comes first, the good one is had after two full looks, and the other one is tried ever more seldom."""
     ann = await world.process(limits=LIMITS)
     uuid = world.clock.uuid()
-    good = layout.message(TOPIC, layout.message_name(world.clock.server(), uuid))
+    good = units.key_of(TOPIC, units.name_at(world.clock.server(), uuid))
     plant(world, uuid, place, BAD[kind])
     if met_first:
         await polled(world, ann, 900)

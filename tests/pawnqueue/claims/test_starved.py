@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
 from tests.pawnqueue.virtual import TOPIC, World, numbered, numbers
 
 STRATEGIES = pytest.mark.parametrize("strategy", ["conditional_write", "csprng_verify"])
@@ -18,7 +18,7 @@ def plant(w: World, count: int, body: object) -> None:
     """Put so many bad messages before all good ones."""
     for i in range(count):
         name = f"20251231T000000_{i:06}-11111111-2222-4333-8444-{i:012}"
-        w.bucket.plant(f"{layout.messages(TOPIC)}{name}.json", body)  # type: ignore[arg-type]
+        w.bucket.plant(f"{units.folder(TOPIC)}{name}.json", body)  # type: ignore[arg-type]
 
 
 @STRATEGIES

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pawnqueue import InvalidArgumentError, LeaseLostError, Settlement
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 from tests.support.settlements import late
 
@@ -162,8 +162,8 @@ async def test_two_copies_of_one_message_are_both_meant(world: World, ann: Proce
     """An id that two of its messages have settles both."""
     [own] = await redriven(ann)
     [name] = world.bucket.below("messages/")
-    copy = layout.message_name(world.clock.server() + 1, world.clock.uuid())
-    world.bucket.plant(layout.message(TOPIC, copy), world.bucket.body(layout.message(TOPIC, name)))
+    copy = units.name_at(world.clock.server() + 1, world.clock.uuid())
+    world.bucket.plant(units.key_of(TOPIC, copy), world.bucket.body(units.key_of(TOPIC, name)))
     again = await bob.queue.attach((await ann.queue.claim(TOPIC, "c")).hand_over(), payloads=False)
     assert len(again) == 2
     assert (await bob.queue.ack(again, own)).acked == [own]
@@ -175,8 +175,8 @@ async def test_an_id_of_nothing_is_not_in_the_claim(world: World, ann: Process, 
     ids = await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c")
     names = world.bucket.below("messages/")
-    world.bucket.plant(layout.message(TOPIC, names[1]), "garbage")
-    world.bucket.remove(layout.message(TOPIC, names[2]))
+    world.bucket.plant(units.key_of(TOPIC, names[1]), "garbage")
+    world.bucket.remove(units.key_of(TOPIC, names[2]))
     again = await bob.queue.attach(claim.hand_over(), payloads=False)
     for gets in (3, 0):
         with bob.client.counting() as requests, pytest.raises(InvalidArgumentError, match="has no message 'nothing'"):

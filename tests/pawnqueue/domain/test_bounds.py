@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pawnqueue.catalog import letters
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.bounds import (
     LATEST_PLACE,
@@ -90,7 +91,7 @@ FORGED: list[tuple[type[Record], str, Mapping[str, Any], dict[str, Any]]] = [
     *((ClaimRecord, CLAIM, BATCH, {field: TOO_LONG}) for field in HOLDERS),
     (Lease, LEASE, HELD, {"consumer_id": TOO_LONG}),
     (WriteRecord, WRITE, BEGUN, {"holder": TOO_LONG}),
-    (DeadReason, layout.dead_reason(TOPIC, UUID), {"reason": "r"}, {"consumer": TOO_LONG}),
+    (DeadReason, letters.reason_key_of(TOPIC, UUID), {"reason": "r"}, {"consumer": TOO_LONG}),
     (WriteRecord, layout.write(TOPIC, "x"), BEGUN, {}),
     (WriteRecord, WRITE, BEGUN, {"objects": []}),
     (WriteRecord, WRITE, BEGUN, {"count": 6}),
@@ -164,7 +165,7 @@ def test_reasons_and_errors_are_cut_where_they_are_read(character: str) -> None:
     record = ClaimRecord.decode(json.dumps(batch).encode(), CLAIM)
     lease = Lease.decode(json.dumps({**HELD, **told}).encode(), LEASE)
     letter = {**told, "given_reason": text, "given_error": text}
-    dead = DeadReason.decode(json.dumps(letter).encode(), layout.dead_reason(TOPIC, UUID))
+    dead = DeadReason.decode(json.dumps(letter).encode(), letters.reason_key_of(TOPIC, UUID))
     for each in (record.members[UUID], record.settled[UUID], lease, dead):
         assert (each.reason, each.error) == (kept, kept)
     assert (dead.given_reason, dead.given_error) == (kept, kept)
@@ -202,7 +203,7 @@ async def test_a_malformed_payload_is_buried_and_not_quoted(world: World, ann: P
     [letter] = await ann.queue.dead_letters(TOPIC)
     assert (letter.reason, letter.message) == ("malformed", None)
     assert "secret" not in letter.error + letter.fault
-    assert world.bucket.body(layout.dead_letter(TOPIC, letter.id)) == message(payload)
+    assert world.bucket.body(letters.key_of(TOPIC, letter.id)) == message(payload)
 
 
 WELL_FORMED = {

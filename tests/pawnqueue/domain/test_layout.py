@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pawnqueue import InvalidTopicError
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.layout import Role
 
@@ -74,11 +75,11 @@ def test_a_topic_s_keys() -> None:
     """All of a topic is below its folder, each kind in the folder that pawn-queue looks into."""
     assert layout.topic_marker("orders") == "orders/.topic"
     assert layout.swept("orders") == "orders/.swept"
-    assert layout.messages("orders") == "orders/messages/"
-    assert layout.packs("orders") == "orders/packs/"
+    assert units.folder("orders") == "orders/messages/"
+    assert units.packs_folder("orders") == "orders/packs/"
     assert layout.leases("orders") == "orders/leases/"
     assert layout.claims("orders") == "orders/claims/"
-    assert layout.dead_letters("orders") == "orders/dead-letter/"
+    assert letters.folder("orders") == "orders/dead-letter/"
 
 
 @given(topics, topics)
@@ -88,10 +89,10 @@ def test_topics_keep_out_of_each_other_s_folders(one: str, other: str) -> None:
         for part in (
             layout.topic_marker,
             layout.swept,
-            layout.messages,
+            units.folder,
             layout.leases,
             layout.claims,
-            layout.dead_letters,
+            letters.folder,
         ):
             assert not part(one).startswith(layout.topic_folder(other))
 
@@ -140,11 +141,11 @@ moments = st.floats(0, 4e9)
 @given(seconds=moments, identifier=ids)
 def test_a_message_s_key_is_read_back(seconds: float, identifier: str) -> None:
     """Time and uuid are in the name, to the microsecond."""
-    name = layout.message_name(seconds, identifier)
-    parsed = layout.parse_message(layout.message("orders", name))
+    name = units.name_at(seconds, identifier)
+    parsed = units.parse(units.key_of("orders", name))
     assert parsed is not None
-    assert (parsed.name, parsed.uuid) == (name, identifier)
-    told = layout.time_of(name)
+    assert (parsed.name, parsed.id) == (name, identifier)
+    told = units.published_at(name)
     assert told is not None
     assert abs(told - seconds) <= 2e-6
 
@@ -152,7 +153,7 @@ def test_a_message_s_key_is_read_back(seconds: float, identifier: str) -> None:
 @given(st.lists(moments, min_size=2, max_size=10), ids)
 def test_names_sort_by_time(seconds: list[float], identifier: str) -> None:
     """LIST is publish order."""
-    names = [layout.message_name(one, identifier) for one in sorted(seconds)]
+    names = [units.name_at(one, identifier) for one in sorted(seconds)]
     stamps = [name.removesuffix(f"-{identifier}.json") for name in names]
     assert stamps == sorted(stamps)
 
@@ -163,9 +164,9 @@ UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 @pytest.mark.parametrize("lane", ["", "!8-", "_-4-", "~"])
 def test_lanes_are_parsed(lane: str) -> None:
     """The uuid is read in every lane, as pawn-queue reads it: the last five groups."""
-    parsed = layout.parse_message(f"orders/messages/{lane}20260102T030405_000006-{UUID}.json")
+    parsed = units.parse(f"orders/messages/{lane}20260102T030405_000006-{UUID}.json")
     assert parsed is not None
-    assert parsed.uuid == UUID
+    assert parsed.id == UUID
     assert parsed.name.startswith(lane)
 
 
@@ -183,16 +184,16 @@ STRANGERS = [
 @pytest.mark.parametrize("name", STRANGERS)
 def test_strangers_are_no_messages(name: str) -> None:
     """What nobody of ours wrote is left alone."""
-    assert layout.parse_message(f"orders/messages/{name}") is None
+    assert units.parse(f"orders/messages/{name}") is None
 
 
 @given(st.text(max_size=80))
 def test_no_key_crashes_a_parser(key: str) -> None:
     """Any key is read, or left alone."""
-    for parse in (layout.parse_message, layout.parse_lease, layout.parse_claim, layout.parse_dead_letter):
+    for parse in (units.parse, layout.parse_lease, layout.parse_claim, letters.parse):
         parse(key)
         parse(f"orders/messages/{key}")
-    layout.time_of(key)
+    units.published_at(key)
 
 
 @given(ids)
@@ -233,8 +234,8 @@ ENDINGS = [".json", ".lease", ".reason.json", ".jsonl", "", ".JSON", ".json\n"]
 def test_what_is_read_out_of_a_key_makes_that_key_again(spelling: str, ending: str) -> None:
     """Every parser knows one spelling of what it reads: no two keys are taken for one another."""
     name = spelling + ending
-    if message := layout.parse_message(f"t/messages/{name}"):
-        assert (layout.message("t", message.name), name.endswith(f"-{message.uuid}.json")) == (
+    if message := units.parse(f"t/messages/{name}"):
+        assert (units.key_of("t", message.name), name.endswith(f"-{message.id}.json")) == (
             f"t/messages/{name}",
             True,
         )
@@ -248,8 +249,8 @@ def test_what_is_read_out_of_a_key_makes_that_key_again(spelling: str, ending: s
         assert layout.staged_object("t", *staged) == f"t/staged/w/{name}"
         part, attempt, number = re.split(r"[-.]", name)[:3]
         assert layout.staged_name(int(part), attempt, int(number)) == name
-    if letter := layout.parse_dead_letter(f"t/dead-letter/{name}"):
-        make = layout.dead_reason if letter[1] else layout.dead_letter
+    if letter := letters.parse(f"t/dead-letter/{name}"):
+        make = letters.reason_key_of if letter[1] else letters.key_of
         assert make("t", letter[0]) == f"t/dead-letter/{name}"
     if person := layout.parse_registration(f"_registry/producers/{name}"):
         assert layout.registration(*person) == f"_registry/producers/{name}"
@@ -258,6 +259,6 @@ def test_what_is_read_out_of_a_key_makes_that_key_again(spelling: str, ending: s
 @given(ids)
 def test_a_dead_letter_and_its_reason_are_told_apart(identifier: str) -> None:
     """Both lie side by side under one uuid."""
-    assert layout.parse_dead_letter(layout.dead_letter("orders", identifier)) == (identifier, False)
-    assert layout.parse_dead_letter(layout.dead_reason("orders", identifier)) == (identifier, True)
-    assert layout.parse_dead_letter("orders/dead-letter/x.json") is None
+    assert letters.parse(letters.key_of("orders", identifier)) == (identifier, False)
+    assert letters.parse(letters.reason_key_of("orders", identifier)) == (identifier, True)
+    assert letters.parse("orders/dead-letter/x.json") is None

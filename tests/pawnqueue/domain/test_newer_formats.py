@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pawnqueue import CompatibilityError, PawnQueueError
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import FORMAT
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
@@ -23,10 +24,10 @@ MESSAGE = json.dumps({"v": FORMAT, "id": UUID, "topic": TOPIC, "payload": {"n": 
 
 #: By what is newer: the objects of which one is, and what of it an older process may touch: nothing.
 OBJECTS: dict[str, dict[str, str]] = {
-    "a message": {layout.message(TOPIC, NAME): json.dumps(NEWER)},
-    "a lease": {layout.message(TOPIC, NAME): MESSAGE, layout.lease(TOPIC, UUID): json.dumps({**HELD, **NEWER})},
+    "a message": {units.key_of(TOPIC, NAME): json.dumps(NEWER)},
+    "a lease": {units.key_of(TOPIC, NAME): MESSAGE, layout.lease(TOPIC, UUID): json.dumps({**HELD, **NEWER})},
     "a claim's record": {
-        layout.message(TOPIC, NAME): MESSAGE,
+        units.key_of(TOPIC, NAME): MESSAGE,
         layout.lease(TOPIC, UUID): json.dumps({"v": FORMAT, **HELD}),
         layout.claim(TOPIC, "old.0"): json.dumps(NEWER),
     },
@@ -34,7 +35,7 @@ OBJECTS: dict[str, dict[str, str]] = {
         layout.write(TOPIC, "w"): json.dumps(NEWER),
         layout.staged_object(TOPIC, "w", layout.staged_name(0, "0" * 32, 0)): "{}",
     },
-    "a dead letter": {layout.dead_letter(TOPIC, UUID): json.dumps(NEWER)},
+    "a dead letter": {letters.key_of(TOPIC, UUID): json.dumps(NEWER)},
     "a registration": {layout.registration("consumers", UUID): json.dumps(NEWER)},
     "a note of a sweep": {layout.swept("other"): json.dumps(NEWER)},
 }
@@ -83,13 +84,13 @@ async def test_a_newer_bucket_is_not_opened(world: World) -> None:
 
 async def test_a_dead_letter_that_is_newer_is_redriven_unread(world: World, ann: Process) -> None:
     """It moves as it is, byte for byte, and waits in the queue for somebody who can read it."""
-    world.bucket.plant(layout.dead_letter(TOPIC, UUID), json.dumps(NEWER))
+    world.bucket.plant(letters.key_of(TOPIC, UUID), json.dumps(NEWER))
     try:
         await ann.queue.redrive(TOPIC)
     except PawnQueueError as error:
         pytest.fail(str(error))
     [name] = world.bucket.below("messages/")
-    assert world.bucket.body(layout.message(TOPIC, name)).decode() == json.dumps(NEWER)
+    assert world.bucket.body(units.key_of(TOPIC, name)).decode() == json.dumps(NEWER)
     await world.later(60)
     assert not await ann.queue.claim(TOPIC, "c")
     assert world.bucket.below("messages/") == [name]
@@ -97,7 +98,7 @@ async def test_a_dead_letter_that_is_newer_is_redriven_unread(world: World, ann:
 
 async def test_what_is_newer_is_told(world: World, ann: Process) -> None:
     """A dead letter is shown without its message; a sweep names the record that it could not read, and why."""
-    world.bucket.plant(layout.dead_letter(TOPIC, UUID), json.dumps(NEWER))
+    world.bucket.plant(letters.key_of(TOPIC, UUID), json.dumps(NEWER))
     world.bucket.plant(layout.write(TOPIC, "w"), json.dumps(NEWER))
     await world.later(3600)
     [letter] = await ann.queue.dead_letters(TOPIC)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pawnqueue import InvalidArgumentError, ObjectTooLargeError, StagedGoneError
+from pawnqueue.catalog import letters, units
 from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout, object_sizes
 from pawnqueue.domain.claim_terms import ClaimTerms
@@ -65,7 +66,7 @@ async def test_a_message_that_grows_after_it_was_listed_is_given_back(
     """⚑ §5.6: it is neither downloaded nor buried nor counted, and is left to a consumer that takes it."""
     [uuid] = await small.queue.publish(TOPIC, numbered(1))
     await small.queue.publish(TOPIC, numbered(1, 1))
-    key = layout.message(TOPIC, world.bucket.below("messages/")[0])
+    key = units.key_of(TOPIC, world.bucket.below("messages/")[0])
 
     def overwrite(kind: str, asked: str) -> None:
         if (kind, asked) == ("GET", key) and len(world.bucket.body(key)) < TOO_LARGE:
@@ -87,7 +88,7 @@ async def test_a_claimed_message_that_grows_is_not_read(world: World, small: Pro
     """Portions, and an attachment, read no more of a claimed message than a claim does."""
     [uuid] = await small.queue.publish(TOPIC, numbered(1))
     claim = await small.queue.claim(TOPIC, "c", claim_id="run", ttl=600)
-    key = layout.message(TOPIC, world.bucket.below("messages/")[0])
+    key = units.key_of(TOPIC, world.bucket.below("messages/")[0])
     world.bucket.plant(key, padded({"id": uuid, "payload": {"n": 7}}, TOO_LARGE))
     with pytest.raises(ObjectTooLargeError, match=key):
         await small.queue.messages(claim.reference)
@@ -103,11 +104,11 @@ async def test_looks_leave_out_what_is_too_large(world: World, small: Process, d
     await small.queue.nack(await small.queue.claim(TOPIC, "c"), reason="wrong")
     await small.queue.publish(TOPIC, numbered(1, 2))
     assert numbers(await small.queue.peek(TOPIC)) == [2]
-    world.bucket.plant(layout.dead_letter(TOPIC, dead), padded({"id": dead, "payload": {}}, TOO_LARGE))
+    world.bucket.plant(letters.key_of(TOPIC, dead), padded({"id": dead, "payload": {}}, TOO_LARGE))
     [letter] = await small.queue.dead_letters(TOPIC)
     assert letter.message is None
     assert f"{TOO_LARGE:,} bytes" in letter.fault
-    reason = layout.dead_reason(TOPIC, dead)
+    reason = letters.reason_key_of(TOPIC, dead)
     world.bucket.plant(reason, padded({"v": 1, "reason": "x"}, MAX_SMALL_RECORD_BYTES + 1))
     [letter] = await small.queue.dead_letters(TOPIC)
     assert reason in letter.fault

@@ -7,6 +7,7 @@ import json
 import random
 from typing import Any, Final
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.size_hint import padded
 
@@ -124,7 +125,7 @@ class Forger:
 
     def name_of(self, uuid: str) -> str:
         """Make the name of a message, from any time."""
-        return layout.message_name(self.now + self.chance.uniform(-1e5, 1e5), uuid)
+        return units.name_at(self.now + self.chance.uniform(-1e5, 1e5), uuid)
 
     # --- kinds ---
 
@@ -139,7 +140,7 @@ class Forger:
             "write_id": self._of(WRITE_IDS),
             "v": 1,
         }
-        return layout.message(TOPIC, self.chance.choice(self.names)), self._body(body)
+        return units.key_of(TOPIC, self.chance.choice(self.names)), self._body(body)
 
     def _lease(self) -> tuple[str, bytes]:
         at = self.chance.randrange(len(self.uuids))
@@ -237,7 +238,7 @@ class Forger:
         return key, b"".join(rows)
 
     def _letter(self) -> tuple[str, bytes]:
-        return layout.dead_letter(TOPIC, self._of(self.uuids)), self._message()[1]
+        return letters.key_of(TOPIC, self._of(self.uuids)), self._message()[1]
 
     def _reason(self) -> tuple[str, bytes]:
         body = {
@@ -252,7 +253,7 @@ class Forger:
             "given_reason": "",
             "given_error": "",
         }
-        return layout.dead_reason(TOPIC, self._of(self.uuids)), self._body(body)
+        return letters.reason_key_of(TOPIC, self._of(self.uuids)), self._body(body)
 
     def _registration(self) -> tuple[str, bytes]:
         role: layout.Role = self._of(("producers", "consumers"))

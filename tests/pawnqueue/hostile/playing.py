@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from pawnqueue import Claim, ClaimReference, CompatibilityError, LeaseLostError, PawnQueueError
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import MOST_COUNT
 from pawnqueue.domain.records import BucketRecord, ClaimRecord, Decision, Lease, UnreadableRecordError
@@ -297,9 +298,9 @@ class _Play:
         await self._guarded("backlog", lambda: queue.backlog(TOPIC, claims=True))
         await self._guarded("peek", lambda: queue.peek(TOPIC, 50))
         for key in self.world.bucket.below("messages/")[:3]:
-            parsed = layout.parse_message(key)
+            parsed = units.parse(key)
             if parsed is not None:
-                await self._guarded("find", lambda parsed=parsed: queue.find(TOPIC, parsed.uuid))  # type: ignore[misc]
+                await self._guarded("find", lambda parsed=parsed: queue.find(TOPIC, parsed.id))  # type: ignore[misc]
         for dead in (False, True):
             portions = await self._guarded("portions", lambda dead=dead: queue.portions(TOPIC, dead=dead))  # type: ignore[misc]
             for portion in portions or []:

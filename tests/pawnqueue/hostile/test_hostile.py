@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pawnqueue
+from pawnqueue.catalog import letters as dead_letters
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Lease, UnreadableRecordError, WriteRecord
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
@@ -97,9 +99,9 @@ async def test_a_forged_lease_keeps_a_message_until_it_is_deleted(world: World, 
     """It holds for as long as it says, be it a century; the message itself is untouched, and others are delivered."""
     await ann.queue.publish(TOPIC, numbered(2))
     first, _ = world.bucket.below("messages/")
-    parsed = layout.parse_message(first)
+    parsed = units.parse(first)
     assert parsed is not None
-    key = layout.lease(TOPIC, parsed.uuid)
+    key = layout.lease(TOPIC, parsed.id)
     world.bucket.plant(key, held(first, until=world.clock.server() + 100 * 365 * 86400))
     await world.later()
 
@@ -131,9 +133,9 @@ async def test_a_copy_of_a_message_is_delivered_again(world: World, ann: Process
     """Nothing is signed: what was acked can be put back, under its id or any other, from any producer."""
     [published] = await ann.queue.publish(TOPIC, numbered(1), producer="shop")
     [name] = world.bucket.below("messages/")
-    body = world.bucket.body(layout.message(TOPIC, name))
+    body = world.bucket.body(units.key_of(TOPIC, name))
     await ann.queue.ack(await ann.queue.claim(TOPIC, "c"))
-    world.bucket.plant(layout.message(TOPIC, f"{STAMP}-{OTHER}.json"), body)
+    world.bucket.plant(units.key_of(TOPIC, f"{STAMP}-{OTHER}.json"), body)
     world.fill([{**json.loads(body), "producer_id": "who I like to be"}])
 
     again = await ann.queue.claim(TOPIC, "c", max_messages=9)
@@ -145,7 +147,7 @@ async def test_two_messages_under_one_uuid_are_both_delivered(world: World, ann:
     """A uuid is its publisher's to choose: one that is there already costs neither message its delivery."""
     for number, stamp in enumerate((STAMP, STAMP.replace("2026", "0001"))):
         body = {"id": OTHER, "payload": {"n": number}}
-        world.bucket.plant(layout.message(TOPIC, f"{stamp}-{OTHER}.json"), json.dumps(body))
+        world.bucket.plant(units.key_of(TOPIC, f"{stamp}-{OTHER}.json"), json.dumps(body))
     seen = []
     while claim := await ann.queue.claim(TOPIC, "c", max_messages=9):
         seen += numbers(claim)
@@ -206,7 +208,7 @@ TIMES_OUT_OF_BOUNDS = [
 async def test_a_time_out_of_bounds_in_a_name_stops_nobody(world: World, ann: Process, stamp: str) -> None:
     """A message whose body and name have no time within the bounds of §1 is as old as can be, in every look."""
     forged = f"!9-{stamp.ljust(22, '0')}-{OTHER}.json"
-    world.bucket.plant(layout.message(TOPIC, forged), {"id": "x", "payload": {"n": 0}})
+    world.bucket.plant(units.key_of(TOPIC, forged), {"id": "x", "payload": {"n": 0}})
     await ann.queue.publish(TOPIC, numbered(1, 1))
     await world.later(1)
 
@@ -220,7 +222,9 @@ async def test_a_time_out_of_bounds_in_a_name_stops_nobody(world: World, ann: Pr
     await ann.queue.nack(claim, reason="looked at")
 
     # The time of a letter is that of the name in its reason, and anything may be there.
-    world.bucket.plant(layout.dead_reason(TOPIC, OTHER), {"reason": "r", "at": "9999-12-31T23:59:59", "name": forged})
+    world.bucket.plant(
+        dead_letters.reason_key_of(TOPIC, OTHER), {"reason": "r", "at": "9999-12-31T23:59:59", "name": forged}
+    )
     letters = {letter.id: letter for letter in await ann.queue.dead_letters(TOPIC)}
     letter = letters[OTHER]
     assert letter.message is not None
@@ -297,7 +301,7 @@ async def test_a_dead_letter_is_overwritten_by_one_under_its_uuid(world: World, 
     [victim] = await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), reason="wrong")
     assert len(await ann.queue.dead_letters(TOPIC)) == 1
-    world.bucket.plant(layout.message(TOPIC, f"{STAMP}-{victim}.json"), "no message")
+    world.bucket.plant(units.key_of(TOPIC, f"{STAMP}-{victim}.json"), "no message")
     await world.later(60)
 
     assert not await ann.queue.claim(TOPIC, "c")

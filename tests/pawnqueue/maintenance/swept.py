@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pawnqueue.catalog import letters
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.records import ClaimRecord
@@ -73,7 +74,7 @@ async def a_bit_of_everything(world: World) -> None:
     await redrive_stopped(world)
     await abandoned(world, acked=2, buried=1, released=1)
     world.bucket.plant(layout.lease(TOPIC, UUID), "{}")
-    world.bucket.plant(layout.dead_reason(TOPIC, OTHER), '{"reason":"bad"}')
+    world.bucket.plant(letters.reason_key_of(TOPIC, OTHER), '{"reason":"bad"}')
     world.bucket.plant("_probe/old.probe", "x")
     world.bucket.plant(f"{TOPIC}/messages/stranger", "x")
     await world.later(AN_HOUR + 100)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import Lease
 from pawnqueue.maintenance.sweep_leases import LONGEST_WITHOUT_MESSAGE_SECONDS
@@ -63,7 +64,7 @@ async def test_a_lease_of_a_live_claim_stays(world: World, ann: Process) -> None
     """Its message was deleted by hand: that is settled by its claim, which is renewed."""
     ids = await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
-    world.bucket.remove(layout.message(TOPIC, world.bucket.below("messages/")[0]))
+    world.bucket.remove(units.key_of(TOPIC, world.bucket.below("messages/")[0]))
     plant(world, ids[0], claim="run.0", deliveries=1)
     world.alter(claim.stem, until=FAR_FUTURE, session_until=FAR_FUTURE)
     await world.later(2 * LONGEST_WITHOUT_MESSAGE_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pawnqueue.domain import layout
+from pawnqueue.catalog import letters
 from tests.pawnqueue.maintenance.swept import AN_HOUR, RETENTION, UUID, abandoned, report
 from tests.pawnqueue.virtual import TOPIC, Effect, Process, World, numbered
 
@@ -53,7 +53,7 @@ async def test_lone_reasons_are_removed_after_an_hour(world: World, ann: Process
     """A reason whose dead letter is gone is a leftover; a young one may be half a burial."""
     await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.nack(await ann.queue.claim(TOPIC, "c"))
-    world.bucket.plant(layout.dead_reason(TOPIC, UUID), "{}")
+    world.bucket.plant(letters.reason_key_of(TOPIC, UUID), "{}")
     await world.later(AN_HOUR - 10)
     assert await ann.queue.sweep(TOPIC) == report()
     await world.later(20)

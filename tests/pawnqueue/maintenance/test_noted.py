@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pawnqueue import StoreError, TopicNotFoundError
+from pawnqueue.catalog import letters
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import SweptRecord, TopicRecord
 from pawnqueue.maintenance.removal import Removed
@@ -87,7 +88,7 @@ async def test_a_topic_that_is_deleted_meanwhile_has_no_note(world: World, ann: 
     """The janitor looks for the marker first."""
 
     async def deleted(kind: str, key: str) -> None:
-        if (kind, key) == ("LIST", layout.dead_letters(TOPIC)):
+        if (kind, key) == ("LIST", letters.folder(TOPIC)):
             ann.client.heal()
             await bob.queue.delete_topic(TOPIC)
 

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from pawnqueue import StoreError
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from tests.pawnqueue.maintenance.swept import AN_HOUR, OTHER, UUID, abandoned, abandoned_under, orphan, report
 from tests.pawnqueue.virtual import TOPIC, Effect, Kind, Process, World, numbered, numbers
@@ -49,7 +50,7 @@ async def test_a_lease_that_cannot_be_read_or_written_stops_no_other(
 ) -> None:
     """The other messages of its own claim are given back, and its claim is closed when it is given back too."""
     await abandoned(world)
-    [first, *_] = [one.uuid for name in world.bucket.below("messages/") if (one := layout.parse_message(name))]
+    [first, *_] = [one.id for name in world.bucket.below("messages/") if (one := units.parse(name))]
     await world.later()
     ann.client.inject(effect, kind, f"*/leases/{first}.lease")
     report_ = await ann.queue.sweep(TOPIC)
@@ -86,7 +87,7 @@ async def test_an_orphan_of_a_claim_that_cannot_be_read_stops_no_other(
     await ann.queue.publish(TOPIC, numbered(2))
     for claim_id in ("a", "b"):
         await ann.queue.claim(TOPIC, "c", max_messages=1, claim_id=claim_id)
-    world.bucket.remove(*(layout.message(TOPIC, name) for name in world.bucket.below("messages/")))
+    world.bucket.remove(*(units.key_of(TOPIC, name) for name in world.bucket.below("messages/")))
     await world.later()
     ann.client.inject(effect, "GET", "*/claims/a.0.json")
     report_ = await ann.queue.sweep(TOPIC)
@@ -116,12 +117,12 @@ async def test_objects_of_a_newer_format_stop_no_other(world: World, ann: Proces
 async def test_a_reason_that_cannot_be_judged_stops_no_other(world: World, ann: Process, effect: Effect) -> None:
     """The other leftovers are removed."""
     for uuid in (UUID, OTHER):
-        world.bucket.plant(layout.dead_reason(TOPIC, uuid), "{}")
+        world.bucket.plant(letters.reason_key_of(TOPIC, uuid), "{}")
     await world.later(AN_HOUR + 10)
     ann.client.inject(effect, "HEAD", f"*{UUID}*")
     report_ = await ann.queue.sweep(TOPIC)
     assert report_.removed_leftovers == 1
-    assert [failure.partition(": ")[0] for failure in report_.failures] == [layout.dead_reason(TOPIC, UUID)]
+    assert [failure.partition(": ")[0] for failure in report_.failures] == [letters.reason_key_of(TOPIC, UUID)]
 
 
 @pytest.mark.parametrize("effect", ["lost", "denied"])
@@ -133,7 +134,7 @@ async def test_a_move_that_cannot_be_finished_stops_no_other(world: World, ann: 
     bob.client.inject("lost", "COPY")
     await bob.queue.redrive(TOPIC)
     first = world.bucket.below("dead-letter/")[0]
-    world.bucket.plant(layout.dead_reason(TOPIC, UUID), "{}")
+    world.bucket.plant(letters.reason_key_of(TOPIC, UUID), "{}")
     await world.later(AN_HOUR + 70)
     ann.client.inject(effect, "HEAD", f"*/{first}")
     report_ = await ann.queue.sweep(TOPIC)
@@ -162,7 +163,7 @@ async def test_effects_that_cannot_be_finished_are_told_by_message(world: World,
     """What was decided of which message, and why it is not done: in the report of every sweep, until it is."""
     await abandoned(world, acked=2, buried=1)
     await world.later()
-    acked, _, dead = (layout.message(TOPIC, name) for name in world.bucket.below("messages/")[:3])
+    acked, _, dead = (units.key_of(TOPIC, name) for name in world.bucket.below("messages/")[:3])
     ann.client.inject("denied", "DELETE", acked)
     ann.client.inject("denied", "COPY")
     for expected in ({"finished_effects": 1, "given_back": 3, "fenced_claims": 1}, {"finished_effects": 1}):

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from pawnqueue import InvalidArgumentError, QueueClosedError, TopicNotFoundError
+from pawnqueue.catalog import letters as dead_letters
+from pawnqueue.catalog import units
 from pawnqueue.claims.candidates import FULL_LOOK
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, Died, Effect, Kind, Process, World, numbered, numbers
@@ -27,14 +29,14 @@ async def bury(process: Process, count: int) -> list[str]:
 
 def letters(world: World) -> list[str]:
     """The uuids of the dead letters."""
-    parsed = (layout.parse_dead_letter(key) for key in world.bucket.below() if "/dead-letter/" in key)
+    parsed = (dead_letters.parse(key) for key in world.bucket.below() if "/dead-letter/" in key)
     return [one[0] for one in parsed if one is not None and not one[1]]
 
 
 async def test_a_redriven_message_is_delivered_again(world: World, ann: Process) -> None:
     """Same id, same payload, same envelope, deliveries at zero, under a new key; letter and reason are gone."""
     [one] = await ann.queue.publish(TOPIC, [{"a": 1}], producer="shop", headers={"h": "1"})
-    body = world.bucket.body(layout.message(TOPIC, world.bucket.below("messages/")[0]))
+    body = world.bucket.body(units.key_of(TOPIC, world.bucket.below("messages/")[0]))
     for _ in range(3):
         await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), requeue=True)
     await ann.queue.nack(await ann.queue.claim(TOPIC, "c"))
@@ -44,7 +46,7 @@ async def test_a_redriven_message_is_delivered_again(world: World, ann: Process)
     assert world.bucket.below("dead-letter/") == []
     [name] = world.bucket.below("messages/")
     assert one not in name
-    assert world.bucket.body(layout.message(TOPIC, name)) == body
+    assert world.bucket.body(units.key_of(TOPIC, name)) == body
     claim = await ann.queue.claim(TOPIC, "c")
     [message] = claim
     assert (message.id, message.payload, message.deliveries, dict(message.headers)) == (one, {"a": 1}, 1, {"h": "1"})
@@ -165,7 +167,7 @@ async def test_a_message_under_a_letters_uuid_does_not_keep_it(world: World, ann
     claim = await ann.queue.claim(TOPIC, "c")
     [one] = claim.ids
     await ann.queue.bury(claim, reason="bad")
-    newer = world.bucket.plant(layout.message(TOPIC, name if again else f"x-{one}.json"), {"v": 2})
+    newer = world.bucket.plant(units.key_of(TOPIC, name if again else f"x-{one}.json"), {"v": 2})
     await world.later(FULL_LOOK)
     assert not await ann.queue.claim(TOPIC, "c")
     assert world.bucket.lease(one).state == "released"
@@ -177,7 +179,7 @@ async def test_a_message_under_a_letters_uuid_does_not_keep_it(world: World, ann
 async def test_a_letter_waits_while_a_message_under_its_uuid_is_claimed(world: World, ann: Process) -> None:
     """Its claim may bury it, over the letter that is being moved."""
     [one] = await bury(ann, 1)
-    world.bucket.plant(layout.message(TOPIC, f"x-{one}.json"), {"id": "other", "payload": {"n": 1}})
+    world.bucket.plant(units.key_of(TOPIC, f"x-{one}.json"), {"id": "other", "payload": {"n": 1}})
     await world.later(FULL_LOOK)
     claim = await ann.queue.claim(TOPIC, "c")
     assert numbers(claim) == [1]
@@ -267,7 +269,7 @@ async def test_a_move_that_cannot_be_finished_keeps_no_delivery_waiting(
 async def test_pawn_queues_dead_letters_have_no_reason(world: World, ann: Process) -> None:
     """A letter without a reason beside it is redriven like any other."""
     uuid = "11111111-2222-4333-8444-555555555555"
-    world.bucket.plant(layout.dead_letter(TOPIC, uuid), json.dumps({"id": "theirs", "payload": {"n": 7}}))
+    world.bucket.plant(dead_letters.key_of(TOPIC, uuid), json.dumps({"id": "theirs", "payload": {"n": 7}}))
     assert (await ann.queue.redrive(TOPIC)).moved == [uuid]
     claim = await ann.queue.claim(TOPIC, "c")
     assert (claim.ids, numbers(claim)) == (["theirs"], [7])
@@ -278,8 +280,8 @@ async def test_a_letter_that_is_gone_before_it_is_moved_leaves_no_trace(world: W
     [one] = await bury(ann, 1)
 
     def vanish(kind: str, key: str) -> None:
-        if kind == "HEAD" and key == layout.dead_letter(TOPIC, one) and letters(world):
-            world.bucket.remove(layout.dead_letter(TOPIC, one), layout.dead_reason(TOPIC, one))
+        if kind == "HEAD" and key == dead_letters.key_of(TOPIC, one) and letters(world):
+            world.bucket.remove(dead_letters.key_of(TOPIC, one), dead_letters.reason_key_of(TOPIC, one))
 
     ann.client.meanwhile = vanish
     result = await ann.queue.redrive(TOPIC)
@@ -324,8 +326,8 @@ async def test_letters_that_are_stuck_cost_a_redrive_seconds(  # noqa: PLR0913, 
     stuck = sorted(ids)[:10]
     for one in stuck:
         # Its new key is derived from the letter's uuid: what was moved is known by that.
-        info = world.bucket._objects[layout.dead_letter(TOPIC, one)].info
-        name = layout.redriven_name(one, info.version, info.last_modified.timestamp())
+        info = world.bucket._objects[dead_letters.key_of(TOPIC, one)].info
+        name = units.redriven_name(one, info.version, info.last_modified.timestamp())
         target = {"leases": f"*/{one}.lease", "dead-letter": f"*/{one}.json", "messages": f"*/{name}"}[key]
         bob.client.inject(effect, kind, target)
     for moved in (sorted(set(ids).difference(stuck)), []):

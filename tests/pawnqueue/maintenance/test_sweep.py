@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue import QueueClosedError, TopicNotFoundError
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.records import ClaimRecord
@@ -102,7 +103,7 @@ async def test_a_lease_of_a_live_claim_is_no_orphan(world: World, ann: Process, 
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c")
     await ann.queue.renew(claim, ttl=500)
-    world.bucket.remove(layout.message(TOPIC, world.bucket.below("messages/")[0]))
+    world.bucket.remove(units.key_of(TOPIC, world.bucket.below("messages/")[0]))
     await world.later(200)
     assert await bob.queue.sweep(TOPIC) == report()
     assert len(world.bucket.below("leases/")) == 2
@@ -117,7 +118,7 @@ async def test_a_lease_whose_message_appears_between_the_lists_is_left_alone(wor
 
     def appear(kind: str, key: str) -> None:
         if kind == "LIST" and "/dead-letter/" in key:
-            world.bucket.plant(layout.message(TOPIC, name), '{"id":"x","payload":{}}')
+            world.bucket.plant(units.key_of(TOPIC, name), '{"id":"x","payload":{}}')
 
     ann.client.meanwhile = appear
     assert await ann.queue.sweep(TOPIC) == report()
@@ -195,7 +196,7 @@ async def test_leases_are_listed_before_messages(ann: Process) -> None:
     """A message that was there when its lease was listed is then in the second list, or was settled in between."""
     await ann.queue.sweep(TOPIC)
     listed = [key for kind, key in ann.client.requests if kind == "LIST"]
-    assert listed.index(layout.leases(TOPIC)) < listed.index(layout.messages(TOPIC))
+    assert listed.index(layout.leases(TOPIC)) < listed.index(units.folder(TOPIC))
 
 
 async def test_a_dry_run_changes_nothing_and_reports_the_same(world: World, ann: Process) -> None:
@@ -246,7 +247,7 @@ async def test_a_dry_run_judges_orphans_as_a_sweep_does(world: World, ann: Proce
         data = json.loads(world.bucket.body(record))
         del data["members"][ids[0]]
         world.bucket.plant(record, data)
-    world.bucket.remove(*(layout.message(TOPIC, name) for name in world.bucket.below("messages/")))
+    world.bucket.remove(*(units.key_of(TOPIC, name) for name in world.bucket.below("messages/")))
     await world.later(200)
     before = world.bucket.snapshot()
     dry = await bob.queue.sweep(TOPIC, dry_run=True)
@@ -278,8 +279,8 @@ async def test_two_sweeps_at_once_are_harmless(world: World, ann: Process, seed:
     assert sum(one.fenced_claims for one in reports) == 2
     assert sorted(numbers(await ann.queue.claim(TOPIC, "d"))) == [3, 4, 5, 50]
     assert len(world.bucket.below("dead-letter/")) == 2
-    messages = [layout.parse_message(name) for name in world.bucket.below("messages/")]
-    assert world.bucket.below("leases/") == sorted(f"{one.uuid}.lease" for one in messages if one is not None)
+    messages = [units.parse(name) for name in world.bucket.below("messages/")]
+    assert world.bucket.below("leases/") == sorted(f"{one.id}.lease" for one in messages if one is not None)
 
 
 async def test_a_sweep_beside_working_consumers_loses_nothing(world: World) -> None:

@@ -18,6 +18,7 @@ from pawnqueue import (
     StoreError,
     TopicNotFoundError,
 )
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import TOPIC, Kind, Process, World, numbered, numbers
 from tools.kit.stores import Answer, CarryOut, Request
@@ -26,7 +27,7 @@ from tools.kit.stores import Answer, CarryOut, Request
 def stored(world: World, topic: str = TOPIC) -> list[dict[str, object]]:
     """The messages' bodies in LIST order."""
     names = world.bucket.below("messages/", topic=topic)
-    return [json.loads(world.bucket.body(layout.message(topic, name))) for name in names]
+    return [json.loads(world.bucket.body(units.key_of(topic, name))) for name in names]
 
 
 async def test_ids_come_in_the_order_of_the_payloads(world: World, ann: Process) -> None:
@@ -211,13 +212,13 @@ async def test_any_trace_of_a_message_says_that_it_landed(world: World, ann: Pro
 
     def gone(kind: Kind, key: str) -> None:
         if kind == "HEAD" and world.bucket.below("messages/"):
-            parsed = layout.parse_message(world.bucket.below("messages/")[0])
+            parsed = units.parse(world.bucket.below("messages/")[0])
             assert parsed is not None
-            world.bucket.remove(layout.message(TOPIC, parsed.name))
+            world.bucket.remove(units.key_of(TOPIC, parsed.name))
             if trace == "lease":
-                world.bucket.plant(layout.lease(TOPIC, parsed.uuid), {"v": 1, "key": parsed.name})
+                world.bucket.plant(layout.lease(TOPIC, parsed.id), {"v": 1, "key": parsed.name})
             else:
-                world.bucket.plant(layout.dead_reason(TOPIC, parsed.uuid), {"v": 1, "reason": "", "name": parsed.name})
+                world.bucket.plant(letters.reason_key_of(TOPIC, parsed.id), {"v": 1, "reason": "", "name": parsed.name})
 
     ann.client.inject("answer lost", "PUT", times=1)
     ann.client.meanwhile = gone

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pytest
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from tests.pawnqueue.publish.written import A_DAY, OVER, WRITE, consumed, ids, of_strategy, record, staged, visible
 from tests.pawnqueue.virtual import TOPIC, Died, Process, World, numbered
@@ -82,8 +83,8 @@ async def test_a_trace_under_the_rows_own_name_counts(world: World, ann: Process
     await _cut_after(ann)
     name = _taken_away(world)
     if trace == "dead letter":
-        world.bucket.plant(layout.dead_reason(TOPIC, UUID), json.dumps({"v": 1, "reason": "r", "name": name}))
-        world.bucket.plant(layout.dead_letter(TOPIC, UUID), "x")
+        world.bucket.plant(letters.reason_key_of(TOPIC, UUID), json.dumps({"v": 1, "reason": "r", "name": name}))
+        world.bucket.plant(letters.key_of(TOPIC, UUID), "x")
     elif trace == "lease":
         world.bucket.plant(layout.lease(TOPIC, UUID), json.dumps({"v": 1, "claim": "c.0", "key": name}))
     else:
@@ -105,14 +106,14 @@ async def test_a_trace_under_the_rows_own_name_counts(world: World, ann: Process
     ],
     ids=["pawn-queue", "another name", "newer", "garbage", "too large"],
 )
-@pytest.mark.parametrize("key", [layout.lease(TOPIC, UUID), layout.dead_reason(TOPIC, UUID)])
+@pytest.mark.parametrize("key", [layout.lease(TOPIC, UUID), letters.reason_key_of(TOPIC, UUID)])
 async def test_a_trace_that_names_no_message_does_not_count(
     world: World, ann: Process, bob: Process, key: str, body: dict[str, object] | str
 ) -> None:
     """A row that may have been published comes twice rather than never, under one id."""
     await _cut_after(ann)
     _taken_away(world)
-    world.bucket.plant(layout.dead_letter(TOPIC, UUID), "x")
+    world.bucket.plant(letters.key_of(TOPIC, UUID), "x")
     world.bucket.plant(key, body)
     await world.later(OVER)
     await bob.queue.sweep(TOPIC)
@@ -123,7 +124,7 @@ async def test_a_trace_that_names_no_message_does_not_count(
 async def _leave(trace: Trace, world: World, consumer: Process) -> None:
     """Let somebody publish a message under the uuid of a row, and a consumer leave a trace of it."""
     is_bad = trace == "dead letter"
-    world.bucket.plant(layout.message(TOPIC, STRANGER), "x" if is_bad else {"id": "i", "payload": {"n": 7}})
+    world.bucket.plant(units.key_of(TOPIC, STRANGER), "x" if is_bad else {"id": "i", "payload": {"n": 7}})
     if trace == "claim record":
         assert await consumed(consumer, "strangers") == {7: 1}
         return
@@ -150,7 +151,7 @@ async def _cut_after(process: Process) -> None:
 def _taken_away(world: World) -> str:
     """Take the row's message out of the topic, and return its name."""
     [name] = [name for name in world.bucket.below("messages/") if UUID in name]
-    world.bucket.remove(layout.message(TOPIC, name))
+    world.bucket.remove(units.key_of(TOPIC, name))
     return name
 
 

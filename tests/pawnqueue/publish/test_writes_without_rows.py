@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue import StagedGoneError, TopicNotEmptyError, TopicNotFoundError
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_PLACE, MOST_COUNT, MOST_RANGES
 from pawnqueue.domain.records import TICKS_PER_SECOND, Rows, WriteRecord
@@ -117,7 +118,7 @@ async def test_a_write_is_not_published_far_behind_all_others(world: World, ann:
     world.bucket.plant(layout.write(TOPIC, WRITE), forged.encode())
     await committed(ann)
     assert visible(world) == EVERY
-    stamps = [layout.time_of(name) or 0.0 for name in world.bucket.below("messages/")]
+    stamps = [units.published_at(name) or 0.0 for name in world.bucket.below("messages/")]
     assert max(stamps) < world.clock.server() + 60
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord, WriteRecord
 from pawnqueue.publish import writes
@@ -52,13 +53,13 @@ async def cut(process: Process, effect: Effect, number: int, count: int = COUNT)
 def visible(world: World) -> list[int]:
     """Which messages are in the topic, in order."""
     names = world.bucket.below("messages/")
-    return [json.loads(world.bucket.body(layout.message(TOPIC, name)))["payload"]["n"] for name in names]
+    return [json.loads(world.bucket.body(units.key_of(TOPIC, name)))["payload"]["n"] for name in names]
 
 
 def ids(world: World) -> list[str]:
     """The ids of the messages in the topic, in order."""
     names = world.bucket.below("messages/")
-    return [json.loads(world.bucket.body(layout.message(TOPIC, name)))["id"] for name in names]
+    return [json.loads(world.bucket.body(units.key_of(TOPIC, name)))["id"] for name in names]
 
 
 def expected_ids(count: int = COUNT, parts: int = 2) -> list[str]:

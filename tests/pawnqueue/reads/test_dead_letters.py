@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pawnqueue import DeadLetterPage, Removed, TopicNotEmptyError
-from pawnqueue.domain import layout
+from pawnqueue.catalog import letters as dead_letters
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
 
@@ -93,9 +93,9 @@ async def test_reasons_alone_cost_half(world: World, ann: Process) -> None:
 async def test_a_letter_that_cannot_be_read_concerns_itself(world: World, ann: Process) -> None:
     """What is known of it is told, with the fault; the others are as ever."""
     ids = await bury(world, ann, 4)
-    world.bucket.remove(layout.dead_reason(TOPIC, ids[0]))
-    world.bucket.plant(layout.dead_letter(TOPIC, ids[1]), "garbage")
-    ann.client.inject("denied", "GET", layout.dead_reason(TOPIC, ids[2]))
+    world.bucket.remove(dead_letters.reason_key_of(TOPIC, ids[0]))
+    world.bucket.plant(dead_letters.key_of(TOPIC, ids[1]), "garbage")
+    ann.client.inject("denied", "GET", dead_letters.reason_key_of(TOPIC, ids[2]))
     letters = {letter.id: letter for letter in await ann.queue.dead_letters(TOPIC)}
     assert set(letters) == set(ids)
     assert letters[ids[0]].reason == ""
@@ -110,7 +110,7 @@ async def test_a_letter_that_cannot_be_read_concerns_itself(world: World, ann: P
 
 async def test_a_letter_with_neither_a_reason_nor_a_message(world: World, ann: Process) -> None:
     """Both are shown: what is in its place is no message, and nobody has said why."""
-    world.bucket.plant(layout.dead_letter(TOPIC, "0b8a7f3c-7a51-4b4f-9d6e-0a4c9f5b2e11"), "garbage")
+    world.bucket.plant(dead_letters.key_of(TOPIC, "0b8a7f3c-7a51-4b4f-9d6e-0a4c9f5b2e11"), "garbage")
     [letter] = await ann.queue.dead_letters(TOPIC)
     assert letter.message is None
     assert letter.fault.count("; ") == 1

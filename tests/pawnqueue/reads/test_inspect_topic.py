@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pawnqueue import InvalidArgumentError, InvalidTopicError, Location, Stats, StoreError, TopicNotFoundError
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord
 from tests.pawnqueue.virtual import MARGIN, TOPIC, TTL, Died, Effect, Process, World, numbered, numbers
@@ -58,10 +59,10 @@ async def test_the_oldest_is_the_oldest_that_is_there(world: World, ann: Process
     await world.later(10)
     assert (await ann.queue.stats(TOPIC)).oldest_age_seconds == pytest.approx(10, abs=1)
     world.topic("future")
-    world.bucket.plant(layout.message("future", f"99981231T235959_999999-{NOBODY}.json"), "{}")
+    world.bucket.plant(units.key_of("future", f"99981231T235959_999999-{NOBODY}.json"), "{}")
     assert (await ann.queue.stats("future")).oldest_age_seconds == 0
     world.topic("timeless")
-    world.bucket.plant(layout.message("timeless", f"00000000T000000_000000-{NOBODY}.json"), "{}")
+    world.bucket.plant(units.key_of("timeless", f"00000000T000000_000000-{NOBODY}.json"), "{}")
     assert await ann.queue.stats("timeless") == Stats(1, 0, 0, 0, None)
 
 
@@ -150,12 +151,12 @@ async def test_of_many_delays_that_may_be_over_a_thousand_are_read(world: World,
 
 async def test_find_reads_dead_letters_without_a_reason(world: World, ann: Process) -> None:
     """pawn-queue's dead letters have none, and somebody's may be garbage: the message is found all the same."""
-    world.bucket.plant(layout.dead_letter(TOPIC, NOBODY), '{"id":"x","payload":{}}')
+    world.bucket.plant(letters.key_of(TOPIC, NOBODY), '{"id":"x","payload":{}}')
     for body in (None, "garbage", "{}"):
         if body is not None:
-            world.bucket.plant(layout.dead_reason(TOPIC, NOBODY), body)
+            world.bucket.plant(letters.reason_key_of(TOPIC, NOBODY), body)
         found = await ann.queue.find(TOPIC, NOBODY)
-        assert found == Location(NOBODY, "dead", layout.dead_letter(TOPIC, NOBODY))
+        assert found == Location(NOBODY, "dead", letters.key_of(TOPIC, NOBODY))
 
 
 async def test_find_on_a_page_further_behind(ann: Process) -> None:
@@ -437,11 +438,11 @@ async def test_a_move_that_nobody_finishes_is_pending(world: World, ann: Process
     with pytest.raises(Died):
         await ann.queue.redrive(TOPIC)
     [name] = world.bucket.below("messages/")
-    one = layout.parse_message(name)
+    one = units.parse(name)
     assert one is not None
-    assert await judged(bob, one.uuid) == ("in_flight", "in_flight")
+    assert await judged(bob, one.id) == ("in_flight", "in_flight")
     await world.later(70)
-    assert await judged(bob, one.uuid) == ("pending", "pending")
+    assert await judged(bob, one.id) == ("pending", "pending")
 
 
 async def test_records_are_read_only_where_leases_look_overdue(world: World, ann: Process, bob: Process) -> None:

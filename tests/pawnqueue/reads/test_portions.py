@@ -20,9 +20,10 @@ from pawnqueue import (
     StoreError,
     TopicNotFoundError,
 )
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord
-from pawnqueue.reads.portions import A_PORTION, A_REQUEST, Unit, _cut
+from pawnqueue.reads.portions import A_PORTION, A_REQUEST, PlannedUnit, _cut
 from tests.pawnqueue.virtual import MARGIN, TOPIC, TTL, Died, Process, World, numbered
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ async def test_a_message_that_was_overwritten_is_told(world: World, ann: Process
     await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c")
     name = world.bucket.below("messages/")[1]
-    world.bucket.plant(layout.message(TOPIC, name), "garbage")
+    world.bucket.plant(units.key_of(TOPIC, name), "garbage")
 
     with pytest.raises(LeaseLostError, match=f"Message {claim[1].id} of .* was overwritten, .* is not JSON"):
         await read(bob, await bob.queue.portions(reference_of(claim)))
@@ -269,7 +270,7 @@ async def test_deliveries_are_those_of_the_claim(ann: Process, bob: Process) -> 
 async def test_a_record_tells_the_sizes_however_it_was_claimed(world: World, ann: Process, bob: Process) -> None:
     """By no id, by an id, after a nack, after a take-over, adopted from a dead attempt, and attached to."""
     await ann.queue.publish(TOPIC, [{"text": "x" * 100 * number} for number in range(4)])
-    sizes = [len(world.bucket.body(layout.message(TOPIC, name))) for name in world.bucket.below("messages/")]
+    sizes = [len(world.bucket.body(units.key_of(TOPIC, name))) for name in world.bucket.below("messages/")]
 
     async def told(claim: Claim) -> list[int]:
         members = world.bucket.record(claim.stem).members.values()
@@ -395,7 +396,7 @@ async def test_what_has_gone_from_a_topic_is_left_out(world: World, ann: Process
     published = await ann.queue.publish(TOPIC, numbered(4))
     portions = await bob.queue.portions(TOPIC)
     await ann.queue.ack(await ann.queue.claim(TOPIC, "c", max_messages=1))
-    world.bucket.plant(layout.message(TOPIC, world.bucket.below("messages/")[0]), "garbage")
+    world.bucket.plant(units.key_of(TOPIC, world.bucket.below("messages/")[0]), "garbage")
 
     assert ids(await read(bob, portions)) == published[2:]
 
@@ -466,7 +467,7 @@ async def test_what_is_no_portion_is_told(ann: Process) -> None:
 
 def whole(costs: Sequence[int]) -> Portion:
     """Return a portion of units of these sizes."""
-    return Portion(TOPIC, tuple(Unit(str(number), size) for number, size in enumerate(costs)), claim="run.0")
+    return Portion(TOPIC, tuple(PlannedUnit(str(number), size) for number, size in enumerate(costs)), claim="run.0")
 
 
 @given(st.lists(st.integers(0, 10**8), max_size=60), st.integers(1, 70))

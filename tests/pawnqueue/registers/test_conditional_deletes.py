@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue import PawnQueue, StoreError
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord, TopicRecord
 from tests.pawnqueue.opened import BUCKET, RECORD, settings_at
@@ -52,7 +53,7 @@ async def test_a_late_delete_spares_the_lease_of_another_claim(world: World, abl
     ann, bob, carol = [await world.process() for _ in range(3)]
     for number in range(2):
         name = f"20260101T000000_00000{number}-{UUID}.json"
-        world.bucket.plant(layout.message(TOPIC, name), {"id": UUID, "payload": {"n": number}})
+        world.bucket.plant(units.key_of(TOPIC, name), {"id": UUID, "payload": {"n": number}})
     await world.later(1)
     claim = await ann.queue.claim(TOPIC, "ann", max_messages=1)
     assert numbers(claim) == [0]

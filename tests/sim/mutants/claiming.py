@@ -59,7 +59,7 @@ def bodies_first() -> Patches:
     original, original_fetch = Attempt._win, Bodies.fetch
 
     async def win(self: Attempt, picks: Any) -> Any:
-        members = {one.uuid: Member(name=one.name) for one in picks.left}
+        members = {one.id: Member(name=one.unit.name) for one in picks.left}
         read.set(await original_fetch(self._context, self._request.topic, members, self._patience))
         return await original(self, picks)
 

@@ -14,8 +14,8 @@ from pawnqueue.claims.known import Known
 from pawnqueue.claims.takeover import judge
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS, Context
 from pawnqueue.domain.bounds import MOST_COUNT
-from pawnqueue.domain.layout import MessageKey
 from pawnqueue.domain.records import Decision
+from pawnqueue.domain.unit import Unit
 from pawnqueue.errors import CompatibilityError, ObjectTooLargeError, StoreError
 from pawnqueue.maintenance.fault_isolation import Care
 from pawnqueue.registers import csprng_verify
@@ -81,7 +81,7 @@ def too_large_is_buried() -> Patches:
     def judged(bodies: Bodies, _: Context) -> None:
         _bury(bodies, [uuid for uuid, why in bodies.aside.items() if isinstance(why, ObjectTooLargeError)])
 
-    return [(Finder, "_is_for_us", lambda self, message, _: message.name not in self.aside), *_with_bodies(judged)]
+    return [(Finder, "_is_for_us", lambda self, unit: unit.name not in self.aside), *_with_bodies(judged)]
 
 
 @mutant(
@@ -91,8 +91,8 @@ def too_large_is_buried() -> Patches:
 def set_aside_by_uuid() -> Patches:
     original = Finder._is_for_us
 
-    def is_for_us(self: Finder, message: MessageKey, info: Any) -> bool:
-        return original(self, replace(message, name=message.uuid), info)
+    def is_for_us(self: Finder, unit: Unit) -> bool:
+        return original(self, replace(unit, name=unit.id))
 
     return [(Finder, "_is_for_us", is_for_us)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pawnqueue.catalog import units
 from pawnqueue.claims import effects
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord
@@ -19,9 +20,9 @@ def janitor_order() -> Patches:
 
     async def run(self: Any) -> Any:
         store, registers = self._context.store, self._context.registers
-        messages = await self._list(store.pages(layout.messages(self._topic)))
+        messages = await self._list(store.pages(units.folder(self._topic)))
         leases = await self._list(registers.pages(layout.leases(self._topic)))
-        here = {parsed.uuid for info in messages if (parsed := layout.parse_message(info.key))}
+        here = {parsed.id for info in messages if (parsed := units.parse(info.key))}
         await self._care.delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
         return await original(self)
 

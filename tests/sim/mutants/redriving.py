@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.claims import finish_redrive
 from pawnqueue.context import Context
-from pawnqueue.domain import layout
 from pawnqueue.domain.records import Lease
 from pawnqueue.maintenance import redrive
 from pawnqueue.registers.register import Versioned
@@ -30,17 +30,17 @@ def redrive_early() -> Patches:
 
 @mutant("§5 A dead letter is redriven under a new uuid", 0, 2, 0)
 def redrive_same_id() -> Patches:
-    return [(layout, "redriven_name", lambda uuid, _version, seconds: layout.message_name(seconds, uuid))]
+    return [(units, "redriven_name", lambda uuid, _version, seconds: units.name_at(seconds, uuid))]
 
 
 @mutant("§5 The new place is locked before the message is written there", 312, 60, 80)
 def redrive_no_lock() -> Patches:
     async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
-        name = layout.redriven_name(uuid, info.version, info.last_modified.timestamp())
-        letter = layout.dead_letter(topic, uuid)
-        if not isinstance(await context.store.copy(letter, layout.message(topic, name)), Done):
+        name = units.redriven_name(uuid, info.version, info.last_modified.timestamp())
+        letter = letters.key_of(topic, uuid)
+        if not isinstance(await context.store.copy(letter, units.key_of(topic, name)), Done):
             return False
-        return not await context.store.delete([letter, layout.dead_reason(topic, uuid)])
+        return not await context.store.delete([letter, letters.reason_key_of(topic, uuid)])
 
     return [(redrive, "_move", move)]
 
@@ -53,7 +53,7 @@ def redrive_by_put() -> Patches:
     original_move, original_finish = redrive._move, finish_redrive.finish_move
 
     async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
-        found = await context.store.get(layout.dead_letter(topic, uuid), ALL)
+        found = await context.store.get(letters.key_of(topic, uuid), ALL)
         if found is not None:
             bodies[uuid] = found.body
         return await original_move(context, topic, uuid, info)
@@ -62,8 +62,8 @@ def redrive_by_put() -> Patches:
         body = bodies.get(found.value.source)
         if body is None:
             return await original_finish(context, topic, uuid, found)
-        await context.store.overwrite(layout.message(topic, found.value.key), body)
-        await context.store.delete([layout.dead_letter(topic, found.value.source)])
+        await context.store.overwrite(units.key_of(topic, found.value.key), body)
+        await context.store.delete([letters.key_of(topic, found.value.source)])
         return await finish_redrive._unlock(context, topic, uuid, found)
 
     return [(redrive, "_move", move), (finish_redrive, "finish_move", finish)]

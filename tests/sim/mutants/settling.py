@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pawnqueue.catalog import units
 from pawnqueue.claims import claim_records, effects, settling
 from pawnqueue.claims.finishing import Finishing
 from pawnqueue.claims.giving_out import Claims
@@ -67,7 +68,7 @@ def lease_before_message() -> Patches:
         leases = {layout.lease(topic, uuid): uuid for uuid in uuids}
         for key, error in (await context.store.delete(list(leases)) if leases else {}).items():
             failed[leases[key]] = error
-        names = {layout.message(topic, record.members[uuid].name): uuid for uuid in uuids}
+        names = {units.key_of(topic, record.members[uuid].name): uuid for uuid in uuids}
         last = None if failed else at_last()
         if last is not None:
             names[last] = last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pawnqueue.catalog import letters, units
 from pawnqueue.claims import traces
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import WriteRecord
@@ -29,7 +30,7 @@ def published_before_the_decision() -> Patches:
         objects = [each for part in self.staged for each in part.objects]
         rows = staging.RowReader(self.context, self.topic, self.write_id, objects)
         for row in await rows.take(sum(each.count for each in objects)):
-            key = layout.message(self.topic, layout.message_name(0, row.id))
+            key = units.key_of(self.topic, units.name_at(0, row.id))
             await self.context.store.overwrite(key, row.encode())
         return await original(self, standing)
 
@@ -125,9 +126,9 @@ def traces_count_by_uuid() -> Patches:
     async def has_landed(context: Any, topic: str, name: str, uuid: str) -> bool:
         return any(
             [
-                await context.store.head(layout.message(topic, name)),
+                await context.store.head(units.key_of(topic, name)),
                 await context.registers.head(layout.lease(topic, uuid)),
-                await context.store.head(layout.dead_letter(topic, uuid)),
+                await context.store.head(letters.key_of(topic, uuid)),
             ]
         )
 
