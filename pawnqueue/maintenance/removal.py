@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.bucket.topics import EXISTENCE_CACHE_SECONDS, topic_not_found
 from pawnqueue.catalog import letters, units
+from pawnqueue.catalog.view import TopicView
 from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.identifiers import Version
-from pawnqueue.domain.lease import is_over
 from pawnqueue.errors import PawnQueueError, StoreError, TopicNotEmptyError
 from pawnqueue.events import TopicChanged, logger_of
 from pawnqueue.publish import writes
@@ -138,7 +138,7 @@ class _Removal:
         parts = (units.folder, units.packs_folder, layout.leases, letters.folder)
         found = await for_each(self._first_pages, [part(self._topic) for part in parts], at_once=len(parts))
         if any(folder.infos for folder in found):
-            raise self._not_empty(await _told(self._context, *found))
+            raise self._not_empty(await _contents(self._context, *found))
         return [*await self._ended_claims(), *await self._ended_writes()]
 
     async def remove_marker(self, version: Version) -> None:
@@ -355,45 +355,26 @@ _NAMES = {
 }
 
 
-async def _told(context: Context, messages: _Folder, packs: _Folder, leases: _Folder, dead: _Folder) -> str:
+async def _contents(context: Context, messages: _Folder, packs: _Folder, leases: _Folder, dead: _Folder) -> str:
     """Say what is in the topic, as far as LISTs tell."""
     now = await context.time.now() if leases.infos else 0.0
-    counts: Counter[str] = Counter()
-    strangers = []
-    held: dict[str, ObjectInfo] = {}
-    for info in leases.infos:
-        uuid = layout.parse_lease(info.key)
-        if uuid is None:
-            strangers.append(info.key)
-        else:
-            held[uuid] = info
-    for info in messages.infos:
-        parsed = units.parse(info.key)
-        if parsed is None:
-            strangers.append(info.key)
-        else:
-            counts[_state(held.pop(parsed.id, None), now, context.margin)] += 1
-    for info in dead.infos:
-        letter = letters.parse(info.key)
-        if letter is None:
-            strangers.append(info.key)
-        else:
-            counts["reason" if letter[1] else "dead"] += 1
-    counts["reason"] -= counts["dead"]  # each letter has one
-    counts["pack"] = len(packs.infos)
-    counts["lease"] = 0 if messages.more else len(held)
-    counts["stranger"] = len(strangers)
+    view = TopicView(leases.infos)
+    view.add(units.sorted_out(messages.infos))
+    view.judge_by_listing(context, now)
+    letters_here = letters.sorted_out(dead.infos)
+    strangers = view.strangers + letters_here.strangers
+    counts = {
+        "pending": view.counts["pending"],
+        "delayed": view.counts["delayed"],
+        "in flight": view.counts["in_flight"],
+        "dead": len(letters_here.letters),
+        "reason": len(letters_here.reasons) - len(letters_here.letters),  # each letter has one
+        "pack": len(packs.infos),
+        "lease": 0 if messages.more else view.leases_alone,
+        "stranger": len(strangers),
+    }
     roughly = any(folder.more for folder in (messages, packs, leases, dead))
     return ("at least " if roughly else "") + _counted(counts, strangers[0] if strangers else "")
-
-
-def _state(lease: ObjectInfo | None, now: float, margin: float) -> str:
-    hint = size_hint.hint_of_lease(lease.size, lease.last_modified) if lease is not None else None
-    if lease is None or hint is None:
-        return "pending" if lease is None else "in flight"
-    if hint.state == "released":
-        return "delayed" if hint.latest > max(now, lease.last_modified.timestamp()) else "pending"
-    return "pending" if is_over(hint.latest, now, margin) else "in flight"
 
 
 def _counted(counts: Mapping[str, int], example: str = "") -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
-from pawnqueue.catalog.message_states import State, states_of
+from pawnqueue.catalog.view import TopicView
 from pawnqueue.claims.recorded import listed_claims
 from pawnqueue.domain import layout
 from pawnqueue.runtime.concurrency import all_of
 
 if TYPE_CHECKING:
-    from pawnqueue.catalog.units import UnitPage
     from pawnqueue.context import Context
     from pawnqueue.stores.port import ObjectInfo
 
@@ -66,16 +65,16 @@ async def stats(context: Context, topic: str) -> Stats:
         _all(context.registers.pages(layout.leases(topic))),
         letters.listed(store, topic),
     )
-    tally = _Tally(leases)
-    tally.add(messages)
-    await tally.judge(context, topic, now)
+    view = TopicView(leases)
+    view.add(messages)
+    await view.judge(context, topic, now)
     return Stats(
-        pending=tally.counts["pending"],
-        in_flight=tally.counts["in_flight"],
-        delayed=tally.counts["delayed"],
+        pending=view.counts["pending"],
+        in_flight=view.counts["in_flight"],
+        delayed=view.counts["delayed"],
         dead=len(dead.letters),
-        oldest_age_seconds=_age(tally.oldest, now),
-        strangers=tally.strangers + len(dead.strangers),
+        oldest_age_seconds=_age(view.oldest, now),
+        strangers=len(view.strangers) + len(dead.strangers),
     )
 
 
@@ -94,59 +93,19 @@ async def backlog(context: Context, topic: str, at_least: float = math.inf, *, c
 
 
 async def _backlog(context: Context, topic: str, at_least: float) -> Backlog:
-    tally: _Tally | None = None
+    view: TopicView | None = None
     async for page in units.pages(context.store, topic):
-        if tally is None:
-            tally = _Tally(await _all(context.registers.pages(layout.leases(topic))))
-        tally.add(page)
-        if tally.counts["pending"] >= at_least:
+        if view is None:
+            view = TopicView(await _all(context.registers.pages(layout.leases(topic))))
+        view.add(page)
+        if view.counts["pending"] >= at_least:
             break
-    if tally is None:
+    if view is None:
         return Backlog(0, None)
     now = await context.now()
-    if tally.counts["pending"] < at_least:
-        await tally.judge(context, topic, now)
-    return Backlog(tally.counts["pending"], _age(tally.oldest_pending, now))
-
-
-class _Tally:
-    """The messages of a topic by their states. Those without a lease are pending; the others have to be judged."""
-
-    def __init__(self, leases: Iterable[ObjectInfo]) -> None:
-        self.counts: dict[State, int] = {"pending": 0, "in_flight": 0, "delayed": 0}
-        self.oldest = self.oldest_pending = math.inf
-        self.strangers = 0
-        self._leases: dict[str, ObjectInfo] = {}
-        self._leased: dict[str, float] = {}  # of each message that has a lease, when it was published
-        for info in leases:
-            uuid = layout.parse_lease(info.key)
-            if uuid is None:
-                self.strangers += 1
-            else:
-                self._leases[uuid] = info
-
-    def add(self, page: UnitPage) -> None:
-        """Count what can be told of messages by their keys."""
-        self.strangers += len(page.strangers)
-        for unit in page.units:
-            stamp = units.published_at(unit.name)
-            published = math.inf if stamp is None else stamp
-            self.oldest = min(self.oldest, published)
-            if unit.id in self._leases:
-                self._leased[unit.id] = published
-            else:
-                self._count("pending", published)
-
-    async def judge(self, context: Context, topic: str, now: float) -> None:
-        """Count those that have a lease."""
-        leases = {uuid: self._leases[uuid] for uuid in self._leased}
-        for uuid, state in (await states_of(context, topic, leases, now)).items():
-            self._count(state, self._leased[uuid])
-
-    def _count(self, state: State, published: float) -> None:
-        self.counts[state] += 1
-        if state == "pending":
-            self.oldest_pending = min(self.oldest_pending, published)
+    if view.counts["pending"] < at_least:
+        await view.judge(context, topic, now)
+    return Backlog(view.counts["pending"], _age(view.oldest_pending, now))
 
 
 def _age(published: float, now: float) -> float | None:

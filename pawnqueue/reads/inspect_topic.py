@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from pawnqueue.catalog import letters, units
-from pawnqueue.catalog.message_states import judge
+from pawnqueue.catalog.view import state_of
 from pawnqueue.claims.bodies import as_message
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
@@ -111,7 +111,7 @@ async def find(context: Context, topic: str, message_id: str) -> Location | None
             key = units.key_of(topic, unit.name)
             if lease is None:
                 return Location(message_id, "pending", key)
-            state, until = await judge(context, topic, message_id, lease)
+            state, until = await state_of(context, topic, message_id, lease.value)
             end = datetime.fromtimestamp(until, UTC) if until else None
             return Location(message_id, state, key, lease.value.deliveries, lease.value.consumer_id, end)
     letter = letters.key_of(topic, message_id)

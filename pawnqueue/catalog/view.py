@@ -1,0 +1,221 @@
+"""A topic as its listings show it: its units, their leases, and the state of each unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+
+from pawnqueue.catalog import units
+from pawnqueue.claims import claim_records
+from pawnqueue.domain import layout, size_hint
+from pawnqueue.domain.judgement import UnitState, judge, needs_record
+from pawnqueue.domain.lease import is_over
+from pawnqueue.errors import PawnQueueError
+from pawnqueue.events import logger_of
+from pawnqueue.runtime.concurrency import for_each
+
+if TYPE_CHECKING:
+    from pawnqueue.catalog.units import UnitPage
+    from pawnqueue.context import Context
+    from pawnqueue.domain.records import ClaimRecord, Lease
+    from pawnqueue.domain.size_hint import SizeHint
+    from pawnqueue.stores.port import ObjectInfo
+
+logger = logger_of("queue")
+
+T = TypeVar("T")
+#: What users see of a unit's state.
+State: TypeAlias = Literal["pending", "in_flight", "delayed"]
+
+#: At most this many claim records, and this many leases, are read to count the messages of a topic.
+MAX_COUNTING_READS = 1000
+
+
+async def state_of(context: Context, topic: str, unit_id: str, lease: Lease) -> tuple[State, float | None]:
+    """Return the exact state of a unit that has a lease, and until when it lasts: None where nothing tells it."""
+    now = await context.now()
+    record = None
+    if needs_record(lease, now, context.margin):
+        found = await claim_records.read(context, topic, lease.claim)
+        record = None if found is None else found.value
+    judged = judge(lease, unit_id, record, now=now, margin=context.margin)
+    if judged.state is UnitState.DELAYED:
+        return "delayed", judged.until
+    if judged.state is UnitState.HELD:
+        return "in_flight", judged.until
+    if judged.state is UnitState.DECIDED and record is not None and unit_id in _acked_or_buried(record):
+        return "in_flight", None
+    return "pending", judged.until
+
+
+class TopicView:
+    """The units of a topic, counted by their states. A unit without a lease is pending; the others are judged."""
+
+    def __init__(self, leases: Iterable[ObjectInfo]) -> None:
+        """Begin with the leases of the topic, which have to be listed before its units."""
+        self.counts: dict[State, int] = {"pending": 0, "in_flight": 0, "delayed": 0}
+        self.oldest = math.inf
+        """When the oldest unit was published, by the store's time; infinity where there is none."""
+        self.oldest_pending = math.inf
+        """When the oldest pending unit was published."""
+        self.strangers: list[str] = []
+        """The keys of objects that are not ours."""
+        self._leases: dict[str, ObjectInfo] = {}
+        self._published: dict[str, float] = {}  # of each unit that has a lease
+        for info in leases:
+            unit_id = layout.parse_lease(info.key)
+            if unit_id is None:
+                self.strangers.append(info.key)
+            else:
+                self._leases[unit_id] = info
+
+    @property
+    def leases_alone(self) -> int:
+        """How many leases have no unit among those that were added."""
+        return len(self._leases) - len(self._published)
+
+    def add(self, page: UnitPage) -> None:
+        """Count what the keys of some units tell."""
+        self.strangers += page.strangers
+        for unit in page.units:
+            stamp = units.published_at(unit.name)
+            published = math.inf if stamp is None else stamp
+            self.oldest = min(self.oldest, published)
+            if unit.id in self._leases:
+                self._published[unit.id] = published
+            else:
+                self._count("pending", published)
+
+    async def judge(self, context: Context, topic: str, now: float) -> None:
+        """Count the units that have a lease. What a LIST does not tell is read, a bounded number of objects."""
+        states = await _states_of(context, topic, self._leases_of_units(), now)
+        self._count_all(states)
+
+    def judge_by_listing(self, context: Context, now: float) -> None:
+        """Count the units that have a lease, by what the LIST tells alone."""
+        hints = {unit_id: _hint(context, info) for unit_id, info in self._leases_of_units().items()}
+        self._count_all({unit_id: _state_by_hint(hint, now, context.margin) for unit_id, hint in hints.items()})
+
+    def _leases_of_units(self) -> dict[str, ObjectInfo]:
+        return {unit_id: self._leases[unit_id] for unit_id in self._published}
+
+    def _count_all(self, states: Mapping[str, State]) -> None:
+        for unit_id, state in states.items():
+            self._count(state, self._published[unit_id])
+
+    def _count(self, state: State, published: float) -> None:
+        self.counts[state] += 1
+        if state == "pending":
+            self.oldest_pending = min(self.oldest_pending, published)
+
+
+async def _states_of(context: Context, topic: str, leases: Mapping[str, ObjectInfo], now: float) -> dict[str, State]:
+    """Return the state of units by their leases in a LIST. Only what the LIST leaves open is read.
+
+    ⚑ §5.7: whatever cannot be read, a message counts as in flight no longer than its lease's hint says, unless the
+    record of its claim says so. A program that waits for pending messages sees them then.
+    """
+    hints = {unit_id: _hint(context, info) for unit_id, info in leases.items()}
+    states = {unit_id: _state_by_hint(hint, now, context.margin) for unit_id, hint in hints.items()}
+    overdue = {each for each, hint in hints.items() if hint.state != "released" and context.is_over(hint.earliest, now)}
+    members = await _members(context, topic, now) if overdue else _Members()
+    states.update(dict.fromkeys(overdue & members.ended, "pending"))
+    states.update(dict.fromkeys(overdue & members.live, "in_flight"))
+    is_known = members.ended | members.live
+    # Read are the leases that may be over by now: those whose hint has no upper bound, and delays. The ones that may
+    # have been over for longest come first.
+    doubtful = sorted(
+        (unit_id for unit_id, hint in hints.items() if _is_doubtful(hint, now, has_record=unit_id in is_known)),
+        key=lambda unit_id: hints[unit_id].earliest,
+    )
+    brief = context.with_budget()
+
+    async def read(unit_id: str) -> State | None:
+        found = await brief.read_lease(topic, unit_id)
+        return None if found is None else (await state_of(brief, topic, unit_id, found.value))[0]
+
+    exact = await _read_each(context, doubtful, read)
+    states.update({unit_id: state for unit_id, state in exact.items() if state is not None})
+    return states
+
+
+def _hint(context: Context, info: ObjectInfo) -> SizeHint:
+    """Return what a LIST tells of a lease. One that has no hint, pawn-queue's or garbage, is judged by its age."""
+    over = info.last_modified.timestamp() + context.settings.polling.visibility_timeout_seconds
+    return size_hint.hint_of_lease(info.size, info.last_modified) or size_hint.SizeHint("held", over, over)
+
+
+def _is_doubtful(hint: SizeHint, now: float, *, has_record: bool) -> bool:
+    """Say whether a lease has to be read. No record tells of a released one."""
+    if not hint.earliest <= now < hint.latest:
+        return False
+    return hint.state == "released" or (hint.latest == math.inf and not has_record)
+
+
+def _state_by_hint(hint: SizeHint, now: float, margin: float) -> State:
+    if hint.state == "released":
+        return "delayed" if hint.latest > hint.earliest and hint.latest > now else "pending"
+    return "pending" if is_over(hint.latest, now, margin) else "in_flight"
+
+
+@dataclass(slots=True)
+class _Members:
+    """What claim records tell of their units."""
+
+    live: set[str] = field(default_factory=set)
+    """Nobody else may have them: their claims live, or have acked or buried them."""
+
+    ended: set[str] = field(default_factory=set)
+    """Their claims have ended without settling them."""
+
+
+async def _members(context: Context, topic: str, now: float) -> _Members:
+    """Read the records of claims that may live, and then of those that are over, which may have left something."""
+    unsure: list[str] = []
+    over: list[str] = []
+    claims = [info async for page in context.registers.pages(layout.claims(topic)) for info in page]
+    for info in sorted(claims, key=lambda info: info.last_modified, reverse=True):
+        parsed = layout.parse_claim(info.key)
+        hint = size_hint.hint_of_record(info.size, info.last_modified)
+        if parsed is None or (hint is not None and hint.state == "closed"):
+            continue
+        is_past = hint is not None and context.is_over(hint.latest, now)
+        (over if is_past else unsure).append(layout.claim_stem(*parsed))
+    brief = context.with_budget()
+    read = await _read_each(brief, [*unsure, *over], lambda stem: claim_records.read(brief, topic, stem))
+    members = _Members()
+    for stem, found in read.items():
+        if found is None:
+            continue
+        record = found.value
+        members.live.update(_acked_or_buried(record))
+        if record.state != "closed" and not context.is_over(record.free_at, now):
+            members.live.update(record.unsettled)
+        elif stem in unsure:  # other claims may have the units of one that has long been over
+            members.ended.update(record.unsettled)
+    return members
+
+
+def _acked_or_buried(record: ClaimRecord) -> list[str]:
+    """Return the units that a claim has acked or buried.
+
+    ⚑ §5.4: one that is still in the topic could not be removed yet. It is delivered to nobody, however long its claim
+    has been over, so it is not pending.
+    """
+    return [unit_id for unit_id, decision in record.settled.items() if decision.how in {"acked", "dead"}]
+
+
+async def _read_each(context: Context, names: Sequence[str], read: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+    """Read some objects. Those that cannot be read are left out."""
+    found: dict[str, T] = {}
+
+    async def read_it(name: str) -> None:
+        try:
+            found[name] = await read(name)
+        except PawnQueueError as error:
+            logger.warning("%s cannot be read and is counted without it: %s", name, error)
+
+    await for_each(read_it, names[:MAX_COUNTING_READS], at_once=context.at_once)
+    return found
