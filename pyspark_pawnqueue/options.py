@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 from pawnqueue import ClaimReference, ConfigError, InvalidArgumentError, PawnQueueError, Settings
-from pawnqueue.settings.names import names_of_settings, nested_by_path
+from pawnqueue.settings.short_names import names_of_settings, nest_by_path
 from pyspark_pawnqueue.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, MARKER
 
 #: Ours: for what each is, and what it means, as the reference tells it. Spark hands all over in small letters.
@@ -150,7 +150,7 @@ class Options:
             other = chosen.setdefault(names[name], name)
             if self.given[other] != self.given[name]:
                 raise _wrong(f"The options {other!r} and {name!r} are one setting, and differ: leave one of them out.")
-        explicit = nested_by_path({path: self.given[name] for path, name in chosen.items()})
+        explicit = nest_by_path({path: self.given[name] for path, name in chosen.items()})
         path = self.given.get("connection") or os.environ.get(CONNECTION_VARIABLE)
         if path:
             try:

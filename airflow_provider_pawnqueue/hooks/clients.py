@@ -21,7 +21,7 @@ from airflow_provider_pawnqueue.hooks.key_rotation import KeyFollowingStore
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS
 from pawnqueue import ConfigError, PawnQueueError, Settings, SyncPawnQueue
 from pawnqueue.runtime.lifetime import CLOSE_SECONDS
-from pawnqueue.settings.names import nested_by_path
+from pawnqueue.settings.short_names import nest_by_path
 from pawnqueue.stores.connect import connect
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def settings_for_others(address: Address) -> Settings:
             getattr(credentials, "_expiry_time", None) or "a time that is not known",
         )
     hide(found)
-    return address.settings.model_copy(update=nested_by_path(found))
+    return address.settings.model_copy(update=nest_by_path(found))
 
 
 #: So ends the address of a queue in the memory of a process, which :mod:`airflow_provider_pawnqueue.testing` makes.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_pawnqueue.hooks import names
 from pawnqueue import ConfigError, Settings
-from pawnqueue.settings.names import names_of_settings, nested_by_path
+from pawnqueue.settings.short_names import names_of_settings, nest_by_path
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
@@ -115,7 +115,7 @@ def read(connection: Connection) -> Address:
         place, borrowed = _borrowed(aws_conn_id, name)
         given = place | given
     try:
-        settings = Settings.model_validate(nested_by_path(given))
+        settings = Settings.model_validate(nest_by_path(given))
     except ConfigError as error:
         raise ConfigError(f"Connection {name!r}: {error}", operation="open") from None
     is_https_assumed = bool(endpoint) and "://" not in str(endpoint)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_pawnqueue.hooks.connection import path_of
 from airflow_provider_pawnqueue.provider_info import get_provider_info
-from pawnqueue.settings.names import names_of_settings
+from pawnqueue.settings.short_names import names_of_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

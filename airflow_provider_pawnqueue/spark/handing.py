@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import SecretStr
 
 from pawnqueue import InvalidArgumentError
-from pawnqueue.settings.base import nested
+from pawnqueue.settings.base import nest
 from pyspark_pawnqueue.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, REPORT_VARIABLE
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Folder:
         remove_abandoned()
         self.path.mkdir(mode=0o700)
         self._take()
-        said = nested({path: _plain(value) for path, value in settings.flat(settings).items()})
+        said = nest({path: _plain(value) for path, value in settings.flatten(settings).items()})
         descriptor = os.open(self.connection, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ALONE)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             yaml.safe_dump(said, file, allow_unicode=True)

@@ -4,6 +4,7 @@ The sections ``s3``, ``polling``, ``concurrency`` and ``registry`` have the name
 pawn-queue library, so that its ``config.yaml`` and its environment variables configure this engine too.
 """
 
+from pawnqueue.settings.all_settings import Settings, environment_variables
 from pawnqueue.settings.sections import (
     ClaimsSettings,
     ConcurrencySettings,
@@ -14,7 +15,6 @@ from pawnqueue.settings.sections import (
     RetrySettings,
     S3Settings,
 )
-from pawnqueue.settings.settings import Settings, environment_variables
 
 __all__ = [
     "ClaimsSettings",

@@ -1,4 +1,4 @@
-"""What all sections of the settings have in common: they merge field by field, and they fail with one ConfigError.
+"""What all sections of the settings have in common: they merge field by field, and fail with one ``ConfigError``.
 
 However a section is built, pydantic's ``ValidationError`` never leaves this module: it carries the values that it
 refused, and a refused value may be a secret.
@@ -18,26 +18,26 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails
 
 from pawnqueue.errors import ConfigError
-from pawnqueue.settings.agreements import contradictions
+from pawnqueue.settings.contradictions import find_contradictions
 from pawnqueue.settings.environment import variable_of
-from pawnqueue.settings.kinds import in_short
+from pawnqueue.settings.kinds import shorten
 
-#: The names that lead to a setting. A key that somebody made up may be of any type.
+#: The names that lead to a setting. An unknown key may be of any type.
 Names: TypeAlias = tuple[Any, ...]
 
-#: Set while a section is validated; what is validated meanwhile is inside it, and leaves the complaining to it.
+#: Set while a section is validated: the sections inside it leave the error to it.
 _INSIDE: Final[ContextVar[bool]] = ContextVar("_INSIDE", default=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where values come from: a file, and the environment (None: it was not read), by the dotted paths that it sets."""
+    """Where values come from: a file, and the environment by the dotted paths that it sets (None: it was not read)."""
 
     source: str = ""
     environment: Container[str] | None = None
 
-    def named(self, path: str, value: object = None) -> str:
-        """Name a setting: by its path, its value if it is given, and the variable that it is from."""
+    def describe(self, path: str, value: object = None) -> str:
+        """Name a setting by its path, its value if it is given, and the variable that it comes from."""
         notes = [] if value is None else [repr(value)]
         notes += [f"from {variable_of(path)}"] if path in (self.environment or ()) else []
         return f"{path} ({', '.join(notes)})" if notes else path or "the whole"
@@ -56,7 +56,7 @@ class Section(BaseModel):
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
         """Read a JSON object; bad JSON is a ``ConfigError`` as well."""
-        with suppress(ValidationError):  # all but broken JSON has become a ConfigError further down
+        with suppress(ValidationError):  # broken JSON only: all else has become a ConfigError further down
             return super().model_validate_json(json_data, **options)
         raise ConfigError("The settings are not valid JSON.", operation="configure")
 
@@ -64,19 +64,19 @@ class Section(BaseModel):
         """Copy, with ``update`` merged in field by field and, unlike in pydantic's own version, checked."""
         if not update:
             return super().model_copy(deep=deep)
-        return self.model_validate(nested(self.flat(self) | self.flat(update)))
+        return self.model_validate(nest(self.flatten(self) | self.flatten(update)))
 
     @classmethod
     @cache
     def sections(cls) -> Mapping[str, type["Section"]]:
-        """Return the sections in here, by the names of their fields."""
+        """Return the sections of this section, by the names of their fields."""
         kinds = {name: info.annotation for name, info in cls.model_fields.items()}
         return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
     @classmethod
     @cache
     def fields_below(cls) -> Mapping[Names, FieldInfo]:
-        """Return every setting in here and in the sections below."""
+        """Return every setting of this section and of the sections below it."""
         found: dict[Names, FieldInfo] = {}
         for name, info in cls.model_fields.items():
             below = cls.sections()[name].fields_below() if name in cls.sections() else {(): info}
@@ -84,8 +84,11 @@ class Section(BaseModel):
         return found
 
     @classmethod
-    def flat(cls, said: object, above: Names = ()) -> dict[Names, Any]:
-        """Return all that a section or a mapping says; None says nothing, and what is neither says itself."""
+    def flatten(cls, said: object, above: Names = ()) -> dict[Names, Any]:
+        """Return the settings that a section or a mapping gives, by their names; None gives none.
+
+        Anything else is returned as the value of the section itself: it is refused later.
+        """
         if isinstance(said, cls):
             said = {name: value for name, value in said if name in said.model_fields_set}
         if not isinstance(said, Mapping | None):
@@ -93,12 +96,12 @@ class Section(BaseModel):
         result: dict[Names, Any] = {}
         for name, value in (said or {}).items():
             section = cls.sections().get(name)
-            result |= section.flat(value, (*above, name)) if section else {(*above, name): value}
+            result |= section.flatten(value, (*above, name)) if section else {(*above, name): value}
         return result
 
     @classmethod
-    def dotted(cls, path: Names) -> str:
-        """Return the path as users know it, from the settings as a whole."""
+    def dotted_path(cls, path: Names) -> str:
+        """Return the path as users know it, from the top of the settings."""
         return ".".join([*filter(None, [cls.model_config["title"]]), *map(str, path)])
 
     @model_validator(mode="wrap")
@@ -109,20 +112,20 @@ class Section(BaseModel):
         if _INSIDE.get():
             return accept(value)
         origin = info.context if isinstance(info.context, Origin) else Origin()
-        said, wrong = cls.flat(value), dict[Names, str]()
+        said, wrong = cls.flatten(value), dict[Names, str]()
         token = _INSIDE.set(True)
         try:
-            settings = accept(nested(said))
+            settings = accept(nest(said))
         except ValidationError as error:
             wrong = {detail["loc"]: cls._complaint(detail, origin) for detail in error.errors(include_url=False)}
-            # What is left is looked at all the same: it may contradict itself.
+            # The rest is checked all the same: it may contradict itself.
             required = {path: "stand-in" for path, field in cls.fields_below().items() if field.is_required()}
-            settings = accept(nested(required | {path: said[path] for path in said if not _is_in(wrong, path)}))
+            settings = accept(nest(required | {path: said[path] for path in said if not _is_in(wrong, path)}))
         finally:
             _INSIDE.reset(token)
         well = [path for path in cls.fields_below() if not _is_in(wrong, path)]
-        values = {cls.dotted(path): attrgetter(".".join(path))(settings) for path in well}
-        if complaints := [*wrong.values(), *contradictions(values, origin.named)]:
+        values = {cls.dotted_path(path): attrgetter(".".join(path))(settings) for path in well}
+        if complaints := [*wrong.values(), *find_contradictions(values, origin.describe)]:
             of = f" of {origin.source}" if origin.source else ""
             raise ConfigError(f"The settings{of} do not hold: {'; '.join(complaints)}.", operation="configure")
         return settings
@@ -130,20 +133,20 @@ class Section(BaseModel):
     @classmethod
     def _complaint(cls, detail: ErrorDetails, origin: Origin) -> str:
         """Say what is wrong at one place."""
-        path = cls.dotted(detail["loc"])
+        path = cls.dotted_path(detail["loc"])
         match detail["type"]:
             case "missing":
                 offer = "" if origin.environment is None else f": give it, or set {variable_of(path)}"
                 return f"{path} is missing{offer}"
             case "extra_forbidden" | "invalid_key":
-                return f"{path} is unknown; the nearest setting is {cls.dotted(cls._nearest(detail['loc']))}"
+                return f"{path} is unknown; the nearest setting is {cls.dotted_path(cls._nearest(detail['loc']))}"
             case "literal_error":
-                words = f"must be one of {detail['ctx']['expected']}, not {in_short(detail['input'])}"
+                words = f"must be one of {detail['ctx']['expected']}, not {shorten(detail['input'])}"
             case "model_type":
                 words = "must be a mapping of settings"
             case _:
                 words = detail["msg"].removeprefix("Value error, ")
-        return f"{origin.named(path)} {words}"
+        return f"{origin.describe(path)} {words}"
 
     @classmethod
     def _nearest(cls, path: Names) -> Names:
@@ -153,8 +156,8 @@ class Section(BaseModel):
         return [*namesakes, (*path[:-1], *get_close_matches(str(path[-1]), siblings, n=1, cutoff=0))][0]
 
 
-def nested(said: Mapping[Names, Any]) -> Any:  # noqa: ANN401 - a dict, or what was given in its place
-    """Undo :meth:`Section.flat`; what is given in the place of a section hides what else is said about that."""
+def nest(said: Mapping[Names, Any]) -> Any:  # noqa: ANN401 - a dict, or what was given in its place
+    """Undo :meth:`Section.flatten`. A value in the place of a section hides the settings of that section."""
     whole: dict[str, Any] = {}
     for path in sorted(said, key=len, reverse=True):
         *sections, name = ("", *path)

@@ -9,7 +9,7 @@ from pawnqueue.events import logger_of
 
 log = logger_of("queue")
 
-#: The published pawn-queue library names these otherwise than by their path; its names are kept.
+#: The published pawn-queue library does not name these by their paths; its names are kept.
 _NAMED_BY_PAWN_QUEUE: Final = MappingProxyType(
     {
         "s3.aws_access_key_id": "PAWNQUEUE_S3_ACCESS_KEY",
@@ -27,12 +27,12 @@ _NAMED_BY_PAWN_QUEUE: Final = MappingProxyType(
 
 
 def variable_of(path: str) -> str:
-    """Return the variable that sets what has this dotted path."""
+    """Return the variable that sets the setting with this dotted path."""
     return _NAMED_BY_PAWN_QUEUE.get(path, f"PAWNQUEUE_{path.replace('.', '_')}".upper())
 
 
 def warn_of_typos(known: Mapping[str, str], environ: Mapping[str, str]) -> None:
-    """Log the variables that look like one of the known ones and are none."""
+    """Log the variables that look like one of the known ones, but are unknown."""
     prefixes = tuple({"_".join([*variable.split("_")[:2], ""]) for variable in known})
     for variable in sorted(environ):
         if variable.startswith(prefixes) and variable not in known:

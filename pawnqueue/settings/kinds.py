@@ -1,4 +1,4 @@
-"""The kinds of value that a setting can have: pydantic types that say in our words what they expect.
+"""The kinds of value that a setting can have: pydantic types that say in our own words what they expect.
 
 A refused value is shown only where its kind allows it: a text may be a secret that was put into the wrong place.
 """
@@ -23,24 +23,26 @@ from pydantic_core import PydanticCustomError
 
 from pawnqueue.domain.bounds import MOST_PAYLOAD_DEPTH
 
-_LONGEST_SHOWN: Final = 40
-_LARGEST_SHOWN: Final = 10**18
-_LONGEST_PREFIX: Final = 512  # of the 1,024 bytes of a key
+_MAX_SHOWN_CHARACTERS: Final = 40
+_MAX_SHOWN_NUMBER: Final = 10**18
+_MAX_PREFIX_BYTES: Final = 512  # of the 1,024 bytes of a key
 
 _MASK: Final = str(SecretStr("any"))
-_WORDS: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
+_SWITCH_WORDS: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
+    ("false", "0", "no", "off"), False
+)
 _BUCKET: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _HOST: Final = re.compile(r"[^\W_]([\w.-]*[^\W_])?\.?|[0-9a-f:.]*:[0-9a-f:.]*")
 _SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
 
 
 def refusal(words: str) -> PydanticCustomError:
-    """Return the error that is told in these words, after the setting's name."""
-    return PydanticCustomError("setting", words)  # without a context, it is no template
+    """Return the error that says these words after the setting's name."""
+    return PydanticCustomError("setting", words)  # without a context, pydantic does not take it for a template
 
 
 def expected(what: str, where: Callable[[Any], object] = lambda _: True, *, shown: bool = False) -> WrapValidator:
-    """Refuse, with "must be ``what``", what the type refuses and that of which ``where`` is not true."""
+    """Refuse, with "must be ``what``", values that the type refuses and values for which ``where`` is false."""
 
     def check(value: object, accept: ValidatorFunctionWrapHandler) -> object:
         try:
@@ -49,9 +51,9 @@ def expected(what: str, where: Callable[[Any], object] = lambda _: True, *, show
         except ValidationError as error:
             if error.errors()[0]["type"] == "setting":
                 raise
-        raise refusal(f"must be {what}{f', not {in_short(value)}' if shown else ''}")
+        raise refusal(f"must be {what}{f', not {shorten(value)}' if shown else ''}")
 
-    check.__doc__ = what  # the reference tells it too
+    check.__doc__ = what  # for the reference page
     return WrapValidator(check)
 
 
@@ -60,17 +62,17 @@ def number(what: str, low: float, high: float, why: str = "") -> WrapValidator:
     return expected(f"{what} from {low} to {high}{why}", lambda value: low <= value <= high, shown=True)
 
 
-def in_short(value: object) -> str:
-    """Show a value, or of a long or strange one what it is."""
-    if isinstance(value, int) and abs(value) > _LARGEST_SHOWN:
-        return "so large a number"  # and Python refuses to print the largest
+def shorten(value: object) -> str:
+    """Show a value in few characters: of a long one the beginning, of any other type its name."""
+    if isinstance(value, int) and abs(value) > _MAX_SHOWN_NUMBER:
+        return "a number that is too large to show"  # Python refuses to print the largest ones
     if value is not None and not isinstance(value, (int, float, str)):
         return f"a value of type {type(value).__name__}"
     text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
 
 
-def _no_switch(value: object) -> object:
+def _refuse_switch(value: object) -> object:
     # To pydantic True is the number 1; in a YAML file it is a mistake (``max_in_flight: yes``).
     return None if isinstance(value, bool) else value
 
@@ -86,20 +88,20 @@ def _is_credential(value: str | SecretStr) -> bool:
     return _is_clean(text)
 
 
-def _key_prefix(value: str) -> str:
+def _normalize_prefix(value: str) -> str:
     prefix = value.strip("/")
     astray = not value.isprintable() or "//" in value or not {".", ".."}.isdisjoint(prefix.split("/"))
-    if astray or len(prefix.encode()) > _LONGEST_PREFIX:
+    if astray or len(prefix.encode()) > _MAX_PREFIX_BYTES:
         raise ValueError
     return f"{prefix}/" if prefix else ""
 
 
-def _endpoint(value: str, info: ValidationInfo) -> str:
+def _normalize_endpoint(value: str, info: ValidationInfo) -> str:
     """Bring an endpoint to the form ``scheme://host[:port]``; where it has no scheme, ``use_ssl`` decides."""
     url = value if "://" in value else f"{'https' if info.data.get('use_ssl', True) else 'http'}://{value}"
     if "@" in url:
         raise refusal("must not hold a user name or a password: credentials have settings of their own")
-    parts = urlsplit(url)  # it and its port raise a ValueError
+    parts = urlsplit(url)  # both may raise a ValueError
     host, port = parts.hostname or "", parts.port
     if parts.path not in {"", "/"} or "?" in url or "#" in url:
         raise refusal("must not hold a path or a query: the bucket and the key prefix have settings of their own")
@@ -109,8 +111,8 @@ def _endpoint(value: str, info: ValidationInfo) -> str:
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{f':{port}' if port else ''}"
 
 
-_Int = Annotated[int, BeforeValidator(_no_switch)]
-_Float = Annotated[float, BeforeValidator(_no_switch)]
+_Int = Annotated[int, BeforeValidator(_refuse_switch)]
+_Float = Annotated[float, BeforeValidator(_refuse_switch)]
 _TEN_YEARS: Final = 315_360_000
 _CLEAN: Final = "a text that is not empty, without line breaks or white space around it"
 
@@ -126,7 +128,7 @@ Bytes = Annotated[_Int, number("a whole number of bytes", 1, 5 * 1024**3, ", the
 Depth = Annotated[_Int, number("a whole number", 1, MOST_PAYLOAD_DEPTH)]
 Switch = Annotated[
     bool,
-    BeforeValidator(lambda value: _WORDS.get(str(value).lower())),
+    BeforeValidator(lambda value: _SWITCH_WORDS.get(str(value).lower())),
     expected("true or false (also 1, yes, on and 0, no, off; in capitals too)", shown=True),
 ]
 Text = Annotated[str, expected(f"{_CLEAN} (in YAML, quote what looks like a number or a date)", _is_clean)]
@@ -151,14 +153,14 @@ SessionName = Annotated[str, expected("2 to 64 letters, digits and _+=,.@- chara
 File = Annotated[Path, expected("the path of a file", lambda path: path != Path())]
 KeyPrefix = Annotated[
     str,
-    AfterValidator(_key_prefix),
+    AfterValidator(_normalize_prefix),
     expected(
         "a prefix of keys such as team/queues: no //, no segment . or .., no control characters, "
-        f"at most {_LONGEST_PREFIX} bytes"
+        f"at most {_MAX_PREFIX_BYTES} bytes"
     ),
 ]
 Endpoint = Annotated[
     str,
-    AfterValidator(_endpoint),
+    AfterValidator(_normalize_endpoint),
     expected("the address of an S3 service: [http:// or https://]host[:port], and nothing else"),
 ]

@@ -13,12 +13,14 @@ from pawnqueue.settings.base import Section
 
 
 class S3Settings(Section, title="s3"):
-    """Where the bucket is, who we are to it, and how to talk to it."""
+    """Where the bucket is, with which credentials, and how to talk to it."""
 
     # Before endpoint_url, whose scheme it decides.
     use_ssl: kind.Switch = Field(True, description="Use https where endpoint_url has no scheme; a scheme decides.")
     endpoint_url: kind.Endpoint | None = Field(None, description="Address of the S3 service; without it, AWS.")
-    bucket_name: kind.BucketName = Field(description="The bucket that is the queue; it alone has no default.")
+    bucket_name: kind.BucketName = Field(
+        description="The bucket that is the queue; the only setting without a default."
+    )
     key_prefix: kind.KeyPrefix = Field("", description="Keep all keys below it, so that queues share a bucket.")
     region_name: kind.Text = Field("us-east-1", description="The bucket's region; most other services take any.")
     aws_access_key_id: kind.KeyId | None = Field(
@@ -62,9 +64,9 @@ class S3Settings(Section, title="s3"):
 
 
 class PollingSettings(Section, title="polling"):
-    """How a consumer looks for messages, and how long it has them."""
+    """How a consumer polls for messages, and how long it has them."""
 
-    interval_seconds: kind.Seconds = Field(5.0, description="Pause between two looks at a topic that was empty.")
+    interval_seconds: kind.Seconds = Field(5.0, description="Pause between two polls of a topic that was empty.")
     max_messages_per_poll: kind.Count = Field(10, description="How many messages one claim takes, unless it says.")
     visibility_timeout_seconds: kind.SomeSeconds = Field(
         30.0, description="How long a claim lasts without renewal (its ttl); then others may take the messages."
@@ -72,37 +74,38 @@ class PollingSettings(Section, title="polling"):
     lease_refresh_interval_seconds: kind.SomeSeconds = Field(
         10.0, description="How often a claim is renewed while it is worked on; under half of its time."
     )
-    jitter_max_ms: kind.Milliseconds = Field(200, description="Random pause of up to this, against looking in step.")
+    jitter_max_ms: kind.Milliseconds = Field(200, description="Random pause up to this: consumers do not poll in step.")
 
 
 class CsprngVerifySettings(Section, title="concurrency.csprng_verify"):
-    """The pauses by which csprng_verify finds out who won, on stores without conditional writes; others ignore them."""
+    """The pauses by which csprng_verify finds the winner on stores without conditional writes; others ignore them."""
 
-    jitter_min_ms: kind.Milliseconds = Field(100, description="Shortest pause between writing and looking.")
-    jitter_max_ms: kind.Milliseconds = Field(400, description="Longest pause between writing and looking.")
-    verify_retries: kind.Repeats = Field(2, description="How many more times to look after the first.")
-    verify_retry_delay_ms: kind.Milliseconds = Field(150, description="Pause between two looks.")
+    jitter_min_ms: kind.Milliseconds = Field(100, description="Shortest pause between writing and reading.")
+    jitter_max_ms: kind.Milliseconds = Field(400, description="Longest pause between writing and reading.")
+    verify_retries: kind.Repeats = Field(2, description="How many more times to read after the first.")
+    verify_retry_delay_ms: kind.Milliseconds = Field(150, description="Pause between two reads.")
 
 
 class ConcurrencySettings(Section, title="concurrency"):
     """How processes keep out of each other's way, and how much one does at once."""
 
-    # Which there are, only the engine's leases know: it is checked when a bucket is opened.
+    # The registers know the strategies: the name is checked when a bucket is opened.
     strategy: kind.Text = Field(
-        default="auto", description="How leases are won; auto: one process tries what the bucket can, and all follow."
+        default="auto",
+        description="How leases are won; auto: the first process probes the bucket, all others follow.",
     )
     csprng_verify: CsprngVerifySettings = CsprngVerifySettings()
     max_in_flight: kind.Count = Field(128, description="How many requests one operation has under way at once.")
 
 
 class RegistrySettings(Section, title="registry"):
-    """The list of who is here."""
+    """The registry of producers and consumers."""
 
     heartbeat_interval_seconds: kind.SomeSeconds = Field(
-        60.0, description="How often each notes that it is still here."
+        60.0, description="How often each process notes that it is still here."
     )
     register_consumers: kind.Switch = Field(
-        True, description="Note who claims, as who publishes is noted; not for consumers of a new name each time."
+        True, description="Register consumers, as producers are; switch off where each consumer has a new name."
     )
 
 
@@ -116,11 +119,11 @@ class ClaimsSettings(Section, title="claims"):
         86_400.0, description="Age past which no claim is renewed, so that a hung run holds nothing for ever."
     )
     record_retention_seconds: kind.Seconds = Field(
-        86_400.0, description="How long the record of a closed claim is kept, to answer who settles it again."
+        86_400.0, description="How long the record of a closed claim is kept, to answer a second settlement."
     )
     keep_when_closed: kind.Switch = Field(
         False,
-        description="Closing a queue leaves its open claims to whoever comes by their ids, and gives nothing back.",
+        description="Closing a queue keeps its open claims for a process that resumes them by their ids.",
     )
 
 
@@ -133,7 +136,7 @@ class RetrySettings(Section, title="retry"):
 
 
 class LimitsSettings(Section, title="limits"):
-    """What a payload may be at most; a bigger one is refused when it is published."""
+    """The largest payload; a larger one is refused when it is published."""
 
     max_payload_bytes: kind.Bytes = Field(5 * 1024**2, description="Size of a payload as canonical JSON.")
     max_payload_depth: kind.Depth = Field(64, description="How deeply objects and lists may be nested.")

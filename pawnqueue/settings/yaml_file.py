@@ -15,7 +15,7 @@ from pawnqueue.errors import ConfigError
 if TYPE_CHECKING:
     import yaml
 
-#: To YAML, a value that begins so is an alias, a tag, an anchor, a directive, or nothing at all.
+#: YAML takes a value that begins with one of these for an alias, a tag, an anchor or a directive, or refuses it.
 _SIGN_BEFORE_A_VALUE: Final = re.compile(r"[:-] +([*!&%@`])")
 
 
@@ -29,7 +29,7 @@ def read_yaml(path: str | PathLike[str]) -> Mapping[str, object]:
     :raises ConfigError: there is no such file, or it is not a YAML mapping without duplicate keys.
     """
     try:
-        content, problem = _parsed(Path(path).read_text(encoding="utf-8"))
+        content, problem = _parse(Path(path).read_text(encoding="utf-8"))
         if isinstance(content, Mapping):
             return content
         problem = problem or (
@@ -46,12 +46,12 @@ def read_yaml(path: str | PathLike[str]) -> Mapping[str, object]:
     raise ConfigError(f"The settings file {path} {problem}.", operation="configure")
 
 
-def _parsed(text: str) -> tuple[object, str]:
+def _parse(text: str) -> tuple[object, str]:
     """Return the content, or what is wrong with it."""
-    import yaml  # noqa: PLC0415 - who configures by keywords or environment need not pay for it
+    import yaml  # noqa: PLC0415 - settings by keywords or environment do not need it
 
     class Loader(yaml.SafeLoader):
-        """Finds keys that a mapping has twice, where YAML would silently take the second."""
+        """Refuses a key that a mapping has twice, where YAML would silently take the second one."""
 
         def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
             node = super().compose_mapping_node(anchor)
@@ -67,7 +67,7 @@ def _parsed(text: str) -> tuple[object, str]:
     except _TwiceError as twice:
         return None, "has the key {} twice in one mapping, the second time on line {}".format(*twice.args)
     except yaml.MarkedYAMLError as error:
-        return None, _in_our_words(text, error)
+        return None, _describe_error(text, error)
     except yaml.YAMLError:
         return None, "holds a character that YAML does not allow"
     except RecursionError:
@@ -76,7 +76,7 @@ def _parsed(text: str) -> tuple[object, str]:
         return None, "holds a date or a number that does not exist (quote it, if it is meant as text)"
 
 
-def _in_our_words(text: str, error: "yaml.MarkedYAMLError") -> str:
+def _describe_error(text: str, error: "yaml.MarkedYAMLError") -> str:
     if (mark := error.problem_mark or error.context_mark) is None:
         return "is not valid YAML"
     line = "".join(text.split("\n")[mark.line : mark.line + 1])

@@ -292,7 +292,7 @@ class TestBorrowed:
 def test_every_setting_has_a_name_in_a_connection() -> None:
     """Its dotted one at least, and the short one where no other has it."""
     for path in Settings.fields_below():
-        dotted = Settings.dotted(path)
+        dotted = Settings.dotted_path(path)
         with pytest.raises(ConfigError) as wrong:
             read(made({dotted: {}, "zz": 1}))
         assert dotted not in str(wrong.value)

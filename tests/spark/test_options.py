@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pawnqueue import ClaimReference, ConfigError, InvalidArgumentError
-from pawnqueue.settings.names import names_of_settings
+from pawnqueue.settings.short_names import names_of_settings
 from pyspark_pawnqueue.columns import schema_of
 from pyspark_pawnqueue.job import CLAIM_VARIABLE, CONNECTION_VARIABLE
 from pyspark_pawnqueue.options import NAMES, Options, PawnQueueSparkError, references, told

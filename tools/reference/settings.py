@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from pawnqueue import Settings
-from pawnqueue.settings import agreements
 from pawnqueue.settings.base import Section
+from pawnqueue.settings.contradictions import list_contradictions
 from pawnqueue.settings.environment import variable_of
 from tools.reference.words import code, first, table, told
 
@@ -28,7 +28,7 @@ A text is not empty, and has no white space around it; a time is at most ten yea
 
 `Settings` is made by `PawnQueue.open(...)` from what it is given, or by itself:
 """
-AGREEMENTS = """
+CONTRADICTIONS = """
 ## What has to agree
 
 Else it is a `ConfigError`, with one of these sentences:
@@ -41,7 +41,7 @@ _ASIDE = re.compile(r" \([^)]*\)|: a text that is not empty.*|(?<=^a text) that 
 def page() -> str:
     """Return the page as the code has it now."""
     text = told(Settings).text.partition("\n\n")[2]
-    return "".join([HEAD, "\n", text, "\n", *_sections(Settings), AGREEMENTS, *_agreements()])
+    return "".join([HEAD, "\n", text, "\n", *_sections(Settings), CONTRADICTIONS, *_contradictions()])
 
 
 def _sections(kind: type[Section]) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _sections(kind: type[Section]) -> Iterator[str]:
 
 
 def _row(section: type[Section], name: str, field: FieldInfo) -> list[str]:
-    path = section.dotted((name,))
+    path = section.dotted_path((name,))
     kinds = [*_expected(field.annotation), *(each for one in field.metadata for each in _said_by(one))]
     meaning = field.description or ""
     return [code(path), code(variable_of(path)), " or ".join(kinds), _default(field), meaning]
@@ -85,5 +85,5 @@ def _default(field: FieldInfo) -> str:
     return "" if field.default in {None, ""} else code(field.default)
 
 
-def _agreements() -> list[str]:
-    return [f"- {sentence}\n" for sentence in agreements.sentences(code)]
+def _contradictions() -> list[str]:
+    return [f"- {sentence}\n" for sentence in list_contradictions(code)]

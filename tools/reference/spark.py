@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_pawnqueue.spark import in_process
-from pawnqueue.settings.names import names_of_settings
+from pawnqueue.settings.short_names import names_of_settings
 from pyspark_pawnqueue import datasource, jobs
 from pyspark_pawnqueue.options import NAMES
 from tools.reference.words import cell, code, default, parameters, table, told

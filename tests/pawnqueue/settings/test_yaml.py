@@ -55,7 +55,7 @@ registry:
 def test_the_example_has_every_setting_with_its_default() -> None:
     """config.example.yaml loads, leaves nothing out, and equals the defaults (but for the bucket, which has none)."""
     text = EXAMPLE.read_text(encoding="utf-8")
-    assert {".".join(path) for path in Settings.flat(yaml.safe_load(text))} == set(environment_variables().values())
+    assert {".".join(path) for path in Settings.flatten(yaml.safe_load(text))} == set(environment_variables().values())
     settings = Settings.from_yaml(EXAMPLE, environ={})
     assert settings == Settings(s3={"bucket_name": settings.s3.bucket_name})
     commented = [

@@ -1,4 +1,4 @@
-"""Settings as a whole: the ways in, and their order of precedence."""
+"""All settings together: how they can be given, and which one wins."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from pydantic import Field
 
-from pawnqueue.settings.base import Origin, Section, nested
+from pawnqueue.settings.base import Origin, Section, nest
 from pawnqueue.settings.environment import variable_of, warn_of_typos
 from pawnqueue.settings.sections import (
     ClaimsSettings,
@@ -27,21 +27,21 @@ _Path: TypeAlias = str | os.PathLike[str]
 class Settings(Section):
     """Everything that can be set about a queue. Frozen, comparable, hashable, picklable; prints no secret.
 
-    ``Settings(...)`` is what it is given. In all other ways in there is one order of precedence: a file or a dict, over
-    it the environment (``environ={}`` leaves it out), over that what is given explicitly. They are merged field by
+    ``Settings(...)`` takes nothing but its arguments. All other ways have one order of precedence: a file or a dict,
+    over it the environment (``environ={}`` leaves it out), over that the explicit arguments. They are merged field by
     field: ``Settings.from_yaml("queue.yaml", s3={"bucket_name": "x"})`` keeps what the file says about the rest of
-    ``s3``. A section given as an instance counts with the fields that it was given; a field given as ``None`` takes
-    back what the file or the environment said, a section that is ``None`` says nothing. In the environment:
+    ``s3``. A section given as an instance counts with the fields that were set in it. A field given as ``None`` takes
+    back the value of the file or the environment; a section given as ``None`` changes nothing. In the environment:
 
     * every setting has a variable, ``PAWNQUEUE_<SECTION>_<FIELD>`` or its name in the published pawn-queue library
       (``PAWNQUEUE_S3_ACCESS_KEY``); :func:`environment_variables` lists them;
     * an empty variable counts as not set;
     * a switch is one of true, 1, yes, on, false, 0, no, off, in small letters or capitals. Anything else is refused
       (pawn-queue takes all it does not know for false, and would send your keys unencrypted after a typo);
-    * a variable that looks like one of ours and is none is logged as a warning with the nearest one's name.
+    * a variable that looks like one of these but is unknown is logged as a warning, with the nearest one's name.
 
-    All that is wrong, in itself or because settings contradict each other (``agreements.py``), is told in one
-    ``ConfigError``, which names each setting by its dotted path, and the variable that its value is from.
+    One ``ConfigError`` names all that is wrong, by itself or because settings contradict each other: each setting by
+    its dotted path, and the variable that its value is from.
     ``model_dump_json()`` masks the credentials; to hand settings to another process, pickle them.
     """
 
@@ -74,13 +74,13 @@ class Settings(Section):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object], *, environ: _Environment = os.environ, **explicit: object) -> Self:
-        """Take the settings from a nested mapping; over it the environment, over that what is given explicitly."""
-        return cls._assembled(data, "", environ, explicit)
+        """Take the settings from a nest mapping; over it the environment, over that what is given explicitly."""
+        return cls._assemble(data, "", environ, explicit)
 
     @classmethod
     def from_yaml(cls, path: _Path, *, environ: _Environment = os.environ, **explicit: object) -> Self:
         """Take the settings from a YAML file; over it the environment, over that what is given explicitly."""
-        return cls._assembled(read_yaml(path), os.fspath(path), environ, explicit)
+        return cls._assemble(read_yaml(path), os.fspath(path), environ, explicit)
 
     @classmethod
     def load(
@@ -102,15 +102,15 @@ class Settings(Section):
         return cls.from_yaml(source, environ=environ, **explicit)
 
     @classmethod
-    def _assembled(cls, base: object, source: str, environ: _Environment, explicit: Mapping[str, object]) -> Self:
-        known, given = environment_variables(), cls.flat(explicit)
+    def _assemble(cls, base: object, source: str, environ: _Environment, explicit: Mapping[str, object]) -> Self:
+        known, given = environment_variables(), cls.flatten(explicit)
         warn_of_typos(known, environ)
         texts = {tuple(path.split(".")): environ[variable] for variable, path in known.items() if environ.get(variable)}
-        origin = Origin(source, {cls.dotted(path) for path in texts.keys() - given.keys()})
-        return cls.model_validate(nested(cls.flat(base) | texts | given), context=origin)
+        origin = Origin(source, {cls.dotted_path(path) for path in texts.keys() - given.keys()})
+        return cls.model_validate(nest(cls.flatten(base) | texts | given), context=origin)
 
 
 def environment_variables() -> Mapping[str, str]:
-    """Return every environment variable that is read, and the dotted path of the setting that it sets."""
-    paths = [Settings.dotted(path) for path in Settings.fields_below()]
+    """Return the dotted path of each setting, by the environment variable that sets it."""
+    paths = [Settings.dotted_path(path) for path in Settings.fields_below()]
     return MappingProxyType({variable_of(path): path for path in paths})

@@ -1,4 +1,4 @@
-"""What settings must agree on, beyond the range of each."""
+"""Settings that contradict each other, beyond the range of each."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -8,8 +8,9 @@ _TTL_SETTING: Final = "{polling.visibility_timeout_seconds=}"
 _RENEWAL_SETTING: Final = "{polling.lease_refresh_interval_seconds=}"
 _MARGIN_SETTING: Final = "{claims.margin_seconds=}"
 
-#: Told of settings that disagree, and when they do. {path} is a setting, {path=} a setting whose value may be shown.
-_AGREEMENTS: Final[tuple[tuple[str, Callable[..., object]], ...]] = (
+#: What is said of settings that contradict each other, and when they do. {path} is a setting, {path=} one whose value
+#: may be shown.
+_CONTRADICTIONS: Final[tuple[tuple[str, Callable[..., object]], ...]] = (
     (
         "{s3.aws_access_key_id} is set and {s3.aws_secret_access_key} is not: give both or neither",
         lambda key, secret: key and not secret,
@@ -35,7 +36,7 @@ _AGREEMENTS: Final[tuple[tuple[str, Callable[..., object]], ...]] = (
         lambda enabled, encryption: enabled and encryption != "aws:kms",
     ),
     (
-        f"{_TTL_SETTING} must be above {_MARGIN_SETTING}, for so long before its end no claim is trusted",
+        f"{_TTL_SETTING} must be above {_MARGIN_SETTING}, as no claim is trusted in the last seconds before its end",
         lambda ttl, margin: ttl <= margin,
     ),
     (
@@ -56,22 +57,24 @@ _AGREEMENTS: Final[tuple[tuple[str, Callable[..., object]], ...]] = (
     ),
 )
 _PLACEHOLDER: Final = re.compile(r"{([\w.]+)(=?)}")
-_PATHS: Final = tuple(tuple(place[1] for place in _PLACEHOLDER.finditer(sentence)) for sentence, _ in _AGREEMENTS)
+_SETTINGS_OF_EACH: Final = tuple(
+    tuple(place[1] for place in _PLACEHOLDER.finditer(sentence)) for sentence, _ in _CONTRADICTIONS
+)
 
 
-def contradictions(values: Mapping[str, object], named: Callable[[str, object], str]) -> Iterator[str]:
-    """Say which settings contradict each other, of those whose values are given by their dotted paths.
+def find_contradictions(values: Mapping[str, object], describe: Callable[[str, object], str]) -> Iterator[str]:
+    """Yield a sentence for each contradiction between the settings whose values are given by their dotted paths.
 
-    :param named: what to call a setting, by its path and what may be shown of its value.
+    :param describe: names a setting, by its path and what may be shown of its value.
     """
-    for (sentence, disagree), paths in zip(_AGREEMENTS, _PATHS, strict=True):
+    for (sentence, disagree), paths in zip(_CONTRADICTIONS, _SETTINGS_OF_EACH, strict=True):
         if all(path in values for path in paths) and disagree(*(values[path] for path in paths)):
-            yield _PLACEHOLDER.sub(lambda place: named(place[1], values[place[1]] if place[2] else None), sentence)
+            yield _PLACEHOLDER.sub(lambda place: describe(place[1], values[place[1]] if place[2] else None), sentence)
 
 
-def sentences(named: Callable[[str], str]) -> list[str]:
-    """Return all that may be told of settings that contradict each other.
+def list_contradictions(describe: Callable[[str], str]) -> list[str]:
+    """Return the sentences of all contradictions that are looked for.
 
-    :param named: what to call a setting, by its path.
+    :param describe: names a setting, by its path.
     """
-    return [_PLACEHOLDER.sub(lambda place: named(place[1]), sentence) for sentence, _ in _AGREEMENTS]
+    return [_PLACEHOLDER.sub(lambda place: describe(place[1]), sentence) for sentence, _ in _CONTRADICTIONS]

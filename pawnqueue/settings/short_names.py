@@ -1,0 +1,35 @@
+"""The names of settings where there are no sections: in a connection's extra, and among Spark's options."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from pawnqueue.settings.all_settings import Settings
+from pawnqueue.settings.base import nest
+
+#: What a short name means that fits several settings, or none.
+_ALIASES: Final = {
+    "jitter_min_ms": "concurrency.csprng_verify.jitter_min_ms",
+    "jitter_max_ms": "concurrency.csprng_verify.jitter_max_ms",
+    "access_key_id": "s3.aws_access_key_id",
+    "secret_access_key": "s3.aws_secret_access_key",
+    "session_token": "s3.aws_session_token",
+    "visibility_timeout": "polling.visibility_timeout_seconds",
+    "batch_size": "polling.max_messages_per_poll",
+}
+
+
+@cache
+def names_of_settings() -> Mapping[str, str]:
+    """Return the dotted path of every setting, by each of its names: alone and with its sections."""
+    paths = [Settings.dotted_path(path) for path in Settings.fields_below()]
+    names: dict[str, str] = {}
+    for path in paths:
+        names.setdefault(path.rpartition(".")[2], path)
+    return names | {path: path for path in paths} | _ALIASES
+
+
+def nest_by_path(given: Mapping[str, object]) -> dict[str, Any]:
+    """Return settings that are given by their dotted paths as nested sections."""
+    whole: dict[str, Any] = nest({tuple(path.split(".")): value for path, value in given.items()})
+    return whole
