@@ -1,7 +1,7 @@
-"""What Airflow loads beside the provider: a listener, which every task of every DAG calls.
+"""Airflow's plugin: a listener, which every task of every DAG calls.
 
-It has tasks that work with claimed messages stop when their supervisor is gone, and keeps why tasks ended as they did,
-for the task that settles their messages. It imports nothing of the engine.
+It stops tasks that work with claimed messages when their supervisor is gone. It also keeps why tasks failed or were
+skipped, for the task that settles their messages. It imports nothing of the engine.
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin, hookimpl
 
-from airflow_provider_pawnqueue.hooks.begun import Begun
-from airflow_provider_pawnqueue.hooks.keys import BEGUN_KEY, ERROR_KEY, ROUND, SKIPPED_KEY, claims_in, round_of, told
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION
+from airflow_provider_pawnqueue.hooks.task_notes import (
+    BEGUN_KEY,
+    CLEAR_NUMBER,
+    ERROR_KEY,
+    SKIPPED_KEY,
+    TaskStart,
+    claims_in,
+    clear_number_of,
+    error_text,
+)
 
 _CLAIM = "PawnQueueSensor"
 _SETTLE = "PawnQueueSettleOperator"
@@ -38,11 +46,11 @@ def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  
         SUPERVISION.watch_this_task()
     # ⚑ Settling acks for a task what the task has seen: the claims that had been made when it began.
     if _is_settled(task_instance) and (begun := _begun(task_instance)):
-        task_instance.xcom_push(key=BEGUN_KEY, value=begun.as_marker())
+        task_instance.xcom_push(key=BEGUN_KEY, value=begun.to_note())
 
 
-def _begun(task_instance: Any) -> Begun:  # noqa: ANN401 - Airflow's
-    """Return which claims this task knows as it begins, and the round of its run.
+def _begun(task_instance: Any) -> TaskStart:  # noqa: ANN401 - Airflow's
+    """Return which claims this task knows as it begins, and how often its run was cleared.
 
     ⚑ Never a later claim than the one that it works on. Its fields were rendered before: what it was given then counts,
     and not what a sensor has claimed since. So does what the task had read that gives it its messages, and what it knew
@@ -55,13 +63,13 @@ def _begun(task_instance: Any) -> Begun:  # noqa: ANN401 - Airflow's
     claiming = [name for name, one in before.items() if name in named or _is_a(one, _CLAIM)]
     made = [task_instance.xcom_pull(task_ids=name) for name in claiming]
     given = [claim for value in _rendered(task) for claim in claims_in(value)]
-    begun = Begun.of_claims(round_of(task_instance.get_template_context()), claims_in(made)).limited(given)
+    begun = TaskStart.of_claims(clear_number_of(task_instance.get_template_context()), claims_in(made)).limited(given)
     if begun:
         known = [name for name in task.upstream_task_ids if _is_a(before[name], _READING)]
         for name in [*known, task.task_id] if _is_resumed(task_instance) else known:
             index = task_instance.map_index if name == task.task_id or _is_beside(task, before[name]) else -1
-            marker = task_instance.xcom_pull(task_ids=name, key=BEGUN_KEY, map_indexes=index)
-            begun = begun.up_to(Begun.read(marker))
+            note = task_instance.xcom_pull(task_ids=name, key=BEGUN_KEY, map_indexes=index)
+            begun = begun.up_to(TaskStart.from_note(note))
     return begun
 
 
@@ -87,7 +95,7 @@ def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any)
     """Keep a task's exception, if its messages are settled by what becomes of it."""
     del previous_state
     if error is not None and _is_settled(task_instance):
-        task_instance.xcom_push(key=ERROR_KEY, value=told(error))
+        task_instance.xcom_push(key=ERROR_KEY, value=error_text(error))
 
 
 @hookimpl
@@ -95,8 +103,8 @@ def on_task_instance_skipped(previous_state: Any, task_instance: Any) -> None:  
     """Keep that a task has skipped itself: one that a person skips does not come here."""
     del previous_state
     if _is_settled(task_instance):
-        number = round_of(task_instance.get_template_context())
-        task_instance.xcom_push(key=SKIPPED_KEY, value={ROUND: number})
+        number = clear_number_of(task_instance.get_template_context())
+        task_instance.xcom_push(key=SKIPPED_KEY, value={CLEAR_NUMBER: number})
 
 
 def _is_settled(task_instance: Any) -> bool:  # noqa: ANN401 - Airflow's

@@ -9,7 +9,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY, ROUND, is_of_round, round_of, told
+from airflow_provider_pawnqueue.hooks.task_notes import (
+    CLEAR_NUMBER,
+    REPORT_KEY,
+    clear_number_of,
+    error_text,
+    is_current,
+)
 from pawnqueue import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -29,18 +35,18 @@ def add(failed: object, done: object) -> None:
         )
     context = _context()
     ti: Any = context["ti"]
-    number = round_of(context)
+    number = clear_number_of(context)
     found = read_report(ti.xcom_pull(task_ids=ti.task_id, key=REPORT_KEY, map_indexes=ti.map_index))
-    if not is_of_round(found, number):
+    if not is_current(found, number):
         found = {}
     wrong = {message: why for message, why in found.get("failed", {}).items() if message not in finished}
     right = [message for message in found.get("done", []) if message not in failed]
     report: dict[str, Any] = {
-        "failed": wrong | {message: told(why) for message, why in failed.items()},
+        "failed": wrong | {message: error_text(why) for message, why in failed.items()},
         "done": [*dict.fromkeys([*right, *(message for message in finished if message not in failed)])],
     }
     if number:
-        report[ROUND] = number
+        report[CLEAR_NUMBER] = number
     ti.xcom_push(key=REPORT_KEY, value=json.dumps(report))
 
 

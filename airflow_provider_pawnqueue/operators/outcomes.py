@@ -5,7 +5,8 @@ task each index speaks for the messages that it was given, as far as that can be
 that knows it better reports it message by message. ⚑ In doubt a message is not done: what was done twice is told from
 what was not done at all.
 
-⚑ A settlement acks a message only if the tasks that speak for it began after its claim was made (:mod:`..hooks.begun`).
+⚑ A settlement acks a message only if the tasks that speak for it began after its claim was made: see
+:class:`~..hooks.task_notes.TaskStart`.
 Airflow clears the sensor with each task of its block, and leaves the other tasks as they were: done, of another claim.
 Else it gives all messages of the claim back: nothing is acked, and nothing buried.
 
@@ -23,17 +24,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from airflow.providers.common.compat.sdk import XComArg
 
-from airflow_provider_pawnqueue.hooks.begun import Begun
 from airflow_provider_pawnqueue.hooks.identity import Owner
-from airflow_provider_pawnqueue.hooks.keys import (
+from airflow_provider_pawnqueue.hooks.reports import read_report
+from airflow_provider_pawnqueue.hooks.task_notes import (
     BEGUN_KEY,
     ERROR_KEY,
     REPORT_KEY,
     SKIPPED_KEY,
-    is_of_round,
-    round_of,
+    TaskStart,
+    clear_number_of,
+    is_current,
 )
-from airflow_provider_pawnqueue.hooks.reports import read_report
 from airflow_provider_pawnqueue.operators.instances import Instance, States, instances_of, is_mapped, states_of
 from airflow_provider_pawnqueue.operators.parts import Part, Parts, claims_before, inputs_of
 
@@ -78,11 +79,11 @@ class Failure:
     not_done: NotDone
     name: str = ""
     #: Of which claims it knew.
-    begun: Begun = field(default_factory=Begun)
+    begun: TaskStart = field(default_factory=TaskStart)
     #: What it said that it has done all the same. ⚑ It speaks for itself alone, and for no other task that failed.
     done: frozenset[str] = frozenset()
 
-    def of_this_claim(self, knows: Callable[[Begun], bool]) -> Failure:
+    def of_this_claim(self, knows: Callable[[TaskStart], bool]) -> Failure:
         """Return what it says of a claim: of one that was made after it began, that nobody has worked on it."""
         if self.not_done.cause == "not_started" or knows(self.begun):
             return self
@@ -103,7 +104,7 @@ class Done:
 
     instance: Instance
     parts: Parts
-    begun: Begun
+    begun: TaskStart
 
     def is_of(self, claim: tuple[str, str], claim_task: str | None) -> bool:
         """Say whether it may speak for messages of a claim."""
@@ -151,7 +152,7 @@ class Outcome:
         claim_task = owner.task_id if owner is not None and owner.task_id in claim_tasks else None
         # The clearings of another run, on whose behalf somebody has claimed, are not those of this one.
         number = owner.clear_number if owner is not None and (owner.dag_id, owner.run_id) == self.run else 0
-        knows = partial(Begun.knows, claim=claim, generation=held.generation, number=number)
+        knows = partial(TaskStart.knows, claim=claim, generation=held.generation, clear_number=number)
         unaware = [each for each in self.done if not knows(each.begun) and each.is_of(claim, claim_task)]
         if unaware and ids:
             early = [*dict.fromkeys(each.instance.task_id for each in unaware)]
@@ -272,7 +273,7 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
     stops: _Stops,
 ) -> None:
     report = read_report(_pulled(ti, instance, REPORT_KEY))
-    is_new = is_of_round(report, skips.round)
+    is_new = is_current(report, skips.round)
     if is_new or instance.state in {_DONE, _SKIPPED}:
         for message, why in report.get("failed", {}).items():
             outcome.failed[message] = f"{instance}: {why}"
@@ -280,7 +281,7 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
         return
     if skips.is_done(instance, parts):
         if skips.has_worked(instance):
-            outcome.done.append(Done(instance, parts, Begun.read(_pulled(ti, instance, BEGUN_KEY))))
+            outcome.done.append(Done(instance, parts, TaskStart.from_note(_pulled(ti, instance, BEGUN_KEY))))
         return
     outcome.tasks.append(f"{instance} ({instance.state or 'not run'})")
     if instance.state == "upstream_failed":
@@ -296,7 +297,7 @@ def _judge(  # noqa: PLR0913, PLR0917 - a task, and all that is known of the oth
         not_done = NotDone(f"{instance} failed: {why}")
     # ⚑ What it had done before its run was cleared is not done since.
     done = frozenset(report.get("done", ()) if is_new else ())
-    begun = Begun.read(_pulled(ti, instance, BEGUN_KEY))
+    begun = TaskStart.from_note(_pulled(ti, instance, BEGUN_KEY))
     outcome.failures.append(Failure(parts.of(instance.index), parts.claim_tasks, not_done, str(instance), begun, done))
 
 
@@ -350,7 +351,7 @@ class _Skips:
     ) -> None:
         self._ti: Any = context["ti"]
         #: How often the run was cleared.
-        self.round = round_of(context)
+        self.round = clear_number_of(context)
         self._states = states
         self._claim_tasks = claim_tasks
         #: Tasks that claim for other settlements, of blocks in this one for example.
@@ -393,7 +394,7 @@ class _Skips:
 
     def _by_itself(self, instance: Instance) -> bool:
         told = _pulled(self._ti, instance, SKIPPED_KEY)
-        return bool(told) and is_of_round(told, self.round)
+        return bool(told) and is_current(told, self.round)
 
     def explained(self, instance: Instance) -> NotDone:
         """Say why the messages of a task are not done that its DAG has not skipped."""

@@ -12,8 +12,8 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.sdk import DAG, Asset, task
 
 from airflow_provider_pawnqueue import lineage, plugin
-from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.hooks.task_notes import ERROR_KEY
 from airflow_provider_pawnqueue.links import TopicLink, address
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueAckOperator,

@@ -17,8 +17,8 @@ from airflow.sdk import DAG, task
 
 from airflow_provider_pawnqueue import plugin
 from airflow_provider_pawnqueue.hooks import stopping, supervision
-from airflow_provider_pawnqueue.hooks.keys import BEGUN_KEY, ROUND
 from airflow_provider_pawnqueue.hooks.supervision import Supervision
+from airflow_provider_pawnqueue.hooks.task_notes import BEGUN_KEY, CLEAR_NUMBER
 from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueSettleOperator
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
 from tests.hooks.opening import MARK, ROOT
@@ -78,7 +78,7 @@ def test_tasks_before_a_settlement_say_in_which_round_they_began(watch: Supervis
     ti: Any = FakeTask(name)
     ti.task, ti.clear_number = tasks()[name], number
     plugin.on_task_instance_running(None, ti)
-    assert ti.xcom_pull(name, BEGUN_KEY) == ({ROUND: 2} if number and name != "aside" else None)
+    assert ti.xcom_pull(name, BEGUN_KEY) == ({CLEAR_NUMBER: 2} if number and name != "aside" else None)
 
 
 def test_other_tasks_are_not(watch: Supervision) -> None:

@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_provider_pawnqueue.hooks import references
-from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueAckOperator,
     PawnQueueMessagesOperator,

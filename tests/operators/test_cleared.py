@@ -10,7 +10,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import task, task_group
 
 from airflow_provider_pawnqueue import plugin
-from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
+from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY
 from airflow_provider_pawnqueue.operators import outcomes
 from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueMessagesOperator
 from pawnqueue import SyncPawnQueue

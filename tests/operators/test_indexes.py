@@ -10,7 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, task, task_group
 
-from airflow_provider_pawnqueue.hooks.keys import SKIPPED_KEY
+from airflow_provider_pawnqueue.hooks.task_notes import SKIPPED_KEY
 from airflow_provider_pawnqueue.operators import outcomes
 from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueSettleOperator
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor

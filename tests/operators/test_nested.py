@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, task
 
 from airflow_provider_pawnqueue.decorators import claimed
-from airflow_provider_pawnqueue.hooks.keys import SKIPPED_KEY
+from airflow_provider_pawnqueue.hooks.task_notes import SKIPPED_KEY
 from airflow_provider_pawnqueue.operators import outcomes
 from pawnqueue import SyncPawnQueue
 from tests.operators.played import claim_of, left

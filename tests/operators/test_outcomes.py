@@ -11,8 +11,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TriggerRul
 from airflow.sdk import DAG, task, task_group
 
 from airflow_provider_pawnqueue.decorators import claimed
-from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.hooks.task_notes import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
 from airflow_provider_pawnqueue.operators import outcomes
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueMessagesOperator,

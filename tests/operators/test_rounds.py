@@ -10,8 +10,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import task
 
 from airflow_provider_pawnqueue import plugin
-from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY, SKIPPED_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY, SKIPPED_KEY
 from airflow_provider_pawnqueue.operators import outcomes
 from pawnqueue import SyncPawnQueue
 from tests.operators.played import Play, claim_of, ids_of

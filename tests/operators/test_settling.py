@@ -11,8 +11,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_pawnqueue.hooks import patience
-from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueAckOperator,
     PawnQueueBuryOperator,

@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow.sdk import DAG, task
 
 from airflow_provider_pawnqueue.decorators import claimed
-from airflow_provider_pawnqueue.hooks.keys import ERROR_KEY, REPORT_KEY
+from airflow_provider_pawnqueue.hooks.task_notes import ERROR_KEY, REPORT_KEY
 from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueMessagesOperator, PawnQueueSettleOperator
 from airflow_provider_pawnqueue.operators.settling import SettledOperator
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor

@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import DAG
 from pyspark.sql import functions
 
-from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
+from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY
 from pawnqueue import ClaimReference, InvalidArgumentError
 from pyspark_pawnqueue.job import CLAIM_VARIABLE, REPORT_VARIABLE
 from pyspark_pawnqueue.jobs import LONGEST_REASON, job_claims, report_failures

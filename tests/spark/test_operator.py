@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
+from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY
 from pawnqueue import ClaimReference, Settings
 from tests.spark.submitted import TASK, Place, claim_of
 from tests.support.airflow import connected

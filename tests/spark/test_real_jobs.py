@@ -15,9 +15,9 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
-from airflow_provider_pawnqueue.hooks.keys import REPORT_KEY
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.sessions import SESSION_TTL
+from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY
 from pawnqueue import ClaimBusyError, ClaimReference, SyncPawnQueue
 from tests.spark.submitted import TASK, Place, claim_of, is_running
 from tests.support.airflow import TOPIC, context_of
