@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, IN_MEMORY
-from airflow_provider_pawnqueue.hooks.connection import CONN_TYPE, DEFAULT_CONN_ID
+from airflow_provider_pawnqueue.hooks.connection import CONN_TYPE
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from pawnqueue import ConfigError, MemoryStore, SyncPawnQueue
 

@@ -16,8 +16,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 from airflow.utils.cli import suppress_logs_and_warning
 from rich.markup import escape
 
-from airflow_provider_pawnqueue.hooks.advice import in_airflow
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
+from airflow_provider_pawnqueue.hooks.diagnosis import in_airflow
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from pawnqueue import PawnQueueError, TopicNotFoundError
 from pawnqueue.domain.bounds import is_deeper

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import DAG
 
-from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.operators.janitor import PawnQueueJanitorOperator
 
 

@@ -1,7 +1,8 @@
-"""What operators, sensors and triggers are given, checked where it is known: constants when a DAG file is parsed.
+"""Checks of the arguments of operators, sensors and triggers.
 
-Templates and the output of other tasks are known when a task runs, and a template makes texts of numbers. Both are
-checked by the same functions. Triggers import this, in an event loop, so it imports little.
+A constant is checked when its DAG file is parsed. A template, or the output of another task, is checked by the same
+function when the task runs; a template makes texts of numbers. Triggers import this module in an event loop, so it
+imports little.
 """
 
 from __future__ import annotations
@@ -9,35 +10,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+#: The connection that is used where none is named.
+DEFAULT_CONN_ID: Final = "pawnqueue_default"
+
 
 class WrongArgumentError(AirflowFailException, ValueError):
-    """An argument is of the wrong kind or out of its range: a task that has it fails without another try."""
+    """An argument has the wrong type or is out of range. Its task fails without another try."""
 
 
 def check_constants(check: Callable[[Any, str], object], **given: object) -> None:
-    """Refuse wrong constants when the DAG file is parsed. None is what was left out."""
+    """Raise an error if one of the constants is wrong. Templates, and None for an argument left out, pass."""
     for name, value in given.items():
         if value is not None and is_constant(value):
             check(value, name)
 
 
 def is_constant(given: object) -> bool:
-    """Say whether a value is known when the DAG file is parsed: not a template, nor what another task returns."""
+    """Return whether a value is known when the DAG file is parsed: no template, and not the output of another task."""
     if isinstance(given, str):
         return "{{" not in given and "{%" not in given
     if isinstance(given, Mapping):
         return all(map(is_constant, given.values()))
     if isinstance(given, (list, tuple, set, frozenset)):
         return all(map(is_constant, given))
-    return not hasattr(given, "iter_references")  # as what Airflow resolves for a task has
+    return not hasattr(given, "iter_references")  # which Airflow's references to outputs have
 
 
 def checked_count(given: object, name: str) -> int:
-    """Return a whole number of at least 1."""
+    """Return a count: a whole number of at least 1."""
     try:
         count = int(str(given)) if isinstance(given, str) else given
     except ValueError:
@@ -47,19 +51,19 @@ def checked_count(given: object, name: str) -> int:
     return count
 
 
-def checked_batch(most: object, least: object) -> tuple[int | None, int]:
-    """Return how many messages are claimed at most, and how many are waited for."""
-    max_messages = None if most is None else checked_count(most, "max_messages")
-    min_messages = checked_count(least, "min_messages")
-    if max_messages is not None and min_messages > max_messages:
+def checked_batch(max_messages: object, min_messages: object) -> tuple[int | None, int]:
+    """Return ``max_messages`` and ``min_messages``, which must fit each other."""
+    most = None if max_messages is None else checked_count(max_messages, "max_messages")
+    least = checked_count(min_messages, "min_messages")
+    if most is not None and least > most:
         raise WrongArgumentError(
-            f"min_messages={min_messages} is more than max_messages={max_messages}: no claim would ever have so many."
+            f"min_messages={least} is more than max_messages={most}: no claim could have that many messages."
         )
-    return max_messages, min_messages
+    return most, least
 
 
 def checked_seconds(given: object, name: str) -> float:
-    """Return a time in seconds, more than none."""
+    """Return a number of seconds above 0."""
     seconds = _seconds(given)
     if not 0 < seconds < math.inf:
         raise WrongArgumentError(f"{name}={given!r}: pass a number of seconds, more than 0.")
@@ -67,7 +71,7 @@ def checked_seconds(given: object, name: str) -> float:
 
 
 def checked_delay(given: object, name: str = "delay") -> float:
-    """Return a time in seconds that may be none."""
+    """Return a number of seconds from 0."""
     seconds = _seconds(given)
     if not 0 <= seconds < math.inf:
         raise WrongArgumentError(f"{name}={given!r}: pass a number of seconds, 0 or more.")
@@ -84,7 +88,7 @@ def _seconds(given: object) -> float:
 
 
 def checked_flag(given: object, name: str) -> bool:
-    """Return a yes or no. A template makes a text of it, and each text would be a yes."""
+    """Return a flag. A template makes a text of it, and every text would count as true."""
     flag = {"true": True, "false": False}.get(given.strip().lower()) if isinstance(given, str) else given
     if not isinstance(flag, bool):
         raise WrongArgumentError(f"{name}={given!r}: pass True or False.")
@@ -92,21 +96,21 @@ def checked_flag(given: object, name: str) -> bool:
 
 
 def checked_word(given: object, name: str, *, of: Collection[str]) -> str:
-    """Return one of a few words."""
+    """Return one of a few words that are allowed."""
     if isinstance(given, str) and given in of:
         return given
     raise WrongArgumentError(f"{name}={given!r}: pass {' or '.join(map(repr, of))}.")
 
 
 def checked_text(given: object, name: str) -> str:
-    """Return a text that says something."""
+    """Return a text that is not blank."""
     if isinstance(given, str) and given.strip():
         return given
     raise WrongArgumentError(f"{name}={given!r}: pass a text.")
 
 
 def checked_ids(given: object, name: str = "ids") -> list[str] | None:
-    """Return ids, one or several, also where a template has made a text of their list; None where all are meant."""
+    """Return a list of ids, also where a template made a text of the list; None where all messages are meant."""
     read: Any = _list_of(given)
     if read is None:
         return None
@@ -117,7 +121,7 @@ def checked_ids(given: object, name: str = "ids") -> list[str] | None:
 
 
 def checked_topics(given: object, name: str = "topic") -> list[str]:
-    """Return the topics that were named, one or several."""
+    """Return a list of topics, without duplicates."""
     read: Any = _list_of(given)
     topics = [read] if isinstance(read, str) else list(read) if isinstance(read, Sequence) else []
     if not topics or not all(isinstance(topic, str) and topic for topic in topics):
@@ -126,7 +130,7 @@ def checked_topics(given: object, name: str = "topic") -> list[str]:
 
 
 def checked_topic(given: object, name: str = "topic") -> str:
-    """Return the name of a topic."""
+    """Return a valid topic name."""
     from pawnqueue import InvalidTopicError  # noqa: PLC0415 - not in an event loop
     from pawnqueue.domain import layout  # noqa: PLC0415 - not in an event loop
 
@@ -139,8 +143,8 @@ def checked_topic(given: object, name: str = "topic") -> str:
 
 
 def _list_of(given: object) -> object:
-    if isinstance(given, str) and given.lstrip().startswith("["):  # a template has made a text of a list
-        from airflow_provider_pawnqueue.hooks import references  # noqa: PLC0415 - it needs the engine
+    if isinstance(given, str) and given.lstrip().startswith("["):  # a template made a text of a list
+        from airflow_provider_pawnqueue.hooks import references  # noqa: PLC0415 - it imports the engine
 
         return references.literal(given)
     return given

@@ -14,15 +14,13 @@ from functools import cache
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_pawnqueue.hooks import names
 from pawnqueue import ConfigError, Settings
 from pawnqueue.settings.short_names import names_of_settings, nest_by_path
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
-CONN_TYPE: Final = names.CONN_TYPE
-DEFAULT_CONN_ID: Final = names.DEFAULT_CONN_ID
+CONN_TYPE: Final = "pawnqueue"
 
 #: What a claim made in Airflow has without renewal, unless the connection or the task says otherwise: a janitor that
 #: runs every minute may fail twice, and a task may wait for its slot as long.

@@ -1,4 +1,4 @@
-"""What *Test connection* answers, in words; and what is wrong with a connection, in the words of its fields."""
+"""Answers of *Test connection*, and errors in the words of Airflow's users."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_pawnqueue.hooks.connection import path_of
 from airflow_provider_pawnqueue.provider_info import get_provider_info
+from pawnqueue import PawnQueueError, TopicNotEmptyError, TopicNotFoundError
 from pawnqueue.settings.short_names import names_of_settings
 
 if TYPE_CHECKING:
@@ -29,6 +30,20 @@ _STANDARD: Final = {
 _CHECK_TLS: Final = "check s3.use_ssl"
 #: The same, by the names that a connection written without the form has for them.
 _FIELDS: Final = {"s3.endpoint_url": "host", "s3.aws_access_key_id": "login", "s3.aws_secret_access_key": "password"}
+
+
+def in_airflow(error: PawnQueueError) -> str:
+    """Return an error's sentence, with what a user of Airflow can do about it."""
+    match error:
+        case TopicNotFoundError(topic=str(topic)) if topic:
+            return (
+                f"{error} In Airflow, PawnQueueCreateTopicOperator makes a topic, and by hand "
+                f"`airflow pawnqueue create-topic {topic}`."
+            )
+        case TopicNotEmptyError(topic=str(topic)) if topic:
+            return f"{error} By hand, `airflow pawnqueue delete-topic {topic} --force` does that."
+        case _:
+            return str(error)
 
 
 def connection(queue: SyncPawnQueue) -> str:

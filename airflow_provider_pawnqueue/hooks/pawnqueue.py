@@ -13,6 +13,7 @@ from airflow.providers.common.compat.connection import get_async_connection
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, redact
 
 from airflow_provider_pawnqueue.hooks import connection, diagnosis, references, reports, sessions
+from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.key_rotation import ask_airflow_here
@@ -72,11 +73,11 @@ class PawnQueueHook(BaseHook):
     """
 
     conn_name_attr: ClassVar[str] = "pawnqueue_conn_id"
-    default_conn_name: ClassVar[str] = connection.DEFAULT_CONN_ID
+    default_conn_name: ClassVar[str] = DEFAULT_CONN_ID
     conn_type: ClassVar[str] = connection.CONN_TYPE
     hook_name: ClassVar[str] = "PawnQueue (S3 bucket)"
 
-    def __init__(self, pawnqueue_conn_id: str = connection.DEFAULT_CONN_ID, **kwargs: Any) -> None:
+    def __init__(self, pawnqueue_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pawnqueue_conn_id = pawnqueue_conn_id
         self._address: Address | None = None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pawnqueue.hooks import telemetry
-from airflow_provider_pawnqueue.hooks.advice import in_airflow
 from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_flag, checked_seconds, checked_topics
+from airflow_provider_pawnqueue.hooks.diagnosis import in_airflow
 from airflow_provider_pawnqueue.hooks.identity import Owner, installation
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
 from pawnqueue import PawnQueueError, TopicNotFoundError

@@ -20,6 +20,7 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_pawnqueue.hooks import claiming, references
 from airflow_provider_pawnqueue.hooks.arguments import (
+    DEFAULT_CONN_ID,
     check_constants,
     checked_batch,
     checked_count,
@@ -30,7 +31,6 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     is_constant,
 )
 from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
-from airflow_provider_pawnqueue.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.links import TopicLink

@@ -13,8 +13,7 @@ from typing import Any, Final
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_pawnqueue.hooks.arguments import checked_count, checked_seconds, checked_text
-from airflow_provider_pawnqueue.hooks.names import DEFAULT_CONN_ID
+from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID, checked_count, checked_seconds, checked_text
 
 _WAITING: Final = f"{__package__}.waiting"
 
