@@ -47,7 +47,8 @@ from pawnqueue.reads.portions import PlannedUnit, Portion
 from pawnqueue.registers.probe import ProbeResult
 from pawnqueue.settings import Settings
 from pawnqueue.stores.memory import MemoryStore
-from pawnqueue.sync import SyncKeepAlive, SyncPawnQueue
+from pawnqueue.sync import SyncPawnQueue
+from pawnqueue.sync_callbacks import SyncKeepAlive
 
 __version__ = "0.1.0"
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from pawnqueue.claims import Claim, Message
+from pawnqueue.claims import Claim, ClaimReference, Message
 from pawnqueue.claims.claim import OneMessage
 from pawnqueue.domain import layout
-from pawnqueue.errors import InvalidArgumentError
+from pawnqueue.errors import InvalidArgumentError, LeaseLostError
+from pawnqueue.publish.publisher import NewMessage
 
 if TYPE_CHECKING:
     from pawnqueue.claims.held import HeldClaim
     from pawnqueue.settings import Settings
 
+#: A claim that was handed over: by its reference, or by the dict that its ``to_dict`` made.
+Reference: TypeAlias = ClaimReference | Mapping[str, Any]
+#: What to publish: JSON objects, alone or with headers of their own.
+Payloads: TypeAlias = Iterable[Mapping[str, Any] | NewMessage]
+#: What is called when a claim is lost.
+OnLost: TypeAlias = Callable[[LeaseLostError], Awaitable[None] | None]
 #: Which messages of a claim: one or many, each as the message itself or by its id.
 Chosen: TypeAlias = str | Message | Iterable[str | Message]
 #: Why messages of a claim were not done: of each the reason, by the message itself or by its id.

@@ -1,68 +1,102 @@
-"""PawnQueue: the front door. Each method checks what it was given, and hands it to the room that does the work."""
+"""The front door: every call that a user makes. A method checks its arguments, and a room of the package does the work.
+
+``SyncPawnQueue`` has the same calls. ``python -m tools.twins`` writes them from this file; run it after a change here.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pawnqueue.arguments import (
+    Chosen,
+    OnLost,
+    Payloads,
+    Reasons,
+    Reference,
     checked_callback,
     checked_claim_ids,
     checked_count,
     checked_flag,
     checked_flags,
     checked_ids,
+    checked_owners,
     checked_seconds,
+    chosen,
 )
 from pawnqueue.bucket.opening import ForAsyncWith, Opening, Sections, open_bucket
-from pawnqueue.claims import Claim, ClaimReference, KeepAlive, Message
+from pawnqueue.bucket.registry import Heartbeat, Registration, Registry
+from pawnqueue.bucket.topics import KnownTopics, Topic, TopicOptions, Topics
+from pawnqueue.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.leaving import leave
 from pawnqueue.claims.looking import LastClaim, last_claim, messages
 from pawnqueue.claims.recorded import latest_generations
 from pawnqueue.claims.renewing import renew
 from pawnqueue.claims.waiting import until_free, until_there
-from pawnqueue.decisions import Decisions
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_terms import ClaimTerms
-from pawnqueue.maintenance import AskOwner, SweepReport, asking, finish, sweep
+from pawnqueue.domain.records import Decision
+from pawnqueue.maintenance import AskOwner, SweepReport, asking, finish, removal, sweep
 from pawnqueue.maintenance.redrive import RedriveResult, redrive
-from pawnqueue.publish.publisher import NewMessage, checked_messages
+from pawnqueue.maintenance.removal import Removed
+from pawnqueue.publish import staging, writes
+from pawnqueue.publish.publisher import Publisher, checked_messages
+from pawnqueue.publish.staging import Staged
+from pawnqueue.publish.write_outcome import Written
 from pawnqueue.reads.counting import Backlog, Stats, backlog, stats
-from pawnqueue.reads.dead_letters import DeadLetterPage, dead_letters
+from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage, dead_letters
 from pawnqueue.reads.health import Health, health
 from pawnqueue.reads.inspect_topic import Location, find, peek
+from pawnqueue.reads.portions import Portion, look_again, read_portion
 from pawnqueue.registers.probe import ProbeResult, probe
 from pawnqueue.runtime.cancellation import cancel_after
 from pawnqueue.runtime.concurrency import all_of
-from pawnqueue.runtime.lifetime import CLOSE_SECONDS
+from pawnqueue.runtime.lifetime import CLOSE_SECONDS, Lifetime
 from pawnqueue.settings import Settings
-from pawnqueue.terms import CheckedTerms, Holding, Keeping, Renewal
+from pawnqueue.terms import (
+    NACK,
+    CheckedTerms,
+    Cut,
+    Holding,
+    Keeping,
+    NotDone,
+    Renewal,
+    checked_portion,
+    checked_settlement,
+)
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import BucketRecord
-    from pawnqueue.errors import LeaseLostError
+    from pawnqueue.domain.layout import Role
+    from pawnqueue.domain.records import BucketRecord, TopicRecord
     from pawnqueue.events import Listener
     from pawnqueue.runtime.clock import Clock
     from pawnqueue.stores.credentials import Session
     from pawnqueue.stores.port import Store
 
+#: The least time that ``aclose`` gives background work to end, however long the claims have taken.
+MIN_BACKGROUND_END_SECONDS = 0.5
 
-#: How long a queue that is closed late waits for its background work to end.
-LAST_SECONDS = 0.5
 
-
-class PawnQueue(Decisions, ForAsyncWith):
-    """A queue in a bucket. Made by :meth:`open`, and used in the event loop that opened it."""
+class PawnQueue(ForAsyncWith):
+    """A queue in a bucket. :meth:`open` makes one, for the event loop in which it was opened."""
 
     def __init__(self, context: Context, agreed: BucketRecord) -> None:
-        super().__init__(context)
+        self._context = context
         self._agreed = agreed
-        self._kept: list[KeepAlive] = []
+        self._life = Lifetime(context.clock)
+        self._topics = Topics(context)
+        self._known_topics = KnownTopics(context, self._topics)
+        self._registry = Registry(context)
+        self._heartbeat = Heartbeat(self._registry, context.clock, context.settings.registry.heartbeat_interval_seconds)
+        self._publisher = Publisher(context)
+        self._ended_commits: set[str] = set()
+        self._claims = Claims(context)
+        self._keepers: list[KeepAlive] = []
 
     @staticmethod
     def open(
@@ -76,21 +110,20 @@ class PawnQueue(Decisions, ForAsyncWith):
     ) -> Opening[PawnQueue]:
         """Open the queue that is in a bucket.
 
-        ``async with PawnQueue.open(...) as queue:`` closes it again; so does ``await queue.aclose()`` after
-        ``queue = await PawnQueue.open(...)``.
+        ``async with PawnQueue.open(...) as queue:`` closes it at the end of the block. After
+        ``queue = await PawnQueue.open(...)``, ``await queue.aclose()`` does.
 
-        The first process that opens a bucket probes what its store can do and writes that down; it takes a few seconds.
+        The first process that opens a bucket tests what its store can do, which takes a few seconds.
 
-        :param settings: :class:`Settings`, a dict, the path of a YAML file, or None for the environment alone; dicts
-            and files are overridden by ``PAWNQUEUE_*`` variables, and those by the sections given as keyword arguments
-            (``s3={...}``).
-        :param store: a store of your own instead of the one the settings describe (``MemoryStore()`` in your tests). It
-            is not closed with the queue.
+        :param settings: :class:`Settings`, a dict, the path of a YAML file, or None for the environment alone.
+            ``PAWNQUEUE_*`` variables override dicts and files. Sections given as keyword arguments (``s3={...}``)
+            override both.
+        :param store: your own store instead of the one in the settings (``MemoryStore()`` in your tests). You close it.
         :param session: a boto3 session whose credentials are used instead of those in the settings.
         :param clock: another source of time, randomness and ids, for simulations.
-        :param on_event: called with each event (:mod:`.events`) as it happens, in the queue's own thread: for metrics
-            and traces. It must return at once; what it raises is logged.
-        :raises ConfigError: a setting is wrong or contradicts what the bucket's processes agreed on.
+        :param on_event: called with each event (:mod:`.events`) in the queue's own thread, for metrics and traces. It
+            must return at once. What it raises is logged.
+        :raises ConfigError: a setting is wrong, or contradicts what the bucket's processes agreed on.
         :raises StoreError: the bucket cannot be reached or used, and why.
         :raises CompatibilityError: the bucket has a newer format, or its store cannot carry a queue.
         """
@@ -114,25 +147,118 @@ class PawnQueue(Decisions, ForAsyncWith):
 
     @property
     def settings(self) -> Settings:
-        """The settings that it was opened with. Secrets in them do not show."""
+        """The settings that it was opened with. They show no secrets."""
         return self._context.settings
 
     async def probe(self) -> ProbeResult:
-        """Ask the store again what it can do. Changes nothing; :attr:`strategy` stays what was agreed on."""
+        """Test again what the store can do. This changes nothing: :attr:`strategy` stays what was agreed on."""
         self._life.check_open()
         return await probe(self._context.store, self._context.clock)
 
     async def health(self) -> Health:
-        """Measure how well the store answers, and how far this machine's clock is from its own."""
+        """Measure how well the store answers, and how far this machine's clock is from the store's."""
         self._life.check_open()
         return await health(self._context)
 
-    # --- messages ---
+    # --- topics ---
+
+    async def create_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
+        """Create the topic if it does not exist, and return it. Creating it again changes nothing.
+
+        :param max_deliveries: a message is buried when it was delivered this often and not settled (default 10); None:
+            never.
+        :raises InvalidTopicError: it is not a valid topic name.
+        :raises TopicExistsError: it exists with other settings than those given here.
+        """
+        self._life.check_open()
+        return Topic.of(await self._topics.create(topic, settings))
+
+    async def update_topic(self, topic: str, **settings: Unpack[TopicOptions]) -> Topic:
+        """Change settings of the topic for all its users, and return it.
+
+        After this call no process buries by a lower ``max_deliveries`` than the new one. All processes follow a lowered
+        one within a minute.
+
+        :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
+        """
+        self._life.check_open()
+        return Topic.of(await self._known_topics.update(topic, settings))
+
+    async def topic(self, topic: str) -> Topic:
+        """Return a topic: its settings, and when it was last swept.
+
+        :raises TopicNotFoundError: it does not exist.
+        """
+        self._life.check_open()
+        return Topic.of(await self._topics.get(topic), await self._topics.swept_at(topic))
+
+    async def list_topics(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        self._life.check_open()
+        return await self._topics.names()
+
+    async def delete_topic(self, topic: str, *, force: bool = False, dry_run: bool = False) -> Removed:
+        """Delete the topic if it is empty, with what ended claims have left in it.
+
+        It takes a second, for which other processes may still publish into it.
+
+        :param force: delete all that is in it too: messages, claimed or not, and dead letters.
+        :param dry_run: change nothing. Raise where the deletion would, else count what would be deleted.
+        :raises TopicNotEmptyError: there are messages, leases, unfinished claims or dead letters. It says roughly how
+            many.
+        """
+        self._life.check_open()
+        checked_flags("delete_topic", force=force, dry_run=dry_run)
+        self._claims.forget([topic])
+        try:
+            return await removal.delete(self._context, self._topics, topic, force=force, dry_run=dry_run)
+        finally:
+            self._known_topics.forget(topic)
+
+    async def purge(
+        self, topic: str, *, messages: bool = True, dead_letters: bool = False, dry_run: bool = False
+    ) -> Removed:
+        """Remove the messages of a topic, claimed or not, or its dead letters. The topic stays.
+
+        :param messages: whether to remove messages.
+        :param dead_letters: whether to remove dead letters.
+        :param dry_run: change nothing, and count what would be removed.
+        """
+        checked_flags("purge", messages=messages, dead_letters=dead_letters, dry_run=dry_run)
+        await self._topic(topic, "purge")
+        try:
+            return await removal.purge(
+                self._context, topic, messages=messages, dead_letters=dead_letters, dry_run=dry_run
+            )
+        finally:
+            self._claims.look_anew(topic)
+
+    # --- producers and consumers ---
+
+    async def register_producer(self, name: str) -> Registration:
+        """Return the producer's registration. A name keeps one id for ever, in all processes."""
+        return await self._register("producers", name)
+
+    async def register_consumer(self, name: str) -> Registration:
+        """Return the consumer's registration. A name keeps one id for ever, in all processes."""
+        return await self._register("consumers", name)
+
+    async def list_producers(self) -> list[Registration]:
+        """Return every producer that ever registered, and when it was last seen."""
+        self._life.check_open()
+        return [Registration.of(entry) for entry in await self._registry.everyone("producers")]
+
+    async def list_consumers(self) -> list[Registration]:
+        """Return every consumer that ever registered, and when it was last seen."""
+        self._life.check_open()
+        return [Registration.of(entry) for entry in await self._registry.everyone("consumers")]
+
+    # --- publishing ---
 
     async def publish(
         self,
         topic: str,
-        payloads: Iterable[Mapping[str, Any] | NewMessage],
+        payloads: Payloads,
         *,
         producer: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -140,14 +266,14 @@ class PawnQueue(Decisions, ForAsyncWith):
     ) -> list[str]:
         """Publish messages, and return their ids in order.
 
-        :param payloads: JSON objects, as dicts, or :class:`NewMessage` where one has headers of its own. Each is taken
-            as it is when it is iterated over.
-        :param producer: who publishes, by name; its id is in each message.
+        :param payloads: JSON objects, as dicts, or a :class:`NewMessage` for one with headers of its own. Each is
+            copied at the moment at which the iteration yields it.
+        :param producer: the publisher's name. Its id is in each message.
         :param headers: text to text, the same for all of them.
         :param create: create the topic if it does not exist.
-        :raises TopicNotFoundError: there is no such topic, or it was deleted; nothing was published.
-        :raises InvalidPayloadError: one of the payloads is no JSON object; nothing was published.
-        :raises PublishError: some were not published, or nobody can tell; it says which.
+        :raises TopicNotFoundError: the topic does not exist, or was deleted. Nothing was published.
+        :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was published.
+        :raises PublishError: some were not published, or it could not be found out. It says which.
         """
         self._life.check_open()
         layout.checked_topic(topic)
@@ -166,6 +292,96 @@ class PawnQueue(Decisions, ForAsyncWith):
         finally:
             self._claims.look_again(topic, len(checked))
 
+    # --- staged writes: what many processes stage becomes visible at once ---
+
+    async def stage(  # noqa: PLR0913 - all but the first four have a default
+        self,
+        topic: str,
+        write_id: str,
+        part: int,
+        messages: Payloads,
+        *,
+        producer: str | None = None,
+        after: Staged | None = None,
+    ) -> Staged:
+        """Stage messages of a write. Nobody sees them before :meth:`commit_write`, which takes what this returns.
+
+        Their ids are made of the write's id, the part and their place in it: the same write has the same ids.
+
+        :param write_id: names the write in its topic, as a claim id names a claim. A write is published only once.
+        :param part: a number of your own: parts are published in the order of their numbers. Several attempts at a part
+            may be staged; commit one of them.
+        :param messages: as :meth:`publish` takes them.
+        :param producer: the publisher's name. Its id is in each message.
+        :param after: what this call returned for the rows before these, of the same part: for more messages than fit
+            into memory.
+        :raises TopicNotFoundError: the topic does not exist.
+        :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was staged.
+        """
+        self._life.check_open()
+        layout.checked_topic(topic)
+        layout.checked_write_id(write_id)
+        layout.checked_part(part)
+        before = staging.continued(Staged(topic, write_id, part), after)
+        checked = checked_messages(messages, None, self._context.settings.limits, topic, first=len(before))
+        await self._topic(topic, "stage")
+        return await staging.stage(self._context, before, checked, await self._producer_id(producer))
+
+    async def commit_write(
+        self, topic: str, write_id: str, staged: Iterable[Staged], *, wait: float = 0.0, allow_empty: bool = False
+    ) -> Written:
+        """Publish all that was staged, once, even if processes die meanwhile; or publish nothing.
+
+        One request decides it. Before that nothing is visible. After it all messages become visible, within the time of
+        one PUT for each. If this process dies, the next commit of the same write, or the janitor, finishes it.
+        Committing a write again publishes nothing: it returns the outcome, and removes what was staged since.
+
+        :param staged: what :meth:`stage` has returned, of one attempt at each part.
+        :param wait: for how many seconds to wait while another process commits this write.
+        :param allow_empty: ignore rows of a write that was committed before without any. Else they are an error.
+        :raises InvalidArgumentError: the write was committed before without rows, and now has some. They were not
+            published.
+        :raises TopicNotFoundError: the topic does not exist, or was deleted.
+        :raises WriteBusyError: another process is committing it, or died less than a minute ago. It says when to try
+            again.
+        :raises StagedGoneError: some staged rows no longer exist. Nothing was published, unless the error names the
+            rows that are missing.
+        :raises PublishError: it is decided, and some of it could not be published now.
+        """
+        layout.checked_write_id(write_id)
+        parts = staging.in_order(topic, write_id, staged)
+        seconds = checked_seconds(wait, "wait", topic, "commit_write")
+        await self._topic(topic, "commit_write")
+        commit = writes.Commit(
+            self._context,
+            topic,
+            write_id,
+            parts,
+            place=self._publisher.place,
+            is_there=self._known_topics.is_there,
+            ended=self._ended_commits,
+            allow_empty=allow_empty,
+        )
+        try:
+            return await until_free(self._context, commit.done, wait=seconds, check_open=self._life.check_open)
+        finally:
+            self._claims.look_again(topic)
+
+    async def abort_write(self, topic: str, write_id: str, staged: Iterable[Staged] | None = None) -> int:
+        """Remove what was staged for a write that is not decided, and return how many objects were removed.
+
+        A write that is decided is left alone. The janitor removes what nobody commits or aborts for a day.
+
+        :param staged: only this; without it, all that any process has staged under this id.
+        :raises TopicNotFoundError: the topic does not exist.
+        """
+        layout.checked_write_id(write_id)
+        parts = None if staged is None else staging.in_order(topic, write_id, staged)
+        await self._topic(topic, "abort_write")
+        return await writes.abort(self._context, topic, write_id, parts)
+
+    # --- claiming ---
+
     async def claim(  # noqa: PLR0913 - all but the first two have a default
         self,
         topic: str,
@@ -179,25 +395,24 @@ class PawnQueue(Decisions, ForAsyncWith):
         wait: float = 0.0,
         session_ttl: float | None = None,
     ) -> Claim:
-        """Claim messages: nobody else is given them until they are settled, or the claim's time is over.
+        """Claim messages. No other consumer gets them until they are settled or the claim's time is over.
 
-        :param consumer: who claims, by name.
+        :param consumer: the consumer's name.
         :param max_messages: how many at most; without it, ``polling.max_messages_per_poll``.
-        :param max_bytes: how large they may be together, as they are stored. One that is larger by itself comes alone.
+        :param max_bytes: their stored size together, at most. A message that is larger comes alone.
         :param ttl: for how many seconds; without it, ``polling.visibility_timeout_seconds``. Renew it in time.
-        :param claim_id: with it, claiming is idempotent: the same id and owner give the same messages, as far as they
-            are still theirs, and never a second batch.
+        :param claim_id: makes claiming idempotent: the same id and owner return the same messages, as far as they are
+            still theirs, and never a second batch.
         :param owner: on whose behalf, for ``claim_id``; without it, the consumer's name.
-        :param wait: look again for so many seconds while there is nothing, or while another one works for this id.
-            Where the store does not answer, ``retry.budget_seconds`` come on top.
-        :param session_ttl: for how many seconds of ``ttl`` this process is trusted with the claim without renewing it;
-            without it, all of them. Where somebody else (the janitor of a DAG's run) keeps the claim for its owner, a
-            retry has it after so long.
+        :param wait: for how many seconds to look again while there is nothing, or while another session holds this id.
+            If the store does not answer, ``retry.budget_seconds`` come on top.
+        :param session_ttl: for how many seconds of ``ttl`` this process keeps the claim without renewing it; without
+            it, all of them. Where another process renews the claim for its owner (the janitor of a DAG's run), a retry
+            gets it after this time.
         :returns: a claim, which iterates over its messages and is false if there are none.
-        :raises ClaimBusyError: somebody else works for the claim id: who, until when, and when to try again.
+        :raises ClaimBusyError: another session holds this claim id. It names the owner, until when, and when to try
+            again.
         """
-        self._life.check_open()
-        layout.checked_topic(topic)
         given = ClaimTerms(
             topic=topic,
             consumer=consumer,
@@ -224,7 +439,7 @@ class PawnQueue(Decisions, ForAsyncWith):
 
     async def attach(
         self,
-        reference: ClaimReference | Mapping[str, Any],
+        reference: Reference,
         *,
         ttl: float | None = None,
         session_ttl: float | None = None,
@@ -233,18 +448,17 @@ class PawnQueue(Decisions, ForAsyncWith):
     ) -> Claim:
         """Go on with a claim that another process handed over (``claim.hand_over()``).
 
-        One that has ended is empty, and tells what was decided (``.decided``, ``.state``).
+        A claim that has ended is empty, and says what was decided (``.decided``, ``.state``).
 
-        :param ttl: for how many seconds from now, and from each renewal on; without it, as it was claimed for. What
-            it has is never shortened by this.
-        :param session_ttl: for how many seconds of ``ttl`` this process is trusted with it; without it, all of them.
-        :param wait: for how many seconds to wait while another process works for it.
-        :param payloads: read the messages. Without them, two requests do for a claim of any size, and it can be
-            settled, renewed and left as ever; it has a length and ``.ids``, and no messages.
-        :raises ClaimBusyError: somebody else works for it: who, until when, and when to try again.
+        :param ttl: for how many seconds, now and at each renewal; without it, as it was claimed for. This never
+            shortens the time that it has.
+        :param session_ttl: for how many seconds of ``ttl`` this process keeps it without renewing it; without it, all.
+        :param wait: for how many seconds to wait while another session holds it.
+        :param payloads: read the messages. False: the claim has a length and ``.ids``, but no messages, and can be
+            settled, renewed and left. It costs two requests, whatever its size.
+        :raises ClaimBusyError: another session holds it. It names the owner, until when, and when to try again.
         :raises LeaseLostError: it has no record any more, or was taken over.
         """
-        self._life.check_open()
         given = ClaimReference.of(reference)
         times = Holding.checked(
             self._context.settings, given.topic, "attach", ttl=ttl, session_ttl=session_ttl, wait=wait
@@ -265,23 +479,22 @@ class PawnQueue(Decisions, ForAsyncWith):
             check_open=self._life.check_open,
         )
 
-    async def held(self, reference: ClaimReference | Mapping[str, Any]) -> Claim | None:
-        """Return the claim that a reference names, if this queue works on it already; no request is sent.
+    async def held(self, reference: Reference) -> Claim | None:
+        """Return the claim of this reference if this very queue holds it already. It sends no request.
 
-        Who attaches to a claim of its own waits for itself: two sessions never have one claim.
+        Use it before :meth:`attach`, which would wait for this process's own session.
         """
         self._life.check_open()
         return self._claims.held(ClaimReference.of(reference))
 
-    async def messages(self, reference: ClaimReference | Mapping[str, Any]) -> list[Message]:
-        """Read what a claim has not settled, without working for it: whoever does so goes on, and nothing is written.
+    async def messages(self, reference: Reference) -> list[Message]:
+        """Read what a claim has not settled, without attaching to it: nothing is written, and its holder goes on.
 
-        This is a look only: who works on the messages attaches. Malformed ones, and those that are gone, are left out.
+        To work on the messages, :meth:`attach`. Malformed and missing messages are left out.
 
         :raises LeaseLostError: it has no record any more, was taken over, or its time is over.
         :raises StoreError: one of them cannot be read now.
         """
-        self._life.check_open()
         given = ClaimReference.of(reference)
         await self._topic(given.topic, "messages")
         return await messages(self._context, given)
@@ -289,74 +502,190 @@ class PawnQueue(Decisions, ForAsyncWith):
     async def known_claims(self, topic: str, claim_ids: Iterable[str]) -> set[str]:
         """Return those of these claim ids that have a record, of any generation, in any state.
 
-        One LIST of the records between the first and the last of them, a page at a time, however many ids there are.
+        It lists the records between the first and the last of them, in pages of a thousand.
 
-        :param claim_ids: the ids, as claims were asked for by them.
+        :param claim_ids: as ``claim`` was given them.
         """
-        self._life.check_open()
-        layout.checked_topic(topic)
         wanted = checked_claim_ids(claim_ids)
         await self._topic(topic, "known_claims")
         return set(await latest_generations(self._context, topic, wanted))
 
     async def last_claim(self, topic: str, claim_id: str) -> LastClaim | None:
-        """Show the newest claim under an id without working for it, or None where there is no record: two requests."""
-        self._life.check_open()
-        layout.checked_topic(topic)
+        """Show the newest claim under an id without attaching to it; None if it has no record. Two requests."""
         layout.checked_claim_id(claim_id)
         await self._topic(topic, "last_claim")
         return await last_claim(self._context, topic, claim_id)
 
     async def renew(self, claim: Claim, *, ttl: float | None = None, session_ttl: float | None = None) -> None:
-        """Keep the claim for as long as it was claimed for, from now on: one request, whatever its size.
+        """Keep the claim for its ttl from now on. One request, whatever its size.
 
-        :param ttl: for another time, in seconds, from now on.
-        :param session_ttl: the same of the time for which this process is trusted.
-        :raises LeaseLostError: it is no longer ours; stop working on its messages.
+        :param ttl: another time, in seconds from now.
+        :param session_ttl: another time for which this process keeps it without renewing it.
+        :raises LeaseLostError: it is no longer ours. Stop working on its messages.
         """
         self._life.check_open()
         held = HeldClaim.of(claim, "renew", self._context)
         times = Renewal.checked(self._context.settings, claim, ttl=ttl, session_ttl=session_ttl)
         await renew(self._context, held, times.ttl, times.session_ttl)
 
-    async def leave(self, claim: Claim) -> ClaimReference:
-        """Work on the claim no more, and have its record say so: whoever comes next need not wait.
-
-        Others attach by the reference, or claim by the claim's id, at once; until then its messages are nobody's while
-        its time lasts. It is ``claim.hand_over()`` and one request; none, where all is settled. If the store does not
-        answer, who comes by the id waits until this session's time is over, which is logged, and is no error.
-
-        :raises LeaseLostError: it is no longer ours.
-        """
-        self._life.check_open()
-        return await leave(self._context, HeldClaim.of(claim, "leave", self._context))
-
     def keep_alive(
-        self,
-        claim: Claim,
-        *,
-        on_lost: Callable[[LeaseLostError], Awaitable[None] | None] | None = None,
-        ttl: float | None = None,
-        interval: float | None = None,
+        self, claim: Claim, *, on_lost: OnLost | None = None, ttl: float | None = None, interval: float | None = None
     ) -> KeepAlive:
         """Renew the claim in the background: ``async with queue.keep_alive(claim, on_lost=stop): work()``.
 
-        The renewals never end in silence: whatever goes wrong is logged and tried again while the claim is trusted,
-        and then told. Leaving the block waits for a renewal that is under way, for 5 seconds at most.
+        A renewal that fails is logged and tried again while the claim is ours. If it is lost, ``on_lost`` is called.
+        The end of the block waits for a renewal that is under way, for 5 seconds at most.
 
-        :param on_lost: called once, with the error, when the claim is lost all the same. What it raises is logged.
+        :param on_lost: called once, with the error, when the claim is lost. What it raises is logged.
         :param ttl: what a renewal gives; without it, what the claim was given before.
-        :param interval: seconds between renewals, less than the claim is trusted after one (its time but for
-            ``claims.margin_seconds``); without it, ``polling.lease_refresh_interval_seconds``, and never more than a
-            third of that time.
+        :param interval: seconds between renewals, less than the claim's time minus ``claims.margin_seconds``; without
+            it, ``polling.lease_refresh_interval_seconds``, and never more than a third of that time.
         """
         self._life.check_open()
         held = HeldClaim.of(claim, "keep_alive", self._context)
         checked_callback(on_lost, "on_lost", "the error", "keep_alive")
         keeping = Keeping.checked(self._context.settings, claim, ttl=ttl, interval=interval)
         return KeepAlive(
-            self._context, held, ttl=keeping.ttl, interval=keeping.interval, on_lost=on_lost, kept=self._kept
+            self._context, held, ttl=keeping.ttl, interval=keeping.interval, on_lost=on_lost, kept=self._keepers
         )
+
+    async def leave(self, claim: Claim) -> ClaimReference:
+        """Stop working on the claim, and note that in its record, so that the next holder need not wait.
+
+        The next holder attaches by the reference, or claims by the claim's id. Until then nobody else gets its
+        messages, while its time lasts. This is ``claim.hand_over()`` and one request; none if all is settled. If the
+        store does not answer, a claim by the id waits until this session's time is over. That is logged, not raised.
+
+        :raises LeaseLostError: it is no longer ours.
+        """
+        self._life.check_open()
+        return await leave(self._context, HeldClaim.of(claim, "leave", self._context))
+
+    # --- settling ---
+
+    async def ack(self, claim: Claim, ids: Chosen | None = None) -> Settlement:
+        """Settle messages as done. They are not delivered again.
+
+        :param ids: one or many of the claim's messages, or their ids; without it, all. An id means all messages of the
+            claim that have it.
+        :returns: the outcome of each message. ``.complete`` says whether all was decided and carried out.
+        :raises LeaseLostError: others hold some of them, or may. Its ``.settlement`` has the outcome of each: those
+            that were still the claim's are acked.
+        :raises InvalidArgumentError: the claim does not have one of them. Nothing was settled.
+        """
+        self._life.check_open()
+        held = HeldClaim.of(claim, "ack", self._context)
+        decisions = dict.fromkeys(chosen(held, ids, "ack"), Decision(how="acked"))
+        return await self._claims.settle(held, decisions, "ack")
+
+    async def requeue(
+        self, claim: Claim, ids: Chosen | None = None, *, delay: float = 0.0, reason: str = "", error: str = ""
+    ) -> Settlement:
+        """Give messages back to the queue. They are delivered again, up to ``max_deliveries`` times in all.
+
+        For what may succeed later: a service that is down, a stock that is empty. After its last delivery a message
+        becomes a dead letter, with the reason of its last requeue.
+
+        :param ids: as :meth:`ack` takes them.
+        :param delay: do not deliver them for this many seconds.
+        :param reason: why. A dead letter begins with it, should the message become one.
+        :param error: details, cut to 2,000 characters.
+        :returns: the outcome of each message.
+        :raises LeaseLostError: others hold some of them, or may. Its ``.settlement`` has the outcome of each.
+        :raises InvalidArgumentError: the claim does not have one of them. Nothing was settled.
+        """
+        return await self._not_done("requeue", claim, ids, requeue=True, delay=delay, reason=reason, error=error)
+
+    async def bury(self, claim: Claim, ids: Chosen | None = None, *, reason: str, error: str = "") -> Settlement:
+        """Make dead letters of messages. They are not delivered again, unless somebody redrives them.
+
+        For what can never succeed: a field that is missing, a customer that does not exist.
+
+        :param ids: as :meth:`ack` takes them.
+        :param reason: why, for the reader of the dead letter.
+        :param error: details, cut to 2,000 characters.
+        :returns: the outcome of each message.
+        :raises LeaseLostError: others hold some of them, or may. Its ``.settlement`` has the outcome of each.
+        :raises InvalidArgumentError: the claim does not have one of them. Nothing was settled.
+        """
+        return await self._not_done("bury", claim, ids, requeue=False, reason=reason, error=error)
+
+    async def nack(  # noqa: PLR0913 - all but the claim have a default
+        self,
+        claim: Claim,
+        ids: Chosen | None = None,
+        *,
+        requeue: bool = False,
+        delay: float = 0.0,
+        reason: str = NACK,
+        error: str = "",
+    ) -> Settlement:
+        """Bury messages, as pawn-queue's nack does. Without ``requeue=True`` it buries: nothing is delivered again.
+
+        For code that comes from pawn-queue. In SQS, AMQP and most other queues a nack means "again". In new code use
+        :meth:`requeue` and :meth:`bury`, whose names say what they do.
+
+        :param ids: as :meth:`ack` takes them.
+        :param requeue: give them back instead, as :meth:`requeue` does.
+        :param delay: with ``requeue``, do not deliver them for this many seconds.
+        :param reason: why.
+        :param error: details, cut to 2,000 characters.
+        :returns: the outcome of each message.
+        :raises LeaseLostError: others hold some of them, or may. Its ``.settlement`` has the outcome of each.
+        :raises InvalidArgumentError: the claim does not have one of them. Nothing was settled.
+        """
+        return await self._not_done("nack", claim, ids, requeue=requeue, delay=delay, reason=reason, error=error)
+
+    async def settle(
+        self, claim: Claim, *, requeue: Reasons | None = None, bury: Reasons | None = None, delay: float = 0.0
+    ) -> Settlement:
+        """Settle all that a claim has, in one request: some messages are requeued, some buried, and the rest is acked.
+
+        :param requeue: the messages to give back, or their ids, each with the reason.
+        :param bury: the messages to make dead letters of, or their ids, each with the reason.
+        :param delay: do not deliver those that are given back for this many seconds.
+        :returns: the outcome of each message.
+        :raises LeaseLostError: others hold some of them, or may. Its ``.settlement`` has the outcome of each.
+        :raises InvalidArgumentError: the claim does not have one of them. Nothing was settled.
+        """
+        self._life.check_open()
+        held = HeldClaim.of(claim, "settle", self._context)
+        not_done = checked_settlement(held, requeue, bury, delay)
+        now = await self._context.now() if not_done else 0.0
+        decisions = {message: each.decided(now) for message, each in not_done.items()}
+        return await self._claims.settle(held, decisions, "settle", rest=Decision(how="acked"))
+
+    async def settle_overwritten(self, claim: Claim) -> list[str]:
+        """Settle those of a claim's messages that others have overwritten or removed since they were claimed.
+
+        For a process that hands out a claim once more, as a stream does after its restart. It reads all messages of the
+        claim. What is no longer a message becomes a dead letter. What only another process can read (too large for this
+        one, or of a newer format) is given back. What was removed is noted as gone.
+
+        :returns: the ids of those messages, by which they are kept. The rest of the claim can be read.
+        :raises LeaseLostError: the claim is no longer ours.
+        :raises CompatibilityError: a message has a newer format, and was not overwritten. Nothing was settled.
+        :raises StoreError: a message cannot be read now, or is too large and was not overwritten. Nothing was settled,
+            or it could not be found out: call it again.
+        """
+        self._life.check_open()
+        return await self._claims.settle_overwritten(HeldClaim.of(claim, "settle_overwritten", self._context))
+
+    async def release(self, topic: str, claim_id: str, owner: str | Iterable[str], *, reason: str = "") -> list[str]:
+        """Give back all that the claim of this id has, without attaching to it: its owner is not to work on it again.
+
+        It is like ``claim(...)`` by the id and ``requeue(claim)``, but reads no messages, and makes no new claim if the
+        last one has ended.
+
+        :param owner: on whose behalf it was made; or several owners, one of whom must be the claim's.
+        :param reason: why. A dead letter begins with it, should a message become one.
+        :returns: the ids of the messages, by which they are kept. None if the newest generation has ended, has another
+            owner, or has no record. If two processes release it at the same time, one of them returns them.
+        :raises ClaimBusyError: another session holds it. It names the owner, until when, and when to try again.
+        """
+        named, owners = layout.checked_claim_id(claim_id), checked_owners(owner)
+        decision = NotDone.checked(topic, "release", requeue=True, reason=reason).decided(0.0)
+        return await self._claims.release(await self._topic(topic, "release"), named, owners, decision)
 
     # --- dead letters ---
 
@@ -369,14 +698,13 @@ class PawnQueue(Decisions, ForAsyncWith):
         after: str | None = None,
         payloads: bool = True,
     ) -> DeadLetterPage:
-        """List dead letters by the time at which they were buried, each with why, and the message itself.
+        """List dead letters by the time at which they were buried, each with its reason and its message.
 
         :param max_messages: how many a page has.
-        :param newest_first: begin with those that were buried last; False: with the eldest.
-        :param after: go on behind the page whose ``.next`` this is.
+        :param newest_first: begin with those that were buried last; False: with the oldest.
+        :param after: continue after the page whose ``.next`` this is.
         :param payloads: read the messages too, one more request for each.
         """
-        self._life.check_open()
         most = checked_count(max_messages, "max_messages", "dead_letters")
         checked_flags("dead_letters", newest_first=newest_first, payloads=payloads)
         await self._topic(topic, "dead_letters")
@@ -387,13 +715,12 @@ class PawnQueue(Decisions, ForAsyncWith):
     async def redrive(
         self, topic: str, ids: Iterable[str] | str | None = None, *, max_messages: int | None = None
     ) -> RedriveResult:
-        """Give dead letters back to the queue, with their count of deliveries at zero, in the order of their ids.
+        """Give dead letters back to the queue, in the order of their ids. Their deliveries count from zero again.
 
         :param ids: which, by the ids of dead letters or of their messages; without it, all of them.
         :param max_messages: how many at most.
-        :raises InvalidArgumentError: there is no dead letter of one of these ids; none was given back.
+        :raises InvalidArgumentError: one of these ids has no dead letter. None was given back.
         """
-        self._life.check_open()
         only = checked_ids(ids, topic, "redrive")
         most = None if max_messages is None else checked_count(max_messages, "max_messages", "redrive")
         await self._topic(topic, "redrive")
@@ -408,11 +735,10 @@ class PawnQueue(Decisions, ForAsyncWith):
         """Let the janitor sweep the topic once: finish what crashed processes left, remove what nobody needs.
 
         :param dry_run: change nothing; the report says what would be done.
-        :param ask: asked about each open claim whether its owner goes on ("going": it is renewed), has "ended" (it is
-            fenced), or is not known (None: it is left alone). Awaited, if it is a coroutine function; else called in a
-            thread of its own.
+        :param ask: asked about each open claim whether its owner is "going" (the claim is renewed), has "ended" (the
+            claim is fenced), or is unknown (None: the claim is left alone). A coroutine function is awaited; any other
+            function runs in a thread of its own.
         """
-        self._life.check_open()
         checked_flag(dry_run, "dry_run", "sweep")
         checked_callback(ask, "ask", "an open claim", "sweep")
         await self._topic(topic, "sweep")
@@ -421,86 +747,156 @@ class PawnQueue(Decisions, ForAsyncWith):
         return await finish(self._context, report)
 
     async def peek(self, topic: str, max_messages: int = 10) -> list[Message]:
-        """Read messages from the head without claiming them, whether or not others have them.
+        """Read messages from the head without claiming them, whether or not others hold them.
 
-        Their ``deliveries`` are not looked up, and are 0: :meth:`find` tells those of one.
+        Their ``deliveries`` are not looked up, and are 0. :meth:`find` returns those of one message.
 
         :param max_messages: how many at most.
         """
-        self._life.check_open()
         most = checked_count(max_messages, "max_messages", "peek")
         await self._topic(topic, "peek")
         return await peek(self._context, topic, most)
 
     async def find(self, topic: str, message_id: str) -> Location | None:
-        """Say where a message is, by the id under which it is kept, or None if it is nowhere (any more).
+        """Say where a message is, by the id under which it is kept; None if it is nowhere (any more).
 
         :param message_id: the id that ``publish`` has returned.
         """
-        self._life.check_open()
-        layout.checked_topic(topic)
         layout.checked_message_id(message_id)
         await self._topic(topic, "find")
         return await find(self._context, topic, message_id)
 
     async def stats(self, topic: str) -> Stats:
         """Count the topic's messages, by LISTs, and by the records of claims whose leases look overdue."""
-        self._life.check_open()
         await self._topic(topic, "stats")
         return await stats(self._context, topic)
 
     async def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
-        """Count the messages that could be claimed, cheaply: one LIST where there are none.
+        """Count the messages that are claimable, cheaply: one LIST if there are none.
 
         :param at_least: stop counting at this many messages.
-        :param claims: list the topic's claims too, one LIST for each thousand, if there are messages to be claimed.
+        :param claims: list the topic's claims too, one LIST for each thousand, if messages are claimable.
         """
-        self._life.check_open()
         checked_flag(claims, "claims", "backlog")
         enough = math.inf if at_least is None else checked_count(at_least, "at_least", "backlog")
         await self._topic(topic, "backlog")
         return await backlog(self._context, topic, enough, claims=claims)
 
+    # --- reading by many processes ---
+
+    async def portions(
+        self,
+        of: Reference | str,
+        *,
+        parts: int | None = None,
+        dead: bool = False,
+        max_messages: int | None = None,
+    ) -> list[Portion]:
+        """Cut what a claim has, or what is in a topic, into portions that other processes :meth:`read`.
+
+        Nothing is claimed, and nothing written. A portion can be pickled, and reading it twice gives the same.
+
+        :param of: the reference of a claim: its messages that are not settled; or the name of a topic: all its
+            messages, claimed or not.
+        :param parts: how many at most; without it, as many as the messages' sizes are worth.
+        :param dead: of a topic, its dead letters instead.
+        :param max_messages: of a topic, how many at most, from its head.
+        :raises LeaseLostError: the claim has no record any more, was taken over, its time is over, or all of it is
+            settled.
+        """
+        cut = Cut.checked(of, parts=parts, dead=dead, max_messages=max_messages)
+        await self._topic(cut.topic, "portions")
+        return await cut.portions(self._context)
+
+    async def read(self, portion: Portion) -> list[Message] | list[DeadLetter]:
+        """Read a portion: its messages, or its dead letters. It sends no other requests.
+
+        :raises LeaseLostError: a message of the claim no longer exists: it was settled or lost.
+        :raises StoreError: one of the claim's messages cannot be read now.
+        """
+        self._life.check_open()
+        return await read_portion(self._context, checked_portion(portion, "read"))
+
+    async def look_again(self, portion: Portion) -> Portion:
+        """Return a portion of a topic with what its part of the topic has now: a LIST of that part.
+
+        All portions of a topic together still cover all of it. If :meth:`portions` was given ``max_messages``, their
+        end stays where it was. A portion of a claim is returned unchanged.
+        """
+        self._life.check_open()
+        return await look_again(self._context, checked_portion(portion, "look_again"))
+
     # --- its end ---
 
-    async def aclose(self, *, keep_claims: bool | None = None, timeout: float = CLOSE_SECONDS) -> None:  # noqa: ASYNC109 - a part of what it does is cut off, and told
-        """Close the queue: give back its open claims, end its background work, give back its connections.
+    async def aclose(self, *, keep_claims: bool | None = None, timeout: float = CLOSE_SECONDS) -> None:  # noqa: ASYNC109 - what it cuts off is logged
+        """Close the queue: give back its open claims, end its background work and its connections.
 
-        May be called twice.
+        It may be called twice.
 
-        :param keep_claims: leave the messages of open claims to whoever comes by their claim ids next, who need not
-            wait; nobody else has them before the claims' time is over. Without it, ``claims.keep_when_closed``.
-        :param timeout: for how many seconds at most it tries to give claims back. A store that hangs takes no longer;
-            the log names what was not given back, which others have when its time is over.
+        :param keep_claims: keep the messages of open claims for the next claim by the same id, which need not wait.
+            Nobody else gets them before the claims' time is over. Without it, ``claims.keep_when_closed``.
+        :param timeout: for how many seconds at most it tries to give claims back, also if the store hangs. The log
+            names what was not given back; others get it when its time is over.
         """
         self._life.check_loop()
         if keep_claims is not None:
             checked_flag(keep_claims, "keep_claims", "close")
-        seconds = checked_seconds(timeout, "timeout", "", "close")
-        await self._life.end(lambda: self._close(keep_claims, seconds))
-
-    async def _close(self, keep_claims: bool | None, seconds: float) -> None:  # noqa: FBT001 - as it was given
         keep = self._context.settings.claims.keep_when_closed if keep_claims is None else keep_claims
+        seconds = checked_seconds(timeout, "timeout", "", "close")
+        await self._life.end(lambda: self._close(seconds, keep=keep))
+
+    async def _close(self, seconds: float, *, keep: bool) -> None:
         clock = self._context.clock
         began = clock.elapsed()
         try:
-            if not await cancel_after(self._part(keep=keep), clock, seconds):
+            if not await cancel_after(self._give_back(keep=keep), clock, seconds):
                 self._claims.abandon(seconds, keep=keep)
         finally:
-            left = max(seconds - (clock.elapsed() - began), LAST_SECONDS)
+            left = max(seconds - (clock.elapsed() - began), MIN_BACKGROUND_END_SECONDS)
             await cancel_after(self._end_background(), clock, left)
             await self._context.store.aclose()
 
-    async def _part(self, *, keep: bool) -> None:
+    async def _give_back(self, *, keep: bool) -> None:
         # Background renewals end first: they report that their claims are given back.
-        await all_of(*(keeper.end("its queue was closed") for keeper in self._kept))
+        await all_of(*(keeper.end("its queue was closed") for keeper in self._keepers))
         await self._claims.close(keep=keep)
 
     async def _end_background(self) -> None:
         await all_of(self._heartbeat.stop(), self._context.time.aclose())
 
+    # --- what the methods above share ---
+
+    async def _topic(self, topic: str, operation: str) -> TopicRecord:
+        """Refuse a closed queue, a name that is not valid, and a topic that does not exist."""
+        self._life.check_open()
+        return await self._known_topics.get(layout.checked_topic(topic), operation)
+
+    async def _register(self, role: Role, name: str) -> Registration:
+        self._life.check_open()
+        registration = Registration.of(await self._registry.register(role, name))
+        self._heartbeat.start()
+        return registration
+
+    async def _producer_id(self, producer: str | None) -> str:
+        if producer is None:
+            return ""
+        self._life.check_open()
+        producer_id = await self._registry.id_of("producers", producer)
+        if self._registry.knows("producers", producer):
+            self._heartbeat.start()
+        return producer_id
+
+    async def _not_done(
+        self, operation: str, claim: Claim, ids: Chosen | None, *, requeue: bool, **why: Any
+    ) -> Settlement:
+        self._life.check_open()
+        held = HeldClaim.of(claim, operation, self._context)
+        meant = chosen(held, ids, operation)
+        not_done = NotDone.checked(claim.topic, operation, requeue=requeue, **why)
+        now = await self._context.now() if meant or not_done.requeue else 0.0
+        return await self._claims.settle(held, dict.fromkeys(meant, not_done.decided(now)), operation)
+
     def __repr__(self) -> str:
-        """Show which queue it is: no secret is in it."""
         state = "closed" if self.closed else self._agreed.strategy
         return f"<{type(self).__name__} {self._context.settings.s3.bucket_name!r}: {state}>"
 

@@ -1,4 +1,4 @@
-"""On which terms a claim is asked for, kept, and given back: arguments that are checked together."""
+"""Arguments that are checked together: how a claim is asked for, kept, settled, or cut into portions."""
 
 from __future__ import annotations
 
@@ -7,30 +7,42 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pawnqueue.arguments import (
+    check_one_fate,
     checked_count,
+    checked_flag,
+    checked_reasons,
     checked_seconds,
     checked_session_ttl,
     checked_text,
     checked_ttl,
     is_number,
 )
+from pawnqueue.claims import ClaimReference
 from pawnqueue.claims.claiming import ClaimRequest
 from pawnqueue.claims.renewing import session_time
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES
 from pawnqueue.domain.records import Decision
 from pawnqueue.errors import InvalidArgumentError
+from pawnqueue.reads.portions import Portion, portions_of_claim, portions_of_topic
 
 if TYPE_CHECKING:
+    from pawnqueue.arguments import Reference
     from pawnqueue.claims import Claim
+    from pawnqueue.claims.claim import OneMessage
+    from pawnqueue.claims.held import HeldClaim
+    from pawnqueue.context import Context
     from pawnqueue.domain.claim_terms import ClaimTerms
     from pawnqueue.domain.records import TopicRecord
     from pawnqueue.settings import Settings
 
+#: The reason that pawn-queue's nack gives where its caller gives none.
+NACK = "nack"
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """For how long a claim is held, and its session trusted; and how long to wait for it."""
+    """How many seconds a claim is held, its session is trusted, and its taker waits for it."""
 
     ttl: float
     session_ttl: float
@@ -40,7 +52,7 @@ class Holding:
     def checked(  # noqa: PLR0913 - as they were given
         cls, settings: Settings, topic: str, operation: str, *, ttl: object, session_ttl: object, wait: object
     ) -> Holding:
-        """Check the times that a claim, or an attachment, is asked for with."""
+        """Check the times of a claim, or of an attachment."""
         time = checked_ttl(settings, ttl)
         session = checked_session_ttl(settings, session_ttl, time)
         return cls(time, session, checked_seconds(wait, "wait", topic, operation))
@@ -48,14 +60,14 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Which times a renewal gives a claim; None: those that it had."""
+    """The times that a renewal gives a claim; None: the times that it had."""
 
     ttl: float | None
     session_ttl: float | None
 
     @classmethod
     def checked(cls, settings: Settings, claim: Claim, *, ttl: object, session_ttl: object) -> Renewal:
-        """Check the times that a renewal is asked for."""
+        """Check the times of a renewal."""
         time = None if ttl is None else checked_ttl(settings, ttl)
         session = None if session_ttl is None else checked_session_ttl(settings, session_ttl, time or claim.ttl)
         return cls(time, session)
@@ -111,16 +123,16 @@ class CheckedTerms:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What each renewal in the background gives a claim, and how often there is one."""
+    """How many seconds a background renewal gives a claim, and how many seconds pass between two."""
 
     ttl: float
     interval: float
 
     @classmethod
     def checked(cls, settings: Settings, claim: Claim, *, ttl: object, interval: object) -> Keeping:
-        """Check that a claim that is renewed so is trusted from one renewal to the next."""
+        """Check that the claim stays trusted from one renewal to the next."""
         margin = settings.claims.margin_seconds
-        own = claim.ttl if claim.ttl > margin else None  # one that found nothing has none, and needs none
+        own = claim.ttl if claim.ttl > margin else None  # a claim that found nothing has no ttl
         time = checked_ttl(settings, own if ttl is None else ttl)
         trusted = min(time, session_time(claim, time)) - margin
         if interval is None:
@@ -137,7 +149,7 @@ class Keeping:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """What is to become of messages that were not done, and why."""
+    """What becomes of messages that a consumer did not do, and why."""
 
     requeue: bool
     delay: float
@@ -146,20 +158,28 @@ class NotDone:
 
     @classmethod
     def checked(  # noqa: PLR0913 - as they were given
-        cls, topic: str, operation: str, *, requeue: bool, delay: object = 0.0, reason: object, error: object = ""
+        cls, topic: str, operation: str, *, requeue: object, delay: object = 0.0, reason: object, error: object = ""
     ) -> NotDone:
         """Check what a consumer says of messages that it could not do.
 
-        :param operation: the method that was called. All that bury have to say why, but for pawn-queue's ``nack``.
+        :param operation: the method that was called. ``bury`` and ``settle`` need a reason; pawn-queue's ``nack`` has
+            one by default, which a message that is given back does not remember.
         """
+        again = checked_flag(requeue, "requeue", operation)
+        if operation == "nack" and delay and not again:
+            raise InvalidArgumentError(
+                "delay is for messages that are given back: call requeue, or pass requeue=True.", operation=operation
+            )
         why = checked_text(reason, "reason", topic, operation)
         details = checked_text(error, "error", topic, operation)
         later = checked_seconds(delay, "delay", topic, operation)
-        if not requeue and not why.strip() and operation != "nack":
+        if operation == "nack" and again and why == NACK:
+            why = ""
+        if not again and not why.strip() and operation != "nack":
             raise InvalidArgumentError(
                 "bury takes a reason, which is what its dead letter is found by.", topic=topic, operation=operation
             )
-        return cls(requeue, later, why, details)
+        return cls(again, later, why, details)
 
     def decided(self, now: float) -> Decision:
         """Return the decision, by the store's time."""
@@ -167,3 +187,58 @@ class NotDone:
             return Decision(how="dead", until=now, reason=self.reason, error=self.error)
         until = now + self.delay if self.delay else 0.0
         return Decision(how="released", until=until, reason=self.reason, error=self.error)
+
+
+def checked_settlement(
+    claim: HeldClaim, requeue: object, bury: object, delay: object
+) -> dict[str | OneMessage, NotDone]:
+    """Return what ``settle`` is to do with each message that is named; all others are acked."""
+    again, dead = checked_reasons(claim, requeue, "requeue"), checked_reasons(claim, bury, "bury")
+    check_one_fate(claim, again, dead)
+    return {
+        each: NotDone.checked(claim.topic, "settle", requeue=reasons is again, delay=delay, reason=why)
+        for reasons in (again, dead)
+        for each, why in reasons.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is cut into portions, and into how many."""
+
+    topic: str
+    reference: ClaimReference | None
+    parts: int | None
+    dead: bool
+    max_messages: int | None
+
+    @classmethod
+    def checked(cls, of: Reference | str, *, parts: object, dead: object, max_messages: object) -> Cut:
+        """Check what ``portions`` was given: the reference of a claim, or a topic with what to look at in it."""
+        wanted = None if parts is None else checked_count(parts, "parts", "portions")
+        if isinstance(of, str):
+            most = None if max_messages is None else checked_count(max_messages, "max_messages", "portions")
+            return cls(layout.checked_topic(of), None, wanted, checked_flag(dead, "dead", "portions"), most)
+        reference = ClaimReference.of(of)
+        if dead is not False or max_messages is not None:
+            raise InvalidArgumentError(
+                "dead= and max_messages= are for the messages of a topic: a claim is cut as a whole.",
+                topic=reference.topic,
+                operation="portions",
+            )
+        return cls(reference.topic, reference, wanted, dead=False, max_messages=None)
+
+    async def portions(self, context: Context) -> list[Portion]:
+        """Cut it."""
+        if self.reference is not None:
+            return await portions_of_claim(context, self.reference, self.parts)
+        return await portions_of_topic(context, self.topic, self.parts, self.max_messages, dead=self.dead)
+
+
+def checked_portion(portion: object, operation: str) -> Portion:
+    """Return a portion."""
+    if isinstance(portion, Portion):
+        return portion
+    raise InvalidArgumentError(
+        f"A {type(portion).__name__} is not a portion: pass one of those that portions() returns.", operation=operation
+    )

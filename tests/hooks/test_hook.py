@@ -16,7 +16,7 @@ from pawnqueue import ConfigError, PawnQueue, SyncPawnQueue
 
 #: What the hook has in another way: it opens and closes its queues itself, and tells their settings.
 OTHERWISE = {"open", "close", "closed", "run", "awaited", "strategy", "settings"}
-CALLS = sorted(name for name in vars(SyncPawnQueue) if not name.startswith("_") and name not in OTHERWISE)
+CALLS = sorted(name for name in dir(SyncPawnQueue) if not name.startswith("_") and name not in OTHERWISE)
 
 
 @pytest.mark.parametrize("name", CALLS)

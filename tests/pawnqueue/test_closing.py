@@ -9,7 +9,7 @@ import pytest
 
 from pawnqueue import InvalidArgumentError, MemoryStore, QueueClosedError, SyncPawnQueue
 from pawnqueue import events as happened
-from pawnqueue.queue import LAST_SECONDS
+from pawnqueue.queue import MIN_BACKGROUND_END_SECONDS
 from pawnqueue.runtime.lifetime import CLOSE_SECONDS
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, numbered, numbers
 from tools.kit.stores import HookedStore
@@ -48,7 +48,7 @@ async def test_a_store_that_hangs_does_not_hold_up_the_end(
     else:
         await ann.queue.aclose(keep_claims=keep, timeout=timeout)
     took = world.clock.elapsed() - began
-    assert took <= (CLOSE_SECONDS if timeout is None else timeout) + LAST_SECONDS + 0.1
+    assert took <= (CLOSE_SECONDS if timeout is None else timeout) + MIN_BACKGROUND_END_SECONDS + 0.1
     assert first.claim_id in caplog.text
     assert second.claim_id in caplog.text
     closed = told[-1]
@@ -84,7 +84,7 @@ async def test_a_claim_that_is_being_made_does_not_hold_up_the_end(world: World,
     await world.later(1)
     began = world.clock.elapsed()
     await ann.queue.aclose(timeout=2)
-    assert world.clock.elapsed() - began <= 2 + LAST_SECONDS + 0.1
+    assert world.clock.elapsed() - began <= 2 + MIN_BACKGROUND_END_SECONDS + 0.1
     with pytest.raises(QueueClosedError):
         await claiming
 

@@ -33,6 +33,7 @@ from pawnqueue import (
 from tests.pawnqueue.sync.around import TOPIC, fence, threads
 from tests.pawnqueue.virtual import Client, World, numbered, numbers
 from tests.support.claims import trusted_until
+from tools import twins
 
 
 def test_a_message_from_publish_to_ack(queue: SyncPawnQueue) -> None:
@@ -86,6 +87,11 @@ def public(kind: type) -> dict[str, Any]:
 
 #: What callers need beside: their way to end it, and to have several calls made in its loop, awaited or not.
 ONLY_SYNC = {"close", "run", "awaited"}
+
+
+def test_its_calls_are_written_from_the_queues() -> None:
+    """The file is what ``python -m tools.twins`` writes now."""
+    assert twins.TARGET.read_text(encoding="utf-8") == twins.module(), "run: python -m tools.twins"
 
 
 def test_it_has_every_method_of_the_queue() -> None:
