@@ -376,7 +376,7 @@ async def test_the_first_of_a_topic_are_looked_at_again(ann: Process, bob: Proce
         assert [await bob.queue.look_again(each) for each in claimed] == claimed
     assert done == {}
     for wrong in (None, "x", one.units):
-        with pytest.raises(InvalidArgumentError, match="is no portion"):
+        with pytest.raises(InvalidArgumentError, match="is not a portion"):
             await bob.queue.look_again(wrong)  # type: ignore[arg-type]
 
 
