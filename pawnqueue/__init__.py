@@ -9,7 +9,7 @@ from pawnqueue import events
 from pawnqueue.bucket.registry import Registration
 from pawnqueue.bucket.topics import Topic
 from pawnqueue.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
-from pawnqueue.claims.looking import LastClaim
+from pawnqueue.claims.claim_reads import LastClaim
 from pawnqueue.domain.records import TopicSettings
 from pawnqueue.errors import (
     ClaimBusyError,

@@ -31,10 +31,10 @@ from pawnqueue.bucket.opening import ForAsyncWith, Opening, Sections, open_bucke
 from pawnqueue.bucket.registry import Heartbeat, Registration, Registry
 from pawnqueue.bucket.topics import KnownTopics, Topic, TopicOptions, Topics
 from pawnqueue.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
+from pawnqueue.claims.claim_listing import latest_generations
+from pawnqueue.claims.claim_reads import LastClaim, last_claim, messages
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.leaving import leave
-from pawnqueue.claims.looking import LastClaim, last_claim, messages
-from pawnqueue.claims.recorded import latest_generations
 from pawnqueue.claims.renewing import renew
 from pawnqueue.claims.waiting import until_free, until_there
 from pawnqueue.domain import layout

@@ -18,7 +18,7 @@ from pawnqueue.arguments import (
 from pawnqueue.bucket.registry import Registration
 from pawnqueue.bucket.topics import Topic, TopicOptions
 from pawnqueue.claims import Claim, ClaimReference, Message, Settlement
-from pawnqueue.claims.looking import LastClaim
+from pawnqueue.claims.claim_reads import LastClaim
 from pawnqueue.maintenance import AskOwner, SweepReport
 from pawnqueue.maintenance.redrive import RedriveResult
 from pawnqueue.maintenance.removal import Removed

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.claims import claim_records, effects, leaving, renewing, settling, takeover
 from pawnqueue.claims.bodies import Bodies
-from pawnqueue.claims.candidates import FULL_LOOK
+from pawnqueue.claims.candidates import FULL_LISTING_SECONDS
+from pawnqueue.claims.claim_listing import latest_generations
 from pawnqueue.claims.claiming import (
     SHARE,
     ClaimRequest,
@@ -39,7 +40,6 @@ from pawnqueue.claims.claiming import (
     not_had,
     without_bad_ones,
 )
-from pawnqueue.claims.recorded import latest_generations
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
@@ -135,7 +135,7 @@ class ById:
     async def _look_and_claim(self, request: ClaimRequest) -> HeldClaim | None:
         # ⚑ §4.1: who waits by an id for something to claim need not look for its record each time. If another process
         # has begun the claim meanwhile, ours is refused its record, and looks again then.
-        if self._context.clock.elapsed() - self._unknown.get(request.claim_id, -math.inf) < FULL_LOOK:
+        if self._context.clock.elapsed() - self._unknown.get(request.claim_id, -math.inf) < FULL_LISTING_SECONDS:
             return await self._begin_fresh(request)
         found = await latest_generations(self._context, request.topic.name, [request.claim_id])
         if not found:
@@ -186,7 +186,7 @@ class ById:
             return await self._adopt(request, orphans)
         if request.generation == 0:
             now = self._context.clock.elapsed()
-            self._unknown = {claim_id: at for claim_id, at in self._unknown.items() if now - at < FULL_LOOK}
+            self._unknown = {claim_id: at for claim_id, at in self._unknown.items() if now - at < FULL_LISTING_SECONDS}
             self._unknown[request.claim_id] = now
         return await self._begin_fresh(request)
 

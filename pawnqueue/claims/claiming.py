@@ -9,11 +9,11 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pawnqueue.claims import claim_records, effects, settling
-from pawnqueue.claims.aside import MAX_BAD_BATCH_BYTES
 from pawnqueue.claims.bodies import Bodies
-from pawnqueue.claims.candidates import COURTESY, Candidate, Finder
+from pawnqueue.claims.candidates import BACKGROUND_WAIT_SECONDS, Candidate, Finder
 from pawnqueue.claims.contention import Contention, Picks
 from pawnqueue.claims.held import HeldClaim
+from pawnqueue.claims.set_aside import MAX_BAD_BATCH_BYTES
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.bounds import MOST_COUNT
@@ -202,7 +202,7 @@ class Attempt:
             bodies = await Bodies.fetch(self._context, request.topic, won.members, self._patience)
             self._note(bodies, won.members)
             if bodies.give_back_surplus(won.members, request.max_messages, request.max_bytes):
-                self._finder.is_stale()
+                self._finder.mark_stale()
             return await self._record(won, bodies)
         except BaseException:
             await shield_and_wait(self._give_back(), self._context.clock)
@@ -217,7 +217,7 @@ class Attempt:
         finally:
             self._finder.take_back(pool, left)
             if picks.left and not left:  # with others about, or after an error, it is looked at again
-                self._finder.is_stale()
+                self._finder.mark_stale()
         return won
 
     async def _win(self, picks: Picks) -> Won:
@@ -246,7 +246,7 @@ class Attempt:
                 refused += await shield_and_wait(self._ask_for(won, some), context.clock)
             self._contention.learn(len(batch), refused)
             if refused:
-                self._finder.is_stale()
+                self._finder.mark_stale()
                 # A store may take seconds to refuse something: SeaweedFS does.
                 if context.registers.is_certain and context.clock.elapsed() - self._looked > FRESH:
                     break
@@ -273,7 +273,7 @@ class Attempt:
                     # ⚑ §5.6: it concerns its own message; the others are not to wait for it again and again.
                     self.unread = self.unread or outcome.unseen
                     self.fault = self.fault or (None if outcome.unseen else outcome.fault)
-                    self._finder.aside.put(candidate.id, outcome.fault)
+                    self._finder.set_aside.put(candidate.id, outcome.fault)
         return refused
 
     def _step(self, candidate: Candidate, won: Won) -> tuple[Step, Member]:
@@ -309,14 +309,14 @@ class Attempt:
         """
         names = {uuid: member.name for uuid, member in members.items()}
         for uuid, why in bodies.aside.items():
-            self._finder.aside.put(names[uuid], why)
+            self._finder.set_aside.put(names[uuid], why)
             if isinstance(why, StoreError):
                 self.unread = True
         for uuid, decision in bodies.decisions.items():
             if decision.how == "gone":
-                self._finder.aside.put(names[uuid], "its message is not there", quiet=True)
+                self._finder.set_aside.put(names[uuid], "its message is not there", quiet=True)
                 self._contention.meet()
-                self._finder.is_stale()
+                self._finder.mark_stale()
 
         judged = [bodies.aside.get(uuid, decision) for uuid, decision in bodies.decisions.items()]
         if bodies.messages:
@@ -348,11 +348,11 @@ class Attempt:
             claim.keep_record()
         if not context.registers.is_certain:
             await self._leave_to_rivals(claim)
-        errands, errand = self._finder.errands, f"what claim {request.stem} found bad in {request.topic.name}"
+        errands, errand = self._finder.background, f"what claim {request.stem} found bad in {request.topic.name}"
         if bodies.decisions:
             # Beside the delivery of the good ones: a burial that the store refuses does not hold them up for long.
             errands.run(errand, lambda: _carried_out(context, claim))
-            await errands.done(errand, COURTESY)
+            await errands.done(errand, BACKGROUND_WAIT_SECONDS)
         if not claim:
             return Outcome.BAD
         if not in_time(context, claim):
@@ -396,7 +396,7 @@ class Attempt:
         won = self._won
         if won is None or not (won.members or won.asked):
             return
-        self._finder.is_stale()
+        self._finder.mark_stale()
         if self._standing is None:
             # What was asked for and cut, by a second cancellation, may be ours; whoever carries this out looks first.
             won = replace(won, members={**won.asked, **won.members})
@@ -429,7 +429,7 @@ class Attempt:
         Who its members are never changes, so lease by lease will do here.
         """
         context, request = self._context.with_budget(), self._request
-        self._finder.is_stale()
+        self._finder.mark_stale()
         try:
             standing = await claim_records.read(context, request.topic.name, request.stem)
             mine = [uuid for uuid in won.members if standing is not None and uuid not in standing.value.members]

@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from pawnqueue.claims.candidates import Candidate
     from pawnqueue.runtime.clock import Clock
 
-#: The window is at most so many times as wide as what is wanted.
-WIDEST = 64
-#: For so many seconds after a refusal others are taken to be still there.
-MEMORY = 10.0
-#: More refusals than this widen the window.
-CONTENDED = 0.2
-#: After so many rounds without any the window is narrowed again, to half.
-QUIET = 8
-#: So many leases are asked for at first, before anything is known of others, and so many at least after refusals.
-FIRST_TRY = 16
-LEAST_TRY = 8
+#: The window is at most this many times as wide as the batch that is wanted.
+MAX_WINDOW_FACTOR = 64
+#: For this long after a refusal, other consumers are assumed to be at work.
+CONTENTION_MEMORY_SECONDS = 10.0
+#: A larger share of refusals than this widens the window.
+CONTENDED_SHARE = 0.2
+#: After this many rounds without a refusal the window is halved.
+QUIET_ROUNDS = 8
+#: How many leases are requested at once before anything is known of other consumers, and at least after refusals.
+FIRST_LEASE_REQUESTS = 16
+MIN_LEASE_REQUESTS = 8
 
 
 class Contention:
-    """How far from the head of one topic this process takes its messages. Alone, it takes them in order.
+    """How far from the head of a topic this process takes its messages. A consumer that is alone takes them in order.
 
-    :param by_the_piece: each lease that is asked for in vain costs something: a few are asked for before the rest.
+    :param by_the_piece: every lease that is requested in vain costs a request, so a few are requested before the rest.
     """
 
     def __init__(self, clock: Clock, *, by_the_piece: bool = True) -> None:
@@ -36,15 +36,15 @@ class Contention:
         self._met = -math.inf
         self._quiet = 0
         self._by_the_piece = by_the_piece
-        self._pace: float = FIRST_TRY if by_the_piece else math.inf
+        self._pace: float = FIRST_LEASE_REQUESTS if by_the_piece else math.inf
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else was met lately."""
-        return self._factor == 1 and self._clock.elapsed() - self._met > MEMORY
+        """Whether no other consumer was met lately."""
+        return self._factor == 1 and self._clock.elapsed() - self._met > CONTENTION_MEMORY_SECONDS
 
     def meet(self) -> None:
-        """Remember that somebody else is at work here."""
+        """Note that another consumer is at work."""
         self._met = self._clock.elapsed()
 
     @property
@@ -54,39 +54,39 @@ class Contention:
 
     @property
     def pace(self) -> float:
-        """How many leases to ask for at once."""
+        """How many leases to request at once."""
         return self._pace
 
     def picks(self, pool: Sequence[Candidate], wanted: int) -> Picks:
-        """Begin to pick so many from what could be had."""
+        """Begin to pick ``wanted`` candidates from a pool."""
         return Picks(self, self._clock, pool, wanted)
 
     def window(self, wanted: int) -> int:
-        """Return from how many of the first candidates to pick so many."""
+        """Return from how many of the first candidates to pick ``wanted``."""
         return wanted * self._factor
 
     def learn(self, tried: int, refused: int) -> None:
-        """Widen after refusals, fast where everything was refused, and narrow again, slowly, without them."""
+        """Widen the window after refusals, faster if all were refused. Narrow it slowly without refusals."""
         if refused:
             self.meet()
             self._quiet = 0
         if refused == tried:
-            self._factor = min(self._factor * 4, WIDEST)
-        elif refused > tried * CONTENDED:
-            self._factor = min(self._factor * 2, WIDEST)
+            self._factor = min(self._factor * 4, MAX_WINDOW_FACTOR)
+        elif refused > tried * CONTENDED_SHARE:
+            self._factor = min(self._factor * 2, MAX_WINDOW_FACTOR)
         elif refused == 0:
             self._quiet += 1
-            if self._quiet >= QUIET:
-                # Not at once: others are still there, and would be met again by every second claim.
+            if self._quiet >= QUIET_ROUNDS:
+                # Not at once: the other consumers are still at work, and every second claim would meet them again.
                 self._factor, self._quiet = max(self._factor // 2, 1), 0
-        if refused > tried * CONTENDED and self._by_the_piece:
-            self._pace = max(tried - refused, LEAST_TRY)
+        if refused > tried * CONTENDED_SHARE and self._by_the_piece:
+            self._pace = max(tried - refused, MIN_LEASE_REQUESTS)
         elif refused == 0:
             self._pace = math.inf
 
 
 class Picks:
-    """What is left of a pool: whoever was refused something picks another, so nobody leaves while there is plenty."""
+    """What is left of a pool. A consumer that was refused a lease picks another one from it."""
 
     def __init__(self, contention: Contention, clock: Clock, pool: Sequence[Candidate], wanted: int) -> None:
         self._contention = contention
@@ -95,15 +95,15 @@ class Picks:
         self.left = list(pool)
 
     def take(self, count: int, max_bytes: float = math.inf, *, is_first: bool = True) -> list[Candidate]:
-        """Take up to so many neighbours out of the pool: from its head, or from anywhere in the window.
+        """Take up to ``count`` neighbours out of the pool: from its head, or from anywhere in the window.
 
-        :param max_bytes: how large they may be together. One that is larger by itself is taken alone, if it is the
-            first of its claim: else nobody with such a limit would ever be given it.
+        :param max_bytes: how large they may be together. A larger one is taken alone if it is the first of its claim.
+            Otherwise no consumer with such a limit would ever be given it.
         """
         count = int(min(count, self._contention.pace))
         first = 0
         if not self._contention.is_narrow:
-            # As wide for a few as for all that are wanted: the head is where the others are.
+            # As wide for a few as for all that are wanted, because the other consumers are at the head.
             window = min(self._contention.window(self._wanted), len(self.left))
             first = int(self._clock.uniform(0, max(window - count, 0) + 1))
             first = min(first, max(len(self.left) - count, 0))

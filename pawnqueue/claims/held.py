@@ -16,7 +16,7 @@ from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.concurrency import SharedWork
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.settled import Settled
+    from pawnqueue.claims.settled_members import Settled
     from pawnqueue.context import Context
     from pawnqueue.domain.identifiers import Version
     from pawnqueue.domain.records import ClaimRecord, Decision

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from pawnqueue.claims import claim_records, effects, traces
+from pawnqueue.claims import claim_records, effects, record_retention
 from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.renewing import contended_error
-from pawnqueue.claims.settled import Settled
+from pawnqueue.claims.settled_members import Settled
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import Decision
 from pawnqueue.domain.settlement import Settlement
@@ -171,7 +171,7 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
 
 async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
     """Do what was decided, as far as nobody else of this process does it, and close the record after the last of it."""
-    await traces.keep_if_needed(context, claim)
+    await record_retention.keep_if_needed(context, claim)
     record, done, under_way = claim.record, claim.done, claim.under_way
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
     under_way.update(todo)

@@ -17,7 +17,7 @@ from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.known import KnownRecord
+    from pawnqueue.claims.register_cache import CachedRecord
     from pawnqueue.context import Context
 
 logger = logger_of("claims")
@@ -147,7 +147,7 @@ class _Judging:
 
 
 async def named_by_others(
-    context: Context, topic: str, others: Iterable[KnownRecord], members: Collection[str]
+    context: Context, topic: str, others: Iterable[CachedRecord], members: Collection[str]
 ) -> dict[str, float]:
     """Return which of these messages other claims have, by their records, and until when. What is over is fenced first.
 
@@ -157,7 +157,7 @@ async def named_by_others(
     """
     now = await context.now()
 
-    async def named(known: KnownRecord) -> dict[str, float]:
+    async def named(known: CachedRecord) -> dict[str, float]:
         shared = [uuid for uuid in known.unsettled if uuid in members]
         if shared and context.is_over(known.free_at, now):
             if known.state != "open":

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from pawnqueue.claims.idleness import FIRST_PAUSE_SECONDS
+from pawnqueue.claims.idle_pauses import FIRST_PAUSE_SECONDS
 from pawnqueue.errors import ClaimBusyError, WriteBusyError
 
 if TYPE_CHECKING:
     from pawnqueue.claims import Claim
-    from pawnqueue.claims.idleness import Idleness
+    from pawnqueue.claims.idle_pauses import IdlePauses
     from pawnqueue.context import Context
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 async def until_there(  # noqa: PLR0913 - what is tried, and until when
     context: Context,
-    idleness: Idleness,
+    idleness: IdlePauses,
     attempt: Callable[[], Awaitable[Claim]],
     *,
     wait: float,

@@ -16,7 +16,7 @@ from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.letters import ListedLetter
 from pawnqueue.claims import claim_records
 from pawnqueue.claims.bodies import read_each
-from pawnqueue.claims.looking import looked_at
+from pawnqueue.claims.claim_reads import looked_at
 from pawnqueue.domain import layout
 from pawnqueue.domain.identifiers import UnitId
 from pawnqueue.domain.records import Decision, Member

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pawnqueue.claims.candidates import FEW, MORE
+from pawnqueue.claims.candidates import MAX_DOUBTFUL_ROUNDS, MAX_LEASE_READS
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 from tests.support.clock import EPOCH
@@ -243,13 +243,13 @@ async def test_a_topic_full_of_garbage_leases_is_looked_through_bit_by_bit(world
         world.bucket.plant(layout.lease(TOPIC, one), "garbage")
     with ann.client.counting() as requests:
         assert numbers(await ann.queue.claim(TOPIC, "c", max_messages=10)) == [1000]
-    assert requests["GET"] <= FEW + 1
+    assert requests["GET"] <= MAX_LEASE_READS + 1
     await world.later(OVERDUE)
     seen: list[int] = []
     for _ in range(110):
         with ann.client.counting() as requests:
             claim = await ann.queue.claim(TOPIC, "c", max_messages=10, ttl=3600)
-        assert requests["GET"] <= (1 + MORE) * FEW + 10 + 1
+        assert requests["GET"] <= (1 + MAX_DOUBTFUL_ROUNDS) * MAX_LEASE_READS + 10 + 1
         seen += numbers(claim)
     assert sorted(seen)[:1000] == list(range(1000))
 

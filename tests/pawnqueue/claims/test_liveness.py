@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from pawnqueue.claims.candidates import FULL_LOOK
-from pawnqueue.claims.known import RECHECK
+from pawnqueue.claims.candidates import FULL_LISTING_SECONDS
+from pawnqueue.claims.register_cache import RENEWED_RECORD_RECHECK_SECONDS
 from pawnqueue.domain import layout
 from pawnqueue.domain.size_hint import hint_of_record
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
@@ -33,7 +33,7 @@ async def test_a_process_that_finishes_a_requeue_asks_for_the_time_itself(world:
     fresh.queue._context.time.__init__(fresh.queue._context.store, world.clock)  # type: ignore[misc] - as it is at its start
     await fresh.queue.claim(TOPIC, "c", claim_id="run", wait=100)
     other = await world.process()
-    assert await wait_for(other, world, 5 + FULL_LOOK + 5) <= 5 + FULL_LOOK + 2
+    assert await wait_for(other, world, 5 + FULL_LISTING_SECONDS + 5) <= 5 + FULL_LISTING_SECONDS + 2
 
 
 async def test_what_a_live_claim_gave_back_is_its_no_more(world: World, ann: Process, bob: Process) -> None:
@@ -61,7 +61,7 @@ async def test_what_a_claim_that_renews_gave_back_is_its_no_more(world: World, a
         assert numbers(await dead.queue.claim(TOPIC, "dead")) == [0]
         assert not await bob.queue.claim(TOPIC, "d")
         await world.later(TTL)
-        assert await wait_for(bob, world, 120) <= 2 * MARGIN + RECHECK + FULL_LOOK
+        assert await wait_for(bob, world, 120) <= 2 * MARGIN + RENEWED_RECORD_RECHECK_SECONDS + FULL_LISTING_SECONDS
     assert held.lost is None
 
 
@@ -154,7 +154,7 @@ async def test_a_full_look_comes_now_and_then(world: World, ann: Process, bob: P
     claim = await ann.queue.claim(TOPIC, "c", ttl=600)
     assert not await bob.queue.claim(TOPIC, "d")
     await ann.queue.nack(claim, requeue=True)
-    assert await wait_for(bob, world, 60) <= FULL_LOOK + 1
+    assert await wait_for(bob, world, 60) <= FULL_LISTING_SECONDS + 1
 
 
 async def test_one_who_gives_back_has_it_at_once(ann: Process) -> None:

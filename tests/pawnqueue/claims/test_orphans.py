@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pawnqueue.claims.candidates import FEW
+from pawnqueue.claims.candidates import MAX_LEASE_READS
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import Lease
 from tests.pawnqueue.virtual import TOPIC, Died, Process, World, numbered, numbers
@@ -33,10 +33,10 @@ async def test_a_claim_by_id_that_waits_reads_each_of_them_once(world: World, an
 async def test_a_look_reads_a_bounded_number_of_them(world: World, ann: Process) -> None:
     """The next look reads others."""
     plant_leases(world)
-    for _ in range(MANY // FEW + 2):
+    for _ in range(MANY // MAX_LEASE_READS + 2):
         with ann.client.counting() as requests:
             await ann.queue.claim(TOPIC, "c", claim_id="run", max_messages=10)
-        assert requests["GET"] <= FEW
+        assert requests["GET"] <= MAX_LEASE_READS
         await world.later(11)
     assert not requests["GET"]
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from pawnqueue.catalog import units
-from pawnqueue.claims.candidates import A_PAGE, FULL_LOOK
+from pawnqueue.claims.candidates import FULL_LISTING_SECONDS, KEYS_PER_LIST
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
@@ -53,7 +53,7 @@ async def test_a_bad_message_under_its_uuid_does_not_delay_a_good_one(
     world.bucket.plant(good, GOOD)
     before = len(ann.client.requests)
     had = await polled(world, ann, 1200)
-    assert had[1] <= 2 * FULL_LOOK + 5
+    assert had[1] <= 2 * FULL_LISTING_SECONDS + 5
     # A LIST each time, two more in a full look, and at most 5 requests for each try of the bad one.
     assert len(ann.client.requests) - before < 1200 / 5 + 2 * 1200 / 10 + 10 * 5 + 50
     assert (len(world.bucket.below("messages/")) == 0) == (kind == "malformed")
@@ -74,7 +74,7 @@ async def test_a_large_one_pages_before_a_good_one(world: World) -> None:
     ann = await world.process(limits=LIMITS)
     uuid = world.clock.uuid()
     plant(world, uuid, "0", BAD["too large"])
-    for n in range(A_PAGE):
+    for n in range(KEYS_PER_LIST):
         plant(world, world.clock.uuid(), f"1{n:04}", BAD["too large"])
     plant(world, uuid, "2", b'{"id":"good","payload":{"n":1}}')
     assert 1 in await polled(world, ann, 60)
@@ -100,7 +100,7 @@ async def test_strangers_are_told_in_one_line(world: World, ann: Process, caplog
         await ann.queue.publish(TOPIC, numbered(1))
         assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]
         world.bucket.plant(f"{TOPIC}/messages/another", b"")
-        await world.later(FULL_LOOK)
+        await world.later(FULL_LISTING_SECONDS)
         assert not await ann.queue.claim(TOPIC, "c")
     told = [record for record in caplog.records if "x" * 100 in record.getMessage() or "another" in record.getMessage()]
     assert len(told) == 1

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pawnqueue import LeaseLostError, Settlement
-from pawnqueue.claims.known import RECHECK
+from pawnqueue.claims.register_cache import RENEWED_RECORD_RECHECK_SECONDS
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
 from tests.support.settlements import late
@@ -78,7 +78,7 @@ async def test_a_renewed_claim_is_covered_by_its_record(world: World, ann: Proce
     leases = [key for kind, key in bob.client.requests if kind == "GET" and "/leases/" in key]
     records = [key for kind, key in bob.client.requests if kind == "GET" and "/claims/" in key]
     assert leases == []
-    assert len(records) <= 30 * TTL / 2 / RECHECK + 1  # it may have given something back since
+    assert len(records) <= 30 * TTL / 2 / RENEWED_RECORD_RECHECK_SECONDS + 1  # it may have given something back since
     assert requests["LIST"] <= 90
     assert (await ann.queue.ack(claim)).complete
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pawnqueue.claims import known
+from pawnqueue.claims import register_cache
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES
 from pawnqueue.domain.records import ClaimRecord, UnreadableRecordError
@@ -51,8 +51,8 @@ def test_a_claim_record_keeps_a_bounded_size_of_unknown_fields() -> None:
 
 async def test_large_records_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their sizes bound how many, and one that is larger than the bound is read alone. All are read in the end."""
-    monkeypatch.setattr(known, "MAX_LARGE_BYTES_AT_ONCE", 3_000)
-    monkeypatch.setattr(known, "LARGE_RECORD_BYTES", 100)
+    monkeypatch.setattr(register_cache, "MAX_LARGE_BYTES_AT_ONCE", 3_000)
+    monkeypatch.setattr(register_cache, "LARGE_RECORD_BYTES", 100)
     async with World() as w:
         a = await w.process()
         for n in range(9):
@@ -75,6 +75,6 @@ async def test_large_records_are_read_a_few_at_a_time(monkeypatch: pytest.Monkey
             await w.clock.sleep(1)
             under_way.remove(layout.claim(TOPIC, stem))
 
-        monkeypatch.setattr(known.claim_records, "read", read)
+        monkeypatch.setattr(register_cache.claim_records, "read", read)
         await finder.covered()
         assert most > 1

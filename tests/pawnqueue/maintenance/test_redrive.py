@@ -11,7 +11,7 @@ import pytest
 from pawnqueue import InvalidArgumentError, QueueClosedError, TopicNotFoundError
 from pawnqueue.catalog import letters as dead_letters
 from pawnqueue.catalog import units
-from pawnqueue.claims.candidates import FULL_LOOK
+from pawnqueue.claims.candidates import FULL_LISTING_SECONDS
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, Died, Effect, Kind, Process, World, numbered, numbers
 
@@ -168,7 +168,7 @@ async def test_a_message_under_a_letters_uuid_does_not_keep_it(world: World, ann
     [one] = claim.ids
     await ann.queue.bury(claim, reason="bad")
     newer = world.bucket.plant(units.key_of(TOPIC, name if again else f"x-{one}.json"), {"v": 2})
-    await world.later(FULL_LOOK)
+    await world.later(FULL_LISTING_SECONDS)
     assert not await ann.queue.claim(TOPIC, "c")
     assert world.bucket.lease(one).state == "released"
     assert (await ann.queue.redrive(TOPIC)).moved == [one]
@@ -180,7 +180,7 @@ async def test_a_letter_waits_while_a_message_under_its_uuid_is_claimed(world: W
     """Its claim may bury it, over the letter that is being moved."""
     [one] = await bury(ann, 1)
     world.bucket.plant(units.key_of(TOPIC, f"x-{one}.json"), {"id": "other", "payload": {"n": 1}})
-    await world.later(FULL_LOOK)
+    await world.later(FULL_LISTING_SECONDS)
     claim = await ann.queue.claim(TOPIC, "c")
     assert numbers(claim) == [1]
     assert (await ann.queue.redrive(TOPIC)).skipped == [one]
@@ -303,7 +303,7 @@ async def test_a_message_is_not_delivered_while_it_is_moved(world: World, ann: P
     await ann.queue.redrive(TOPIC)
     assert set(seen) == {0}
     ann.client.heal()
-    await world.later(FULL_LOOK)
+    await world.later(FULL_LISTING_SECONDS)
     assert len(await bob.queue.claim(TOPIC, "d")) == 1
 
 

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from pawnqueue.claims import bodies as bodies_module
-from pawnqueue.claims import by_id, claim_records, claiming, effects, giving_out, renewing, settling, takeover
+from pawnqueue.claims import by_id, claim_records, claiming, effects, open_claims, renewing, settling, takeover
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.claiming import Attempt
 from pawnqueue.claims.held import HeldClaim
@@ -171,7 +171,7 @@ def closed_keeps() -> Patches:
     async def give_back(*_: Any) -> int:
         return 0
 
-    return [(giving_out.Claims, "_return", give_back)]
+    return [(open_claims.Claims, "_return", give_back)]
 
 
 @mutant(

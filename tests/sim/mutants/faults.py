@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pawnqueue.claims import candidates, effects, known, takeover
-from pawnqueue.claims.aside import Aside, BadBatches
+from pawnqueue.claims import candidates, effects, register_cache, takeover
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import Finder
-from pawnqueue.claims.known import Known
+from pawnqueue.claims.register_cache import RegisterCache
+from pawnqueue.claims.set_aside import BadBatches, SetAside
 from pawnqueue.claims.takeover import judge
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS, Context
 from pawnqueue.domain.bounds import MOST_COUNT
@@ -81,7 +81,7 @@ def too_large_is_buried() -> Patches:
     def judged(bodies: Bodies, _: Context) -> None:
         _bury(bodies, [uuid for uuid, why in bodies.aside.items() if isinstance(why, ObjectTooLargeError)])
 
-    return [(Finder, "_is_for_us", lambda self, unit: unit.name not in self.aside), *_with_bodies(judged)]
+    return [(Finder, "_is_for_us", lambda self, unit: unit.name not in self.set_aside), *_with_bodies(judged)]
 
 
 @mutant(
@@ -113,14 +113,14 @@ def orphans_are_read_each_time() -> Patches:
 
 @mutant("§5.6 A lease that cannot be read fails no claim", 8, 33, 48, arena="stuck")
 def unreadable_lease_fails_all() -> Patches:
-    original = Known.read_leases
+    original = RegisterCache.read_leases
 
-    async def read_leases(self: Known, infos: Mapping[str, Any], patience: float) -> set[str]:
+    async def read_leases(self: RegisterCache, infos: Mapping[str, Any], patience: float) -> set[str]:
         for uuid in infos:
             await self._context.read_lease(self._topic, uuid)
         return await original(self, infos, patience)
 
-    return [(Known, "read_leases", read_leases)]
+    return [(RegisterCache, "read_leases", read_leases)]
 
 
 @mutant("§5.6 A record that cannot be read concerns the messages of its claim", 5, 27, 37, arena="stuck")
@@ -144,7 +144,7 @@ def one_fault_ends_the_sweep() -> Patches:
 
 @mutant("§5.6 What is left alone is tried again ever more seldom, and not at every look", 5, 14, arena="stuck")
 def nothing_is_put_aside() -> Patches:
-    return [(Aside, "__contains__", lambda *_: False)]
+    return [(SetAside, "__contains__", lambda *_: False)]
 
 
 @mutant(
@@ -152,7 +152,7 @@ def nothing_is_put_aside() -> Patches:
     test="tests/pawnqueue/claims/test_starved.py::test_good_messages_keep_coming_though_bad_ones_come_back",
 )
 def what_comes_back_is_tried_first() -> Patches:
-    return [(Aside, "was_put", lambda *_: False), (BadBatches, "size", lambda _, wanted: wanted)]
+    return [(SetAside, "was_put", lambda *_: False), (BadBatches, "size", lambda _, wanted: wanted)]
 
 
 @mutant(
@@ -168,7 +168,7 @@ def batches_do_not_grow() -> Patches:
     test="tests/pawnqueue/claims/test_one_bad_object.py::test_leases_that_cannot_be_read_share_one_patience",
 )
 def patience_with_each() -> Patches:
-    return [(candidates, "BRIEFLY", PER_OBJECT_RETRY_SECONDS)]
+    return [(candidates, "MIN_RETRY_SECONDS", PER_OBJECT_RETRY_SECONDS)]
 
 
 @mutant(
@@ -176,21 +176,21 @@ def patience_with_each() -> Patches:
     test="tests/pawnqueue/claims/test_one_bad_register.py::test_records_that_do_not_answer_share_one_patience",
 )
 def patience_with_each_record() -> Patches:
-    return [(known, "BRIEFLY", PER_OBJECT_RETRY_SECONDS)]
+    return [(register_cache, "MIN_RETRY_SECONDS", PER_OBJECT_RETRY_SECONDS)]
 
 
 @mutant("§5.6 A record that cannot be read stops no claim's look for rivals", 11, 27, arena="stuck-csprng")
 def unreadable_rival_fails_all() -> Patches:
-    original = Known.not_closed
+    original = RegisterCache.not_closed
 
-    async def not_closed(self: Known, claims: Mapping[str, Any]) -> Any:
+    async def not_closed(self: RegisterCache, claims: Mapping[str, Any]) -> Any:
         found = await original(self, claims)
         for stem in claims:
             if stem in self._aside:
                 raise StoreError(f"{stem} cannot be read", transient=True)
         return found
 
-    return [(Known, "not_closed", not_closed)]
+    return [(RegisterCache, "not_closed", not_closed)]
 
 
 @mutant("§5.6 A lease that cannot be looked at fails no other write of its batch", 8, 33, 49, arena="stuck-csprng")

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pawnqueue.claims import candidates, claiming, known
+from pawnqueue.claims import candidates, claiming, register_cache
 from pawnqueue.claims.candidates import Finder
 from pawnqueue.context import Context
 from pawnqueue.domain.records import Lease
@@ -29,24 +29,24 @@ def records_stay() -> Patches:
 
 @mutant("§4.1 What a live claim has settled is its no more", 13, 122, 128, arena="patience")
 def settled_is_covered() -> Patches:
-    original = known.KnownRecord.of
+    original = register_cache.CachedRecord.of
 
-    def of(stem: str, found: Any, read_at: float) -> known.KnownRecord:
+    def of(stem: str, found: Any, read_at: float) -> register_cache.CachedRecord:
         return replace(original(stem, found, read_at), unsettled=tuple(found.value.members))
 
-    return [(known.KnownRecord, "of", of)]
+    return [(register_cache.CachedRecord, "of", of)]
 
 
 @mutant(
     "§5.7 A record that was renewed is read again: meanwhile it may have given messages back", 7, 9, 22, arena="long"
 )
 def known_records_are_not_read_again() -> Patches:
-    return [(known, "RECHECK", math.inf)]
+    return [(register_cache, "RENEWED_RECORD_RECHECK_SECONDS", math.inf)]
 
 
 @mutant("§4.1 What others give back shows in a full look, and there is one now and then", 2, 3, 5, arena="patience")
 def no_full_look() -> Patches:
-    return [(candidates, "FULL_LOOK", math.inf), (candidates, "SELDOMEST", math.inf)]
+    return [(candidates, "FULL_LISTING_SECONDS", math.inf), (candidates, "MAX_FULL_LISTING_SECONDS", math.inf)]
 
 
 @mutant(

@@ -7,10 +7,10 @@ from typing import Any
 
 from pawnqueue.catalog import units
 from pawnqueue.claims import claim_records, effects, settling
-from pawnqueue.claims.finishing import Finishing
-from pawnqueue.claims.giving_out import Claims
+from pawnqueue.claims.effect_retries import EffectRetries
 from pawnqueue.claims.held import HeldClaim
-from pawnqueue.claims.settled import Settled
+from pawnqueue.claims.open_claims import Claims
+from pawnqueue.claims.settled_members import Settled
 from pawnqueue.context import Context
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Decision
@@ -162,7 +162,7 @@ def hints_are_not_told_anew() -> Patches:
 
 @mutant("§5.5 The queue carries out again what the store did not take", 8, 35, arena="patience")
 def carried_out_once() -> Patches:
-    return [(Finishing, "go_on_with", lambda *_: None)]
+    return [(EffectRetries, "go_on_with", lambda *_: None)]
 
 
 @mutant(

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from pawnqueue.claims import claim_records, effects, overwritten, takeover
-from pawnqueue.claims.known import Known
+from pawnqueue.claims.register_cache import RegisterCache
 from pawnqueue.domain.records import Decision
 from pawnqueue.errors import StoreError
 from pawnqueue.reads import portions
@@ -36,19 +36,19 @@ def no_fence() -> Patches:
 
 @mutant("§4 A claim that was fenced early still waits for its last time", 21, 4, 21)
 def early_fence_is_free() -> Patches:
-    original, original_live = takeover._Judging._judge_claim, Known._live_until
+    original, original_live = takeover._Judging._judge_claim, RegisterCache._live_until
 
     async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
         standing = await claim_records.read(self._context, self._topic, stem)
         fenced = standing is not None and standing.value.state == "expired"
         await original(self, stem, leases, math.inf if fenced else now)
 
-    def live_until(self: Known, stem: str, info: Any, now: float) -> float | None:
+    def live_until(self: RegisterCache, stem: str, info: Any, now: float) -> float | None:
         known = self._records.get(stem)
         fenced = known is not None and known.state == "expired"
         return None if fenced else original_live(self, stem, info, now)
 
-    return [(takeover._Judging, "_judge_claim", judge_claim), (Known, "_live_until", live_until)]
+    return [(takeover._Judging, "_judge_claim", judge_claim), (RegisterCache, "_live_until", live_until)]
 
 
 def _free_where(*, settled: bool) -> Patches:
@@ -70,7 +70,7 @@ def only_the_lease_counts() -> Patches:
     async def covered(*_: Any) -> dict[str, float]:
         return {}
 
-    return [*_free_where(settled=False), (Known, "covered", covered)]
+    return [*_free_where(settled=False), (RegisterCache, "covered", covered)]
 
 
 @mutant("§5.3 What was settled is carried out by the next process that meets it, and not delivered again", 176)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pawnqueue.catalog import letters, units
-from pawnqueue.claims import traces
+from pawnqueue.claims import record_retention
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import WriteRecord
 from pawnqueue.errors import StoreError
@@ -186,7 +186,7 @@ def claims_without_an_id_leave_no_trace() -> Patches:
     async def keep_if_needed(*_: Any) -> None:
         pass
 
-    return [(traces, "keep_if_needed", keep_if_needed)]
+    return [(record_retention, "keep_if_needed", keep_if_needed)]
 
 
 @mutant(
@@ -194,7 +194,7 @@ def claims_without_an_id_leave_no_trace() -> Patches:
     test=f"{_TRACES}::test_a_message_with_a_false_time_says_nothing_of_a_later_write",
 )
 def messages_tell_the_time() -> Patches:
-    original = traces._is_done
+    original = record_retention._is_done
 
     async def is_done(context: Any, topic: str, write_id: str, latest: Any) -> bool:
         found = await original(context, topic, write_id, latest)
@@ -202,7 +202,7 @@ def messages_tell_the_time() -> Patches:
             context.done_writes.add(topic, write_id, latest)
         return found
 
-    return [(traces, "_is_done", is_done)]
+    return [(record_retention, "_is_done", is_done)]
 
 
 @mutant(

@@ -15,13 +15,13 @@ from pawnqueue.claims.candidates import Finder
 from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.claiming import SHARE, ClaimRequest, claim_fresh, not_had
 from pawnqueue.claims.contention import Contention
-from pawnqueue.claims.finishing import Finishing
-from pawnqueue.claims.idleness import Idleness
+from pawnqueue.claims.effect_retries import EffectRetries
+from pawnqueue.claims.idle_pauses import IdlePauses
 from pawnqueue.claims.leaving import vacate
-from pawnqueue.claims.outcome import answered, not_its_own
 from pawnqueue.claims.overwritten import overwritten
 from pawnqueue.claims.renewing import lost_error
-from pawnqueue.claims.settled import Settled
+from pawnqueue.claims.settled_members import Settled
+from pawnqueue.claims.settlement_report import answered, not_its_own
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain.records import Decision
 from pawnqueue.domain.settlement import Settlement
@@ -52,7 +52,7 @@ class Claims:
         self._given_out: list[HeldClaim] = []
         self._parting = _Parting([])
         self._under_way: set[asyncio.Task[HeldClaim]] = set()
-        self._finishing = Finishing(context, self.look_anew)
+        self._effect_retries = EffectRetries(context, self.look_anew)
 
     async def claim(self, asked: ClaimRequest) -> HeldClaim:
         """Claim what is asked for in a new session, or find again what was claimed under the id."""
@@ -136,7 +136,7 @@ class Claims:
         ids = list(claim.ids)
         self._given_out.append(claim)  # cut off here, it is finished by closing the queue
         await settling.carry_out_decided(self._context, claim)
-        self._finishing.go_on_with(claim)
+        self._effect_retries.go_on_with(claim)
         if ids:
             self.look_anew(topic)
             answered(self._context, claim, Settlement(released=ids), "release")
@@ -176,7 +176,7 @@ class Claims:
         try:
             result = await settling.settle(self._context, claim, wanted) if wanted else Settled()
         finally:
-            self._finishing.go_on_with(claim)  # also where the caller was cancelled after its decision
+            self._effect_retries.go_on_with(claim)  # also where the caller was cancelled after its decision
         if result.gave_back:
             self.look_anew(claim.topic)
         told = settling.told(result, uuids)
@@ -193,7 +193,7 @@ class Claims:
         try:
             result = await settling.settle(self._context, claim, decisions)
         finally:
-            self._finishing.go_on_with(claim)
+            self._effect_retries.go_on_with(claim)
         if result.fault is not None:
             raise result.fault
         if result.lost:
@@ -237,12 +237,12 @@ class Claims:
             their ids next has them at once.
         """
         for room in self._rooms.values():
-            room.idleness.look_again()  # claims that wait end now
+            room.idle_pauses.look_again()  # claims that wait end now
         for task in list(self._under_way):
             task.cancel()
         if self._under_way:
             await asyncio.wait(list(self._under_way))
-        await self._finishing.close()
+        await self._effect_retries.close()
         now = self._context.clock.elapsed()
         ours = [claim for claim in self._given_out if claim.is_held(now)]
         unfinished = [claim for claim in self._given_out if claim not in ours and claim.is_unfinished()]
@@ -261,7 +261,7 @@ class Claims:
         await for_each(part, ours, at_once=self._context.at_once)
         await for_each(self._finish, unfinished, at_once=self._context.at_once)
         for room in self._rooms.values():
-            await room.finder.errands.close(LAST_ANSWER_SECONDS)
+            await room.finder.background.close(LAST_ANSWER_SECONDS)
         if self._parting.held:
             logger.warning("The queue was closed, and %s", _not_given_back(self._parting.held))
         self._tell_closed(keep=keep)
@@ -320,17 +320,17 @@ class Claims:
     def look_anew(self, topic: str) -> None:
         """Let the next look at the topic be a full one: something was given back here."""
         if topic in self._rooms:
-            self._rooms[topic].finder.is_stale()
+            self._rooms[topic].finder.mark_stale()
         self.look_again(topic)
 
     def look_again(self, topic: str, messages: float = math.inf) -> None:
         """Let as many claims that wait for the topic look at once: messages of it have become claimable here."""
         if topic in self._rooms:
-            self._rooms[topic].idleness.look_again(messages)
+            self._rooms[topic].idle_pauses.look_again(messages)
 
-    def idleness(self, topic: str) -> Idleness:
+    def idleness(self, topic: str) -> IdlePauses:
         """Return how long nothing was to be claimed in the topic."""
-        return self._room(topic).idleness
+        return self._room(topic).idle_pauses
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forget what was remembered of these topics."""
@@ -342,7 +342,7 @@ class Claims:
         self._given_out = [given for given in self._given_out if given.is_held(now) or given.is_unfinished()]
         if claim:
             self._given_out.append(claim)
-            self._finishing.go_on_with(claim)  # it may have found messages that are to be buried
+            self._effect_retries.go_on_with(claim)  # it may have found messages that are to be buried
             told = Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
             self._context.events.tell(told)
         return claim
@@ -376,6 +376,6 @@ class _Room:
 
     def __init__(self, context: Context, topic: str) -> None:
         self.finder = Finder(context, topic)
-        self.idleness = Idleness(context.clock)
+        self.idle_pauses = IdlePauses(context.clock)
         self.contention = Contention(context.clock, by_the_piece=context.registers.is_certain)
         self.by_id = ById(context, self.finder, self.contention)

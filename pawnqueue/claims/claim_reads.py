@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pawnqueue.claims import claim_records
 from pawnqueue.claims.bodies import read_members
 from pawnqueue.claims.claim import ClaimReference
-from pawnqueue.claims.recorded import latest_generations
+from pawnqueue.claims.claim_listing import latest_generations
 from pawnqueue.domain import layout
 from pawnqueue.errors import LeaseLostError
 

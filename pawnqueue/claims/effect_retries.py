@@ -1,4 +1,4 @@
-"""Carry out again what claims have decided and the store has not done yet, while their queue is open (§5.5)."""
+"""Retries of effects that claims have decided and the store has not carried out, while their queue is open (§5.5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pawnqueue.claims import settling
-from pawnqueue.claims.aside import LONGEST_PAUSE
+from pawnqueue.claims.set_aside import MAX_PAUSE_SECONDS
 from pawnqueue.events import logger_of
 from pawnqueue.runtime.cancellation import shield_and_wait
 
@@ -21,7 +21,7 @@ logger = logger_of("claims")
 FIRST_PAUSE_SECONDS = 2.0
 
 
-class Finishing:
+class EffectRetries:
     """The claims of one open queue that have decided something which is not carried out.
 
     Without it, a message that was given back would be nobody's until its claim's time is over, which may be hours.
@@ -53,7 +53,7 @@ class Finishing:
         pause = FIRST_PAUSE_SECONDS
         while claim.is_unfinished():
             await context.clock.sleep(context.clock.uniform(pause / 2, pause))
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, MAX_PAUSE_SECONDS)
             if not claim.is_unfinished():
                 return  # another settlement has done it meanwhile
             try:

@@ -1,4 +1,4 @@
-"""Work that is done beside deliveries: what others have decided and not carried out, moves that were cut in two."""
+"""Work that is done beside deliveries: effects that other claims left undone, and redrives that were cut off."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 logger = logger_of("claims")
 
-#: So many run at one time; what is met beyond that is met again.
-AT_ONCE = 64
+#: How many tasks run at one time. A look that meets more work begins it later.
+MAX_BACKGROUND_TASKS = 64
 
 
-class Errands:
-    """Runs errands in the background, a bounded number of them, each name once at a time."""
+class BackgroundWork:
+    """Runs a bounded number of tasks in the background, at most one of each name."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -31,24 +31,24 @@ class Errands:
         """Whether any is under way."""
         return bool(self._running)
 
-    def run(self, name: str, errand: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Begin an errand, unless it is under way already or there are too many. Returns whether it is under way."""
+    def run(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Begin the work, unless it is under way or too much else is. Return whether it is under way."""
         if name in self._running:
             return True
-        if len(self._running) >= AT_ONCE:
+        if len(self._running) >= MAX_BACKGROUND_TASKS:
             return False
-        task = asyncio.create_task(_told(name, errand), name=f"pawnqueue-errand-{name}")
+        task = asyncio.create_task(_logged(name, work), name=f"pawnqueue-background-{name}")
         self._running[name] = task
         task.add_done_callback(lambda _: self._running.pop(name, None))
         return True
 
     async def done(self, name: str, at_most: float) -> bool:
-        """Wait until this errand has ended, but no longer than this; return whether it has."""
+        """Wait at most this long for the end of the work of this name, and return whether it has ended."""
         task = self._running.get(name)
         return task is None or await wait_at_most(asyncio.shield(task), self._clock, at_most)
 
     async def settled(self, at_most: float) -> bool:
-        """Wait until all that is under way has ended, but no longer than this; return whether it has."""
+        """Wait at most this long for the end of all work, and return whether it has ended."""
         tasks = list(self._running.values())
         if tasks:
             await wait_at_most(
@@ -57,7 +57,7 @@ class Errands:
         return all(task.done() for task in tasks)
 
     async def close(self, at_most: float) -> None:
-        """Let what is under way end, and end what does not by itself."""
+        """Wait at most this long for the end of all work, and cancel the rest."""
         if not await self.settled(at_most):
             tasks = list(self._running.values())
             for task in tasks:
@@ -65,8 +65,9 @@ class Errands:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _told(name: str, errand: Callable[[], Awaitable[None]]) -> None:
+async def _logged(name: str, work: Callable[[], Awaitable[None]]) -> None:
     try:
-        await errand()  # begun here: a task that is cancelled before its first step leaves nothing that was not awaited
+        # Called here: a task that is cancelled before its first step then leaves no coroutine that was never awaited.
+        await work()
     except PawnQueueError as error:
-        logger.warning("%s could not be done and is tried again by whoever meets it: %s", name, error)
+        logger.warning("Could not finish %s. The next consumer that meets it tries again: %s", name, error)

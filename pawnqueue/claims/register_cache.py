@@ -1,4 +1,4 @@
-"""What one process knows of a topic's leases and claim records: each was read once for each of its versions."""
+"""The leases and claim records of a topic that one process has read: each version of each of them once."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pawnqueue.runtime.concurrency import ByteBudget, for_each
 from pawnqueue.stores.port import NO_VERSION
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.aside import Aside
+    from pawnqueue.claims.set_aside import SetAside
     from pawnqueue.context import Context
     from pawnqueue.domain.records import ClaimRecord, Lease
     from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo
 
-#: A record that was renewed since it was read is read again after so long: meanwhile it may have given messages back.
-RECHECK = 20.0
-#: The patience with an object, in seconds, once others have used up what a look has for those that do not answer well.
-BRIEFLY = 0.3
+#: A record that was renewed since it was read is read again after this time, as its claim may have given messages back.
+RENEWED_RECORD_RECHECK_SECONDS = 20.0
+#: How long an object is retried once others have used up the retry time of a look.
+MIN_RETRY_SECONDS = 0.3
 
 
 #: At most this many bytes of records larger than ``LARGE_RECORD_BYTES`` are read at once, or one record that is larger.
@@ -34,7 +34,7 @@ MAX_KNOWN_MEMBERS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRecord:
+class CachedRecord:
     """What is remembered of a claim record: neither its texts nor what others have written into it."""
 
     stem: str
@@ -51,29 +51,29 @@ class KnownRecord:
         return cls(stem, found.version, record.state, record.free_at, tuple(record.unsettled), read_at)
 
 
-class Known:
-    """Leases and records of one topic, as they were when they were read."""
+class RegisterCache:
+    """Leases and claim records of one topic, by the versions under which they were read."""
 
-    def __init__(self, context: Context, topic: str, aside: Aside) -> None:
+    def __init__(self, context: Context, topic: str, aside: SetAside) -> None:
         self._context = context
         self._topic = topic
         self._aside = aside
         self._leases: dict[str, Versioned[Lease]] = {}
-        self._records: dict[str, KnownRecord] = {}
+        self._records: dict[str, CachedRecord] = {}
         self._large = ByteBudget(MAX_LARGE_BYTES_AT_ONCE)
 
     def lease(self, uuid: str, info: ObjectInfo) -> Versioned[Lease] | None:
-        """Return the lease, if this version of it was read."""
+        """Return the lease if this version of it was read."""
         known = self._leases.get(uuid)
         return known if known is not None and known.version == info.version else None
 
     def claim_of(self, uuid: str, info: ObjectInfo) -> str:
-        """Return the claim whose record tells about the lease, if this version of it was read; else nothing."""
+        """Return the claim whose record tells about the lease, or "" if this version of the lease was not read."""
         known = self.lease(uuid, info)
         return "" if known is None or known.value.state != "held" else known.value.claim
 
     def is_released(self, uuid: str, info: ObjectInfo) -> bool:
-        """Say whether the lease is a released one, as far as can be told without reading it."""
+        """Say whether the lease is released, as far as its size tells without reading it."""
         known = self.lease(uuid, info)
         if known is not None:
             return known.value.state == "released"
@@ -81,7 +81,7 @@ class Known:
         return hint is not None and hint.state == "released"
 
     def due_at(self, uuid: str, info: ObjectInfo) -> float:
-        """Return the server time before which the message cannot be had, judged by its lease alone."""
+        """Return the server time from which the unit is claimable, judged by its lease alone."""
         known = self.lease(uuid, info)
         if known is not None:
             return self._context.due_at(known.value)
@@ -89,11 +89,11 @@ class Known:
         return 0.0 if hint is None else hint.earliest
 
     async def read_leases(self, infos: Mapping[str, ObjectInfo], patience: float) -> set[str]:
-        """Read these leases; return those that are not there: they were deleted, or are but ghosts of the listing.
+        """Read these leases. Return the ghosts: leases that the store lists and does not have.
 
-        :param patience: for how many seconds one that does not answer well is tried.
+        :param patience: for how many seconds each one is retried.
 
-        ⚑ §5.6: one that cannot be read is put aside, and concerns its own message only.
+        ⚑ §5.6: a lease that cannot be read is set aside, and concerns its own unit only.
         """
         context = self._context.with_budget(patience, cut=True)
 
@@ -111,16 +111,16 @@ class Known:
                 self._leases[uuid] = found
             else:
                 self._leases.pop(uuid, None)
-                # Deleted meanwhile, with its message; or it is but a ghost in the listing (rclone's), of no version.
+                # It was deleted meanwhile, with its unit. Or it is a ghost of rclone's listing, which has no version.
                 if infos[uuid].version == NO_VERSION:
                     ghosts.add(uuid)
         return ghosts
 
     async def covered(self, claims: Mapping[str, ObjectInfo]) -> dict[str, float]:
-        """Return the messages that live claims have, and until which server time: their leases need not be looked at.
+        """Return the units that live claims hold, and until which server time. Their leases need not be read.
 
-        ⚑ §4.1: what a claim has settled is its no more, and what has ended has nothing. A fenced claim has its messages
-        for as long as its session is trusted.
+        ⚑ §4.1: a claim does not hold what it has settled, and a claim that has ended holds nothing. A fenced one holds
+        its units as long as its session is trusted.
         """
         now = await self._context.now()
         self._records = {stem: known for stem, known in self._records.items() if stem in claims}
@@ -134,10 +134,10 @@ class Known:
         self._remember_few()
         return live
 
-    async def not_closed(self, claims: Mapping[str, ObjectInfo]) -> list[KnownRecord]:
+    async def not_closed(self, claims: Mapping[str, ObjectInfo]) -> list[CachedRecord]:
         """Return the records of these claims that are not closed, as they were listed. Each version is read once.
 
-        ⚑ §5.6: one that cannot be read is put aside, and left out.
+        ⚑ §5.6: a record that cannot be read is set aside, and left out.
         """
         wanted = {
             stem: info
@@ -154,7 +154,7 @@ class Known:
         return [known for known in found if known.state != "closed"]
 
     def trim(self, leases: Collection[str]) -> None:
-        """Forget the leases that are not listed any more."""
+        """Forget the leases that are no longer listed."""
         self._leases = {uuid: known for uuid, known in self._leases.items() if uuid in leases}
 
     def _is_to_be_read(self, stem: str, info: ObjectInfo, now: float) -> bool:
@@ -170,8 +170,8 @@ class Known:
             return False
         if known is None or hint.state != "open" or hint.earliest <= now:
             return True
-        # It was renewed, or it has settled something: who its members are never changes.
-        return self._context.clock.elapsed() - known.read_at > RECHECK
+        # It was renewed, or has settled something. Its members never change.
+        return self._context.clock.elapsed() - known.read_at > RENEWED_RECORD_RECHECK_SECONDS
 
     def _live_until(self, stem: str, info: ObjectInfo, now: float) -> float | None:
         known = self._records.get(stem)
@@ -196,20 +196,20 @@ class Known:
         self._records = few
 
     async def _read_records(self, infos: Mapping[str, ObjectInfo]) -> None:
-        """Read these records; put aside those that cannot be read. All of those share one patience."""
+        """Read these records. Those that cannot be read are set aside, and share one retry time."""
         began = self._context.clock.elapsed()
         context = self._context.with_budget(cut=True)
 
-        async def read(stem: str) -> KnownRecord | PawnQueueError | None:
+        async def read(stem: str) -> CachedRecord | PawnQueueError | None:
             nonlocal context
             size = infos[stem].size
             try:
                 async with self._large.reserve(size if size > LARGE_RECORD_BYTES else 0):
                     found = await claim_records.read(context, self._topic, stem)
-                    return None if found is None else KnownRecord.of(stem, found, self._context.clock.elapsed())
+                    return None if found is None else CachedRecord.of(stem, found, self._context.clock.elapsed())
             except PawnQueueError as error:
                 left = PER_OBJECT_RETRY_SECONDS - (self._context.clock.elapsed() - began)
-                context = self._context.with_budget(max(BRIEFLY, left), cut=True)
+                context = self._context.with_budget(max(MIN_RETRY_SECONDS, left), cut=True)
                 return error
 
         for stem, found in zip(infos, await for_each(read, infos, at_once=self._context.at_once), strict=True):

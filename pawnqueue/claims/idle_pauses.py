@@ -1,4 +1,4 @@
-"""How long nothing was to be claimed in a topic, and which claims of this process wait for it."""
+"""The pauses of claims that wait for messages of a topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE_SECONDS: Final = 0.25
 
 
-class Idleness:
+class IdlePauses:
     """Shared by all claims of one topic in one open queue: the pauses grow from one call to the next."""
 
     def __init__(self, clock: Clock) -> None:
@@ -27,7 +27,7 @@ class Idleness:
         """How often messages have become claimable here. A waiting claim compares it with its value before its look."""
 
     def end(self) -> None:
-        """Hear that a claim has found messages: the pauses are short again."""
+        """Note that a claim has found messages. The pauses are short again."""
         self._since = None
 
     def look_again(self, messages: float = math.inf) -> None:
@@ -41,18 +41,18 @@ class Idleness:
                 messages -= 1
 
     async def pause(self, news: int, *, at_most: float, longest: float, jitter: float) -> None:
-        """Wait before the next look: the longer there has been nothing, the longer.
+        """Wait before the next look. The pause grows with the time for which nothing was found.
 
-        :param news: what :attr:`news` was before the last look. If it has changed since, that look may be too old.
-        :param longest: the longest pause there is.
-        :param jitter: is added to it.
+        :param news: what :attr:`news` was before the last look. If it has changed since, that look is out of date.
+        :param longest: the longest pause, in seconds.
+        :param jitter: seconds that are added to the pause.
         """
         now = self._clock.elapsed()
         if self._since is None:
             self._since = now
         if news != self.news:
             return
-        # As long as it has lasted by now: each pause doubles that.
+        # The pause is as long as the idle time until now, so each pause doubles the idle time.
         seconds = min(max(now - self._since, FIRST_PAUSE_SECONDS), max(longest, FIRST_PAUSE_SECONDS))
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
@@ -60,7 +60,7 @@ class Idleness:
             await wait_at_most(waiting, self._clock, min(seconds + jitter, at_most))
         except asyncio.CancelledError:
             if waiting.done() and not waiting.cancelled():
-                self.look_again(1)  # it was called, and looks no more: the next one does
+                self.look_again(1)  # it was woken and looks no more, so the next waiting claim is woken
             raise
         finally:
             if waiting in self._waiting:

@@ -1,4 +1,4 @@
-"""What is left alone for a while: a fault of one object concerns that object, and the others are delivered (§5.6)."""
+"""Objects that are left alone for a while: a fault of one object concerns that object alone (§5.6)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 logger = logger_of("claims")
 
-#: The first pause; each following one is twice as long, up to the last.
-SHORTEST_PAUSE = 10.0
-LONGEST_PAUSE = 600.0
-#: What no look has met for this many seconds is forgotten: it is gone.
+#: The first pause. Each following one is twice as long, up to the longest.
+MIN_PAUSE_SECONDS = 10.0
+MAX_PAUSE_SECONDS = 600.0
+#: An object that no look has met for this long is gone, and is forgotten.
 FORGOTTEN_AFTER_SECONDS = 3600.0
-#: At most this many names are remembered: beyond it, those that were met longest ago are forgotten first.
+#: How many names are remembered. Beyond it, those that were met longest ago are forgotten first.
 MAX_NAMES = 200_000
-#: What is put aside within so many seconds after a warning is told at DEBUG.
-A_BATCH = 1.0
+#: After a warning, further objects that are set aside within this time are logged at DEBUG.
+ONE_WARNING_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -32,11 +32,11 @@ class _Entry:
     met: float
 
 
-class Aside:
-    """What cannot be had now, by its name, and when this process tries it again.
+class SetAside:
+    """Names of objects that this process cannot use now, and when it tries each of them again.
 
-    ⚑ §5.6: an object that cannot be read, an effect that the store refuses, a message that this version does not
-    understand: each is tried again, ever more seldom, after what was never put aside.
+    ⚑ §5.6: it may be an object that cannot be read, an effect that the store refuses, or a message of a newer version.
+    Each is tried again after longer and longer pauses, and after all objects that were never set aside.
     """
 
     def __init__(self, clock: Clock, topic: str) -> None:
@@ -46,25 +46,25 @@ class Aside:
         self._told = -math.inf
 
     def put(self, name: str, why: object, *, quiet: bool = False) -> None:
-        """Leave it alone for a while, longer than the last time. The first time is worth a warning."""
+        """Set an object aside, for longer than the last time. The first time is logged as a warning."""
         entry = self._entries.get(name)
         now = self._clock.elapsed()
         if entry is None:
             # Where a whole batch is refused for one reason, one line says so.
-            quiet = quiet or now - self._told < A_BATCH
+            quiet = quiet or now - self._told < ONE_WARNING_SECONDS
             self._told = self._told if quiet else now
             logger.log(
                 logging.DEBUG if quiet else logging.WARNING,
-                "In topic %r, %s is left alone and tried again later: %s",
+                "In topic %r, %s is set aside and tried again later: %s",
                 self._topic,
                 name,
                 why,
             )
-        pause = SHORTEST_PAUSE if entry is None else min(entry.pause * 2, LONGEST_PAUSE)
+        pause = MIN_PAUSE_SECONDS if entry is None else min(entry.pause * 2, MAX_PAUSE_SECONDS)
         self._entries[name] = _Entry(pause, now + pause, now)
 
     def __contains__(self, name: str) -> bool:
-        """Say whether it is left alone now; note that it was met."""
+        """Say whether it is set aside now, and note that it was met."""
         entry = self._entries.get(name)
         if entry is None:
             return False
@@ -72,21 +72,21 @@ class Aside:
         entry.met = now = self._clock.elapsed()
         return now < entry.until
 
-    def was_put(self, name: str) -> bool:
-        """Say whether it was put aside before, be its pause over or not."""
+    def was_set_aside(self, name: str) -> bool:
+        """Say whether it was ever set aside, whether or not its pause is over."""
         return name in self._entries
 
-    def back_in(self, name: str) -> float:
-        """Return in how many seconds it is tried again."""
+    def seconds_left(self, name: str) -> float:
+        """Return in how many seconds it may be tried again."""
         entry = self._entries.get(name)
         return 0.0 if entry is None else max(0.0, entry.until - self._clock.elapsed())
 
     def clear(self, name: str) -> None:
-        """Forget what was wrong with it: it is well again."""
+        """Forget its fault: it can be used again."""
         self._entries.pop(name, None)
 
     def trim(self) -> None:
-        """Forget what no look has met for a long time: it is gone."""
+        """Forget the objects that no look has met for a long time."""
         oldest = self._clock.elapsed() - FORGOTTEN_AFTER_SECONDS
         self._entries = {name: entry for name, entry in self._entries.items() if entry.met > oldest}
         if len(self._entries) > MAX_NAMES:
@@ -94,14 +94,14 @@ class Aside:
             self._entries = dict(met_last)
 
 
-#: A batch that follows bad ones has at most this many messages more than the claim wants.
+#: A batch that follows bad ones has at most this many messages, or as many as the claim wants.
 MAX_BAD_BATCH = 256
-#: And at most this many bytes, or what the claim wants where that is more.
+#: And at most this many bytes, or as many as the claim wants.
 MAX_BAD_BATCH_BYTES = 16 * 1024**2
 
 
 class BadBatches:
-    """How large the next batch of a topic is: each batch that is bad altogether, but the first, doubles it.
+    """The size of a topic's next batch: it doubles with each further batch in which every message was bad.
 
     ⚑ §5.7: n bad messages take about log2(n) + n / 256 batches, however few messages a claim wants. Of the batch that
     ends them the claim gives back, unseen, the good ones that it does not want.
