@@ -40,14 +40,14 @@ async def test_a_record_of_a_newer_format_stops_no_claim(world: World, ann: Proc
 async def test_a_record_that_cannot_be_read_stops_no_claim(
     world: World, ann: Process, bob: Process, caplog: pytest.LogCaptureFixture, effect: str
 ) -> None:
-    """It is left alone for a while, and that is logged once."""
+    """The record is set aside for a while, and that is logged once."""
     await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.claim(TOPIC, "other", claim_id="other")
     bob.client.inject(effect, "GET", layout.claim(TOPIC, "other.0"))
     for number in range(1, 6):
         await bob.queue.publish(TOPIC, numbered(1, number))
         assert numbers(await bob.queue.claim(TOPIC, "c", max_messages=1)) == [number]
-    assert len([record for record in caplog.records if "other.0 is left alone" in record.message]) == 1
+    assert len([record for record in caplog.records if "other.0 is set aside" in record.message]) == 1
 
 
 async def test_records_that_do_not_answer_share_one_patience(world: World, ann: Process, bob: Process) -> None:

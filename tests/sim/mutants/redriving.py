@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pawnqueue.catalog import letters, units
+from pawnqueue.catalog.letters import ListedLetter
 from pawnqueue.claims import finish_redrive
 from pawnqueue.context import Context
 from pawnqueue.domain.records import Lease
@@ -35,12 +36,12 @@ def redrive_same_id() -> Patches:
 
 @mutant("§5 The new place is locked before the message is written there", 312, 60, 80)
 def redrive_no_lock() -> Patches:
-    async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
-        name = units.redriven_name(uuid, info.version, info.last_modified.timestamp())
-        letter = letters.key_of(topic, uuid)
-        if not isinstance(await context.store.copy(letter, units.key_of(topic, name)), Done):
+    async def move(context: Context, topic: str, letter: ListedLetter) -> Any:
+        name = units.redriven_name(letter.id, letter.version, letter.written_at.timestamp())
+        key = letters.key_of(topic, letter.id)
+        if not isinstance(await context.store.copy(key, units.key_of(topic, name)), Done):
             return False
-        return not await context.store.delete([letter, letters.reason_key_of(topic, uuid)])
+        return not await context.store.delete([key, letters.reason_key_of(topic, letter.id)])
 
     return [(redrive, "_move", move)]
 
@@ -52,11 +53,11 @@ def redrive_by_put() -> Patches:
     bodies: dict[str, bytes] = {}
     original_move, original_finish = redrive._move, finish_redrive.finish_move
 
-    async def move(context: Context, topic: str, uuid: str, info: Any) -> Any:
-        found = await context.store.get(letters.key_of(topic, uuid), ALL)
+    async def move(context: Context, topic: str, letter: ListedLetter) -> Any:
+        found = await context.store.get(letters.key_of(topic, letter.id), ALL)
         if found is not None:
-            bodies[uuid] = found.body
-        return await original_move(context, topic, uuid, info)
+            bodies[letter.id] = found.body
+        return await original_move(context, topic, letter)
 
     async def finish(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> bool:
         body = bodies.get(found.value.source)
