@@ -1,4 +1,4 @@
-"""The bounds of what is read from the bucket (§1): numbers, times, names, nesting. What exceeds them is garbage."""
+"""The bounds of what is read from the bucket (§1): numbers, times, names and nesting. All else is garbage."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pydantic import AfterValidator, Field, StringConstraints
 MOST_COUNT: Final = 2**31 - 1
 #: The beginning of the year 9999. Python has dates for a whole year after it, for code that adds to a time.
 LATEST_TIME: Final = 253_370_764_800.0
-#: Of the first message of a write, in microseconds since 1970: in the year 2242. Up to there, and for as many messages
-#: as a write can have, seconds in a float tell microseconds apart.
+#: The latest place of a write's first message, in microseconds since 1970: in the year 2242. Until then, and for as
+#: many messages as a write can have, a float of seconds tells microseconds apart.
 LATEST_PLACE: Final = 2**33 * 1_000_000 - MOST_COUNT
-#: Of rows that follow each other and could not be published, in one write.
+#: How many ranges of rows that could not be published one write may have.
 MOST_RANGES: Final = 10_000
 LONGEST_DURATION: Final = 315_360_000.0  # ten years, in seconds
 MOST_OBJECT_BYTES: Final = 5 * 1024**4
@@ -27,16 +27,16 @@ MIN_STAGED_ROW_BYTES: Final = 50
 #: Every process reads payloads that are nested this deeply, as the setting of a publisher's process may allow it.
 #: Python's JSON encoder gives up at about twice that.
 MOST_PAYLOAD_DEPTH: Final = 500
-#: Fields of records that this version does not know have to be written again, and pydantic gives up at about 250.
+#: Fields that this version does not know are written again, and pydantic gives up at a depth of about 250.
 MOST_RECORD_DEPTH: Final = 100
 LONGEST_NAME_BYTES: Final = 255
-#: As long as a key can be: a claim's record keeps the id of a message beside what was decided of it.
+#: As long as a key can be. A claim record keeps the id of a message beside its decision.
 LONGEST_MESSAGE_ID: Final = 1024
 #: The longest name of a producer or a consumer, in characters.
 LONGEST_REGISTERED_NAME: Final = 256
 #: A claim's owner, its consumer and its session. Airflow's owners are the longest: four names of up to 250 characters.
 MAX_HOLDER_CHARACTERS: Final = 1024
-#: How much is kept of a reason, and of the error beside it.
+#: How many characters of a reason, and of the error beside it, are kept.
 MAX_REASON_CHARACTERS: Final = 2000
 
 #: The name of a message's object: printable ASCII without a slash, so that no store changes it.
@@ -60,12 +60,12 @@ HolderText: TypeAlias = Annotated[str, StringConstraints(max_length=MAX_HOLDER_C
 
 
 def cut_reason(text: str) -> str:
-    """Return as much of a reason, or of an error, as is kept."""
+    """Return the part of a reason, or of an error, that is kept."""
     return text[:MAX_REASON_CHARACTERS]
 
 
-#: Why something became of a message. ⚑ §1: a longer text is cut where it is read, as it is copied from record to
-#: record, each of which has other fields beside it: a lease that is read whole could be too large to be taken over.
+#: The reason of a decision. ⚑ §1: a longer text is cut where it is read, because it is copied from record to record and
+#: each has other fields beside it. Otherwise a lease that can be read could be too large to be taken over.
 ReasonText: TypeAlias = Annotated[str, AfterValidator(cut_reason)]
 
 
@@ -76,7 +76,7 @@ _LAST_DATE: Final = datetime.fromtimestamp(LATEST_TIME, UTC)
 def within_bounds(time: datetime) -> datetime | None:
     """Return a time that was read, or None where it is out of the bounds of times.
 
-    ⚑ §1: a time that is rounded, or that a consumer adds to, does not leave Python's calendar then.
+    ⚑ §1: a time within the bounds stays in Python's calendar when it is rounded, or when a consumer adds to it.
     """
     return time if _FIRST_DATE <= time <= _LAST_DATE else None
 
@@ -90,7 +90,7 @@ def is_plain(text: str) -> bool:
 
 
 class NotJsonError(ValueError):
-    """A body that is not JSON as the queue stores it. The sentence never quotes the body."""
+    """A body that is not JSON as the queue stores it. The error never quotes the body."""
 
 
 def _refuse_constant(_name: str) -> float:
@@ -122,7 +122,7 @@ def parse_json(body: bytes, *, most_depth: int) -> Any:  # noqa: ANN401 - any JS
         raise
     except RecursionError:
         raise _too_deep(most_depth) from None
-    except ValueError:  # a number of over 4,300 digits, too
+    except ValueError:  # also for a number of over 4,300 digits
         raise NotJsonError("") from None
     if text.count("[") + text.count("{") > most_depth and is_deeper(data, most_depth):
         raise _too_deep(most_depth)
@@ -136,7 +136,7 @@ def _too_deep(most_depth: int) -> NotJsonError:
 
 
 def is_deeper(data: Any, most_depth: int) -> bool:  # noqa: ANN401 - any JSON value
-    """Say whether objects and lists are nested more deeply than this. A loop, as the nesting is what is in question."""
+    """Say whether objects and lists are nested more deeply than this. A loop, because recursion would fail on them."""
     level = [data] if isinstance(data, dict | list) else []
     for _ in range(most_depth):
         level = [

@@ -32,14 +32,14 @@ _SHOWN = 40  # of a bad name, in an error
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """Say whether it is a text; the member of an Enum of texts is written into a key by its name, and is none."""
+    """Say whether it is a plain text. A member of an Enum of texts is not: an f-string writes its name into a key."""
     return isinstance(value, str) and not isinstance(value, Enum)
 
 
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - whatever somebody's class does, it is told what it is
+    except Exception:  # noqa: BLE001 - whatever a user's class raises, the error names its type
         text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -51,7 +51,7 @@ def checked_topic(topic: object) -> str:
     shown = _shown(topic)
     size = f" ({len(topic)} characters)" if _is_text(topic) else ""
     sentence = (
-        f"{shown}{size} is no topic name: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or a "
+        f"{shown}{size} is not a valid topic name: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or a "
         "digit; for a hierarchy of queues, use s3.key_prefix."
     )
     raise InvalidTopicError(sentence, topic=str(topic)[:128])
@@ -74,20 +74,21 @@ def swept(topic: str) -> str:
 
 
 def topic_folder(topic: str) -> str:
-    """Return the folder that all of a topic's objects are in."""
+    """Return the folder of all objects of a topic."""
     return f"{topic}/"
 
 
 def last_part(key: str) -> str:
-    """Return the name of an object in a folder of ours; what lies in a folder below one is a stranger's, without one.
+    """Return the name of an object in a folder of ours, or "" for an object in a folder below it.
 
-    Whoever calls for it would otherwise look for the object where it is not: ``{topic}/messages/old/x.json``.
+    Such an object is a stranger's. Under its name alone, it would be looked for in the wrong folder:
+    ``{topic}/messages/old/x.json``.
     """
     return key.rpartition("/")[2] if key.count("/") in _SLASHES else ""
 
 
 def folder_name(key: str) -> str:
-    """Return in which folder of its topic an object lies: ``claims``, say; or "" for what lies in none."""
+    """Return the folder of its topic that an object is in, such as ``claims``, or "" where it is in none."""
     return key.split("/", 2)[1] if key.count("/") > 1 else ""
 
 
@@ -167,7 +168,7 @@ def checked_message_id(message_id: object) -> str:
     if is_message_id(message_id):
         return message_id
     raise InvalidArgumentError(
-        f"{_shown(message_id)} is no id of a message: it is the UUID that publish() returned.", operation="find"
+        f"{_shown(message_id)} is not a message id: pass the UUID that publish() returned.", operation="find"
     )
 
 
@@ -176,13 +177,14 @@ def checked_claim_id(claim_id: object) -> str:
     if _is_text(claim_id) and _CLAIM_ID.fullmatch(claim_id):
         return claim_id
     raise InvalidArgumentError(
-        f"{_shown(claim_id)} is no claim id: use a text of 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
+        f"{_shown(claim_id)} is not a valid claim id: use a text of 1 to 128 of A-Z a-z 0-9 _ : + - and dots "
+        "between them.",
         operation="claim",
     )
 
 
 def checked_holder(name: object, what: str) -> str:
-    """Return the name of who claims, or raise before any request is made with it."""
+    """Return the name of an owner or a consumer, or raise before any request is made with it."""
     if (
         _is_text(name)
         and name.strip()
@@ -205,7 +207,8 @@ def checked_write_id(write_id: object) -> str:
     if is_write_id(write_id):
         return write_id
     raise InvalidArgumentError(
-        f"{_shown(write_id)} is no write id: use a text of 1 to 128 of A-Z a-z 0-9 _ : + - and dots between them.",
+        f"{_shown(write_id)} is not a valid write id: use a text of 1 to 128 of A-Z a-z 0-9 _ : + - and dots "
+        "between them.",
         operation="stage",
     )
 
@@ -294,7 +297,7 @@ def staging(topic: str) -> str:
 
 
 def registrations(role: Role) -> str:
-    """Return the folder of everyone who registered in the role."""
+    """Return the folder of the registrations in a role."""
     return f"_registry/{role}/"
 
 

@@ -189,7 +189,7 @@ def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
         {"topic": "bills", "max_deliveries": None}
     ]
     for words, sentence in (
-        (("a/b",), "'a/b' (3 characters) is no topic name"),
+        (("a/b",), "'a/b' (3 characters) is not a valid topic name"),
         (("new", "--max-deliveries", "few"), "--max-deliveries 'few'"),
         (("new", "--max-deliveries", "0"), "max_deliveries"),
     ):

@@ -45,7 +45,7 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
         "Claim .* has no message '0f8fad5b-.*', so nothing was settled",
     ),
     "release(reason=5)": (lambda q, _: q.release(TOPIC, "a", "c", reason=5), r"reason is a text, not 5: use str"),
-    "release(claim_id='a/b')": (lambda q, _: q.release(TOPIC, "a/b", "c"), "'a/b' is no claim id"),
+    "release(claim_id='a/b')": (lambda q, _: q.release(TOPIC, "a/b", "c"), "'a/b' is not a valid claim id"),
     "release(owner='')": (lambda q, _: q.release(TOPIC, "a", ""), "owner is a text of 1 to 1,024 characters, not ''"),
     "release(owner=None)": (lambda q, _: q.release(TOPIC, "a", None), "owner is a text of 1 to 1,024 characters"),
     "release(owner=[5])": (lambda q, _: q.release(TOPIC, "a", [5]), "owner is a text of 1 to 1,024 characters, not 5"),
@@ -71,7 +71,7 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
     "publish(producer='')": (lambda q, _: q.publish(TOPIC, [{}], producer=""), "name of a producer or consumer"),
     "claim(consumer='')": (lambda q, _: q.claim(TOPIC, ""), "consumer is a text of 1 to 1,024 characters"),
     "claim(owner='')": (lambda q, _: q.claim(TOPIC, "c", owner=""), "owner is a text of 1 to 1,024 characters"),
-    "claim(claim_id=5)": (lambda q, _: q.claim(TOPIC, "c", claim_id=5), "5 is no claim id: use a text"),
+    "claim(claim_id=5)": (lambda q, _: q.claim(TOPIC, "c", claim_id=5), "5 is not a valid claim id: use a text"),
     "claim(ttl=0)": (lambda q, _: q.claim(TOPIC, "c", ttl=0), "ttl=0: pass a number of seconds above"),
     "claim(session_ttl=-1)": (lambda q, _: q.claim(TOPIC, "c", session_ttl=-1), "session_ttl=-1: pass a number"),
     "claim(session_ttl>ttl)": (lambda q, _: q.claim(TOPIC, "c", ttl=9, session_ttl=10), "session_ttl=10 is more than"),
@@ -91,10 +91,13 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
         lambda q, _: q.known_claims(TOPIC, 5),
         "known_claims takes ids of claims, one or many, not 5",
     ),
-    "known_claims(t, ['a/b'])": (lambda q, _: q.known_claims(TOPIC, ["a/b"]), "'a/b' is no claim id: use a text"),
+    "known_claims(t, ['a/b'])": (
+        lambda q, _: q.known_claims(TOPIC, ["a/b"]),
+        "'a/b' is not a valid claim id: use a text",
+    ),
     "backlog(t, 0)": (lambda q, _: q.backlog(TOPIC, 0), "at_least is a whole number from 1, not 0"),
-    "find(t, '../x')": (lambda q, _: q.find(TOPIC, "../x"), r"'\.\./x' is no id of a message: it is the UUID"),
-    "find(t, None)": (lambda q, _: q.find(TOPIC, None), "None is no id of a message"),
+    "find(t, '../x')": (lambda q, _: q.find(TOPIC, "../x"), r"'\.\./x' is not a message id: pass the UUID"),
+    "find(t, None)": (lambda q, _: q.find(TOPIC, None), "None is not a message id"),
     "redrive(t, unknown)": (
         lambda q, _: q.redrive(TOPIC, ["0f8fad5b-d9cb-469f-a165-70867728950e"]),
         r"Topic 'orders' has no dead letter 0f8fad5b-.*: nothing was redriven\. dead_letters\(\) lists",
@@ -108,7 +111,7 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
     "delete_topic(force=1)": (lambda q, _: q.delete_topic(TOPIC, force=1), "force is True or False, not 1"),
     "sweep(ask='x')": (lambda q, _: q.sweep(TOPIC, ask="x"), "ask is a function of one argument, an open claim"),
     "peek(t, 0)": (lambda q, _: q.peek(TOPIC, 0), "max_messages is a whole number from 1, not 0"),
-    "a topic '../x'": (lambda q, _: q.claim("../x", "c"), r"'\.\./x' \(4 characters\) is no topic name"),
+    "a topic '../x'": (lambda q, _: q.claim("../x", "c"), r"'\.\./x' \(4 characters\) is not a valid topic name"),
     "register_consumer(None)": (lambda q, _: q.register_consumer(None), "name of a producer or consumer is a text"),
 }
 

@@ -292,7 +292,7 @@ async def test_what_is_no_topic_name_makes_no_request(name: object) -> None:
             with pytest.raises(InvalidTopicError) as caught:
                 await call(name)  # type: ignore[arg-type]
             sentence = str(caught.value)
-            assert "is no topic name" in sentence
+            assert "is not a valid topic name" in sentence
             assert "\n" not in sentence
             assert len(sentence) < 300
             assert len(caught.value.topic or "") <= 128

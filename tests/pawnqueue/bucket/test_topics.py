@@ -158,7 +158,7 @@ async def test_wrong_settings_are_named(queue: PawnQueue, store: ScriptedStore, 
 async def test_no_topic_has_such_a_name(queue: PawnQueue, name: str | None) -> None:
     """Whatever is done with a bad name, the error says what a name is."""
     for call in (queue.create_topic, queue.update_topic, queue.topic, queue.delete_topic):
-        with pytest.raises(InvalidTopicError, match=r"is no topic name: use 1 to 128 of A-Z a-z 0-9 \. _ -"):
+        with pytest.raises(InvalidTopicError, match=r"is not a valid topic name: use 1 to 128 of A-Z a-z 0-9 \. _ -"):
             await call(name)
 
 

@@ -41,7 +41,7 @@ def test_any_text_is_a_name_or_told_why_not(text: str) -> None:
     if good:
         assert layout.checked_topic(text) == text
     else:
-        with pytest.raises(InvalidTopicError, match="is no topic name"):
+        with pytest.raises(InvalidTopicError, match="is not a valid topic name"):
             layout.checked_topic(text)
         assert layout.topic_of_folder(f"{text}/") is None or text.endswith("/")
 
