@@ -1,5 +1,11 @@
-"""The operators, where users import them from."""
+"""The operators, as users import them."""
 
+from airflow_provider_pawnqueue.operators.acking import (
+    PawnQueueAckOperator,
+    PawnQueueBuryOperator,
+    PawnQueueNackOperator,
+    PawnQueueRequeueOperator,
+)
 from airflow_provider_pawnqueue.operators.administration import (
     PawnQueueCreateTopicOperator,
     PawnQueueDeleteTopicOperator,
@@ -11,13 +17,7 @@ from airflow_provider_pawnqueue.operators.publishing import (
     PawnQueueRedriveOperator,
 )
 from airflow_provider_pawnqueue.operators.reading import PawnQueueMessagesOperator
-from airflow_provider_pawnqueue.operators.settling import (
-    PawnQueueAckOperator,
-    PawnQueueBuryOperator,
-    PawnQueueNackOperator,
-    PawnQueueRequeueOperator,
-    PawnQueueSettleOperator,
-)
+from airflow_provider_pawnqueue.operators.settling import PawnQueueSettleOperator
 
 __all__ = [
     "PawnQueueAckOperator",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_count
 from airflow_provider_pawnqueue.operators.base import failures
+from airflow_provider_pawnqueue.operators.claim_operator import ClaimOperator
 from airflow_provider_pawnqueue.operators.outputs import MessagesOutput
-from airflow_provider_pawnqueue.operators.settling import ClaimOperator
 from pawnqueue.events import one_line
 
 if TYPE_CHECKING:

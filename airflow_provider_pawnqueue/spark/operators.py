@@ -21,7 +21,7 @@ from airflow_provider_pawnqueue.hooks import reports
 from airflow_provider_pawnqueue.hooks.clients import settings_for_others
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError
 from airflow_provider_pawnqueue.operators.base import failures
-from airflow_provider_pawnqueue.operators.settling import ClaimOperator
+from airflow_provider_pawnqueue.operators.claim_operator import ClaimOperator
 from airflow_provider_pawnqueue.spark import sentences
 from airflow_provider_pawnqueue.spark.handing import Folder
 from airflow_provider_pawnqueue.spark.submitting import GRACE, SHORT_GRACE, Guarded, environment

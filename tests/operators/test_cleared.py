@@ -11,7 +11,7 @@ from airflow.sdk import task, task_group
 
 from airflow_provider_pawnqueue import plugin
 from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY
-from airflow_provider_pawnqueue.operators import outcomes
+from airflow_provider_pawnqueue.operators import skips
 from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueMessagesOperator
 from pawnqueue import SyncPawnQueue
 from tests.operators.played import Mapped, Play, claim_of, left
@@ -22,7 +22,7 @@ from tests.support.airflow import FakeTask
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread of the listener's watches this process, and no skip is waited for."""
     monkeypatch.setattr(plugin.SUPERVISION, "watch_this_task", lambda: None)
-    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
 
 
 class Grouped(Play):

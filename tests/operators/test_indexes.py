@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, task, task_group
 
 from airflow_provider_pawnqueue.hooks.task_notes import SKIPPED_KEY
-from airflow_provider_pawnqueue.operators import outcomes
+from airflow_provider_pawnqueue.operators import skips
 from airflow_provider_pawnqueue.operators.pawnqueue import PawnQueueSettleOperator
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
 from pawnqueue import MemoryStore, SyncPawnQueue
@@ -116,7 +116,7 @@ def test_an_index_was_skipped_by_hand_and_another_one_by_itself(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one index skips explains nothing in the others."""
-    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     play = Several(queue, group=True)
     play.ti.xcom_push(SKIPPED_KEY, value=True, task_id="each.work", map_index=0)
     states = {"each__work_0": "skipped", "each__after_0": "skipped"}

@@ -10,7 +10,7 @@ from airflow.sdk import DAG, task
 
 from airflow_provider_pawnqueue.decorators import claimed
 from airflow_provider_pawnqueue.hooks.task_notes import SKIPPED_KEY
-from airflow_provider_pawnqueue.operators import outcomes
+from airflow_provider_pawnqueue.operators import skips
 from pawnqueue import SyncPawnQueue
 from tests.operators.played import claim_of, left
 from tests.support.airflow import TOPIC, FakeTask, context_of
@@ -56,7 +56,7 @@ class Nested:
 @pytest.fixture
 def nested(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> Nested:
     """It, of which no task is slow to say that it has skipped itself."""
-    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     return Nested(queue)
 
 
@@ -68,7 +68,7 @@ def test_an_inner_claim_is_skipped(nested: Nested) -> None:
     ):
         nested.ended()
     assert left(nested.queue) == (2, 0, 0), "nothing is to blame, so nothing is buried"
-    why = "outer.inner.both was skipped, as a claim that it was to work on was"
+    why = "outer.inner.both was skipped, because a claim was that it should have worked on"
     assert [each["reason"] for each in nested.ti.xcom_pull("outer.settle")["why"]] == [why]
 
 

@@ -13,7 +13,8 @@ from airflow.sdk import DAG, task, task_group
 from airflow_provider_pawnqueue.decorators import claimed
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.task_notes import ERROR_KEY, REPORT_KEY, SKIPPED_KEY
-from airflow_provider_pawnqueue.operators import outcomes
+from airflow_provider_pawnqueue.operators import skips
+from airflow_provider_pawnqueue.operators.assignments import tasks_beside
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueMessagesOperator,
     PawnQueueSettleOperator,
@@ -75,7 +76,7 @@ def test_skipped_by_hand_is_not_done(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, states: dict[str, str]
 ) -> None:
     """Airflow skips what has yet to run of a run that somebody marks as failed: nobody has worked on it."""
-    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     claim, play = claim_of(queue), Play()
     play.ti.xcom_push("skipmixin_key", {"followed": ["after"]}, task_id="work")
     with pytest.raises(AirflowFailException, match=r"3 given back.*after \(skipped\)"):
@@ -85,7 +86,7 @@ def test_skipped_by_hand_is_not_done(
 
 def test_mapped_work_that_was_skipped_by_hand(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it was expanded, and one index of it."""
-    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     claim = claim_of(queue, 2)
     with pytest.raises(AirflowFailException, match=r"work \(skipped\)"):
         mapped(claim, claim["messages"], work="skipped").ended(claim)
@@ -117,7 +118,7 @@ def test_killed_without_a_word(queue: SyncPawnQueue) -> None:
     claim = claim_of(queue, 1)
     with pytest.raises(AirflowFailException):
         Play(on_failure="bury").ended(claim, work="failed", after="upstream_failed")
-    assert "killed perhaps" in reasons(queue)[0]
+    assert "may have been killed" in reasons(queue)[0]
 
 
 def test_a_reason_and_a_delay_of_the_users(queue: SyncPawnQueue) -> None:
@@ -357,7 +358,7 @@ def test_work_beside_the_settlement(queue: SyncPawnQueue) -> None:
         settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
     settle.claim = claim_of(queue, 2)
     ti = FakeTask("settle", states={"claim": "success", "work": "running"})
-    with pytest.raises(AirflowFailException, match="work would work on the claim beside this"):
+    with pytest.raises(AirflowFailException, match="work would work on the claim while it is settled"):
         settle.execute(context_of(ti))
     assert left(queue) == (0, 2, 0)
 
@@ -388,7 +389,7 @@ def test_a_settlement_in_a_mapped_group(queue: SyncPawnQueue) -> None:
 
 def test_mapped_over_several_lists(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which one is empty; or over arguments, of which there are none."""
-    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
 
     class Several(Play):
         def work(self, claim: Any) -> None:
@@ -435,7 +436,7 @@ class Pair:
 
 def test_one_of_two_claims_is_skipped(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """So is the work on both: nobody has worked on what the other one has."""
-    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     claim = claim_of(queue, 2, task_id=TOPIC)
     states = {TOPIC: "success", "other": "skipped", "work": "skipped"}
     with pytest.raises(AirflowFailException, match=r"2 given back.*work \(skipped\)"):
@@ -462,7 +463,7 @@ def test_the_work_on_one_of_two_claims_has_failed(queue: SyncPawnQueue) -> None:
 
 def test_one_of_mapped_claims_is_skipped(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow skips all work that is mapped over them."""
-    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     with DAG("dag", schedule=None):
         sensor = PawnQueueSensor.partial(task_id="claim", soft_fail=True).expand(topic=[TOPIC, "other"])
 
@@ -527,11 +528,11 @@ class TestForgotten:
     def test_who_is_given_the_claim_and_not_waited_for(self) -> None:
         """Its messages would be acked while it works."""
         settle = self.dag(after=False)
-        assert outcomes.forgotten(settle, ["claim"]) == ["outside"]
+        assert tasks_beside(settle, ["claim"]) == ["outside"]
 
     def test_who_comes_after_the_settlement_knows_that(self) -> None:
         """It reports, perhaps."""
-        assert outcomes.forgotten(self.dag(after=True), ["claim"]) == []
+        assert tasks_beside(self.dag(after=True), ["claim"]) == []
 
     def test_a_mapped_one_is_found_too(self) -> None:
         """By what it is mapped over, or given to all of its indexes."""
@@ -549,7 +550,7 @@ class TestForgotten:
 
             work(sensor.output) >> settle
             outside.partial(claim=sensor.output).expand(number=[1, 2])
-        assert outcomes.forgotten(settle, ["claim"]) == ["outside"]
+        assert tasks_beside(settle, ["claim"]) == ["outside"]
 
     @pytest.mark.parametrize("of", [lambda claim: claim, lambda claim: claim.messages, lambda claim: claim.batches(2)])
     @pytest.mark.parametrize("way", ["given", "expand", "expand_kwargs"])
@@ -571,7 +572,7 @@ class TestForgotten:
             else:
                 ways[way](x=given)
         settle: Any = dag.get_task("orders.settle")
-        assert outcomes.forgotten(settle, ["orders.claim"]) == ["outside"]
+        assert tasks_beside(settle, ["orders.claim"]) == ["outside"]
 
     def test_one_that_is_mapped_over_something_made_of_the_claim(self, queue: SyncPawnQueue) -> None:
         """``settle`` goes on: it is given what a task has made of the claim, and no message."""
@@ -585,4 +586,4 @@ class TestForgotten:
                 made = work(claim)
             work.override(task_id="outside").expand(x=made)
         settle: Any = dag.get_task("orders.settle")
-        assert outcomes.forgotten(settle, ["orders.claim"]) == []
+        assert tasks_beside(settle, ["orders.claim"]) == []

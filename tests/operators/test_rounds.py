@@ -12,7 +12,7 @@ from airflow.sdk import task
 from airflow_provider_pawnqueue import plugin
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY, SKIPPED_KEY
-from airflow_provider_pawnqueue.operators import outcomes
+from airflow_provider_pawnqueue.operators import skips
 from pawnqueue import SyncPawnQueue
 from tests.operators.played import Play, claim_of, ids_of
 from tests.support.airflow import FakeTask
@@ -22,7 +22,7 @@ def test_a_task_had_skipped_itself_before_its_run_was_cleared(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has not begun again, and was marked: nobody has worked on what was claimed since, and nothing is to blame."""
-    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     claim, play = claim_of(queue), Play(on_failure="bury")
     play.ti.xcom_push(SKIPPED_KEY, value=True, task_id="work")
     play.ti.clear_number = 1
@@ -53,7 +53,7 @@ def test_a_branch_had_left_out_work_before_its_run_was_cleared(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, state: str | None
 ) -> None:
     """Where it has not run again, somebody else has skipped that."""
-    monkeypatch.setattr(outcomes, "PATIENCE", 0.0)
+    monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     claim, play = claim_of(queue), Branched()
     play.ti.xcom_push("skipmixin_key", {"skipped": ["after"]}, task_id="branch")
     play.ti.clear_number = 1
