@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -85,6 +85,22 @@ def test_an_aggregate_that_others_kept_from_running_speaks(queue: SyncPawnQueue)
     states = dict.fromkeys(["work_0", "work_1", "work_2"], "success")
     play = mapped(claim, claim["messages"], Aggregated(), **states, prices="failed", **NOT_RUN)
     with pytest.raises(AirflowFailException, match="3 given back"):
+        play.ended(claim)
+
+
+def test_an_aggregate_that_a_task_with_a_numbered_neighbour_kept_from_running(queue: SyncPawnQueue) -> None:
+    """The state of ``prices_1`` is not taken for that of ``prices``, which failed: nothing is acked."""
+    play = Aggregated(on_failure="bury")
+    with play.dag:
+
+        @task
+        def prices_1() -> None: ...
+
+        cast("Any", prices_1()) >> play.dag.get_task("total")
+    claim = claim_of(queue, 3)
+    states = {"work_0": "success", "work_1": "failed", "work_2": "success"}
+    mapped(claim, claim["messages"], play, **states, prices="failed", prices_1="success", **NOT_RUN)
+    with pytest.raises(AirflowFailException, match="0 acked, 1 buried, 2 given back"):
         play.ended(claim)
 
 
