@@ -18,17 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-    from pawnqueue import Claim, DeadLetter, Settlement, SweepReport, Topic
+    from pawnqueue import Claim, DeadLetter, Removed, Settlement, SweepReport, Topic
 
 _STDIN: Final = "-"
 _NOTHING: Final = "Nothing was published."
-#: So many dead letters are listed at once.
-_PAGE: Final = 500
+_LETTERS_PER_PAGE: Final = 500
 
 
 @command
 def publish(hook: PawnQueueHook, args: Namespace) -> None:
-    """Publish messages: all are read and found to be in order before the first of them is sent."""
+    """Publish messages. All of them are read and checked before the first is sent."""
     headers = _headers(args.header or [])
     payloads = _payloads(args.payload, args.file)
     try:
@@ -44,16 +43,16 @@ def publish(hook: PawnQueueHook, args: Namespace) -> None:
 def _headers(given: Iterable[str]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for each in given:
-        name, is_one, value = each.partition("=")
-        if not is_one or not name:
-            raise UsageError(f"--header {each!r} is none: write it as name=value. {_NOTHING}")
+        name, mark, value = each.partition("=")
+        if not mark or not name:
+            raise UsageError(f"--header {each!r} is not a header: write it as name=value. {_NOTHING}")
         headers[name] = value
     return headers
 
 
 def _payloads(payload: str | None, file: str | None) -> list[dict[str, Any]]:
     if (payload is None) == (file is None):
-        raise UsageError(f"Pass either a payload, - for the standard input, or --file. {_NOTHING}")
+        raise UsageError(f"Pass one of a payload, - for the standard input, and --file. {_NOTHING}")
     if payload is not None and payload != _STDIN:
         return [_object(payload, "The payload")]
     name, lines = _lines(file or _STDIN)
@@ -68,7 +67,7 @@ def _lines(file: str) -> tuple[str, Iterable[str]]:
     except OSError as problem:
         raise UsageError(f"{file} cannot be read: {problem.strerror}. {_NOTHING}") from None
     except UnicodeDecodeError as problem:
-        raise UsageError(f"{file} is no UTF-8 text: {problem.reason}. {_NOTHING}") from None
+        raise UsageError(f"{file} is not UTF-8 text: {problem.reason}. {_NOTHING}") from None
     return file, lines
 
 
@@ -76,28 +75,28 @@ def _object(text: str, what: str) -> dict[str, Any]:
     try:
         read = json.loads(text)
     except json.JSONDecodeError as problem:
-        raise UsageError(f"{what} is no JSON: {problem.msg}, at character {problem.pos + 1}. {_NOTHING}") from None
+        raise UsageError(f"{what} is not JSON: {problem.msg}, at character {problem.pos + 1}. {_NOTHING}") from None
     except (ValueError, RecursionError) as problem:
         raise UsageError(f"{what} cannot be read as JSON: {problem}. {_NOTHING}") from None
     if not isinstance(read, dict):
-        raise UsageError(f'{what} is no JSON object: write it as {{"name": value}}. {_NOTHING}')
+        raise UsageError(f'{what} is not a JSON object: write it as {{"name": value}}. {_NOTHING}')
     return read
 
 
 @command
 def requeue(hook: PawnQueueHook, args: Namespace) -> None:
-    """Give back messages of a claim that nobody works on."""
+    """Requeue messages of a claim that no task works on."""
     _settle(hook, args, lambda held: hook.requeue(held, args.ids, delay=args.delay, reason=args.reason))
 
 
 @command
 def bury(hook: PawnQueueHook, args: Namespace) -> None:
-    """Make dead letters of messages of a claim that nobody works on."""
+    """Bury messages of a claim that no task works on."""
     _settle(hook, args, lambda held: hook.bury(held, args.ids, reason=args.reason))
 
 
 def _settle(hook: PawnQueueHook, args: Namespace, work: Callable[[Claim], Settlement]) -> None:
-    """Work for a claim as long as it takes to settle some of it. Where a task works for it, the engine refuses that."""
+    """Attach to a claim, settle messages of it, and leave it. The queue refuses this while a task works on it."""
     last = hook.last_claim(args.topic, args.claim_id)
     if last is None:
         raise UsageError(f"Topic {args.topic!r} has no claim {args.claim_id!r}. Nothing was changed.")
@@ -110,15 +109,15 @@ def _settle(hook: PawnQueueHook, args: Namespace, work: Callable[[Claim], Settle
     rows = [{"id": each, "result": names.get(how, how), "error": done.unfinished.get(each, "")} for each, how in done]
     show(rows, args.output)
     if not done.complete:
-        fail("Not all of it was done: the table says what became of each message.")
+        fail("Not all messages are settled: the table says what became of each.")
 
 
 @command
 def redrive(hook: PawnQueueHook, args: Namespace) -> None:
-    """Give dead letters back."""
+    """Move dead letters back into their topic."""
     if args.dry_run:
-        would = _chosen(hook, args.topic, args.ids, args.limit)
-        show([{"id": each.id, "result": "would be given back", "error": ""} for each in would], args.output)
+        letters = _letters_to_redrive(hook, args.topic, args.ids, args.limit)
+        show([{"id": each.id, "result": "would be given back", "error": ""} for each in letters], args.output)
         return
     done = hook.redrive(args.topic, args.ids, max_messages=args.limit)
     rows = [{"id": each, "result": "given back", "error": ""} for each in done.moved]
@@ -126,29 +125,32 @@ def redrive(hook: PawnQueueHook, args: Namespace) -> None:
     rows += [{"id": each, "result": "failed", "error": str(error)} for each, error in done.failed.items()]
     show(rows, args.output)
     if done.failed:
-        fail(f"{len(done.failed)} dead letters were not given back, or that is not certain: redrive them again.")
+        fail(f"{len(done.failed)} dead letters were not given back, or it is not certain: redrive them again.")
 
 
-def _chosen(hook: PawnQueueHook, topic: str, ids: list[str] | None, most: int | None) -> list[DeadLetter]:
-    """Return what a redrive would choose: in the order of their ids, by those or by their messages'."""
-    letters = list(_letters(hook, topic, payloads=ids is not None))
+def _letters_to_redrive(hook: PawnQueueHook, topic: str, ids: list[str] | None, most: int | None) -> list[DeadLetter]:
+    """Return the dead letters that a redrive would move, in the order of their ids.
+
+    :param ids: ids of dead letters or of their messages; None: all.
+    """
+    letters = list(_all_letters(hook, topic, payloads=ids is not None))
     if ids is not None:
         wanted = set(ids)
-        letters = [each for each in letters if wanted & _names(each)]
-        unknown = wanted.difference(*map(_names, letters))
+        letters = [each for each in letters if wanted & _ids_of(each)]
+        unknown = wanted.difference(*map(_ids_of, letters))
         if unknown:
             raise UsageError(f"Topic {topic!r} has no dead letter {min(unknown)}: nothing would be given back.")
     return sorted(letters, key=lambda each: each.id)[:most]
 
 
-def _names(letter: DeadLetter) -> set[str]:
+def _ids_of(letter: DeadLetter) -> set[str]:
     return {letter.id} | ({letter.message.id} if letter.message is not None else set())
 
 
-def _letters(hook: PawnQueueHook, topic: str, *, payloads: bool) -> Iterator[DeadLetter]:
+def _all_letters(hook: PawnQueueHook, topic: str, *, payloads: bool) -> Iterator[DeadLetter]:
     after = None
     while True:
-        page = hook.dead_letters(topic, max_messages=_PAGE, after=after, payloads=payloads)
+        page = hook.dead_letters(topic, max_messages=_LETTERS_PER_PAGE, after=after, payloads=payloads)
         yield from page
         after = page.next
         if after is None:
@@ -157,45 +159,46 @@ def _letters(hook: PawnQueueHook, topic: str, *, payloads: bool) -> Iterator[Dea
 
 @command
 def purge(hook: PawnQueueHook, args: Namespace) -> None:
-    """Remove messages or dead letters, after it was asked whether that is meant."""
+    """Remove messages or dead letters, after asking for confirmation."""
     kinds = {"messages": args.messages or not args.dead, "dead_letters": args.dead}
     if args.dry_run or not args.yes:
-        would = hook.purge(args.topic, dry_run=True, **kinds)
-        counts = {"messages": would.messages, "dead_letters": would.dead_letters}
+        found = hook.purge(args.topic, dry_run=True, **kinds)
         if args.dry_run:
-            show([{"topic": args.topic, "dry_run": True, **counts}], args.output)
+            _show_removed(args, found)
             return
-        _ask(hook, args.topic, {kind: counts[kind] for kind, meant in kinds.items() if meant})
-    removed = hook.purge(args.topic, **kinds)
-    row = {"topic": args.topic, "dry_run": False}
-    show([{**row, "messages": removed.messages, "dead_letters": removed.dead_letters}], args.output)
+        what = " and ".join(
+            f"{getattr(found, kind)} {kind.replace('_', ' ')}" for kind, is_meant in kinds.items() if is_meant
+        )
+        _confirm(f"This removes {what} of topic {args.topic!r} in bucket {hook.settings.s3.bucket_name!r} for ever.")
+    _show_removed(args, hook.purge(args.topic, **kinds))
 
 
-def _ask(hook: PawnQueueHook, topic: str, counts: dict[str, int]) -> None:
-    what = " and ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
-    _confirm(f"This removes {what} of topic {topic!r} in bucket {hook.settings.s3.bucket_name!r} for ever.")
+def _show_removed(args: Namespace, removed: Removed) -> None:
+    counts = {"messages": removed.messages, "dead_letters": removed.dead_letters}
+    show([{"topic": args.topic, "dry_run": args.dry_run, **counts}], args.output)
 
 
 def _confirm(sentence: str) -> None:
-    say(f"{sentence} Go on? (y/n)")
+    """Ask on stderr; raise UsageError unless the answer is yes."""
+    say(f"{sentence} Continue? (y/n)")
     try:
         answer = input()
     except EOFError:
-        raise UsageError("Nobody answered, and nothing was removed: pass --yes where nobody can be asked.") from None
+        raise UsageError("There was no answer, so nothing was removed: pass --yes where nobody can answer.") from None
     if answer.strip().lower() not in {"y", "yes"}:
         raise UsageError("Nothing was removed.")
 
 
 @command
 def create_topic(hook: PawnQueueHook, args: Namespace) -> None:
-    """Create a topic. One that exists keeps its settings, or has them updated."""
+    """Create a topic. A topic that exists keeps its settings, or has them updated."""
     given = {} if args.max_deliveries is None else {"max_deliveries": _deliveries(args.max_deliveries)}
     _show_topic(created(hook, args.topic, args.if_exists, say, **given), args.output)
 
 
 @command
 def update_topic(hook: PawnQueueHook, args: Namespace) -> None:
-    """Change what is set for a topic."""
+    """Change the settings of a topic."""
     _show_topic(hook.update_topic(args.topic, max_deliveries=_deliveries(args.max_deliveries)), args.output)
 
 
@@ -212,21 +215,19 @@ def _show_topic(topic: Topic, output: str) -> None:
 
 @command
 def delete_topic(hook: PawnQueueHook, args: Namespace) -> None:
-    """Delete a topic, after it was asked whether that is meant."""
+    """Delete a topic, after asking for confirmation."""
     if not args.dry_run and not args.yes:
-        would = hook.delete_topic(args.topic, force=args.force, dry_run=True)
+        found = hook.delete_topic(args.topic, force=args.force, dry_run=True)
         _confirm(
             f"This deletes topic {args.topic!r} in bucket {hook.settings.s3.bucket_name!r} for ever, with "
-            f"{would.messages} messages and {would.dead_letters} dead letters."
+            f"{found.messages} messages and {found.dead_letters} dead letters."
         )
-    removed = hook.delete_topic(args.topic, force=args.force, dry_run=args.dry_run)
-    counts = {"messages": removed.messages, "dead_letters": removed.dead_letters}
-    show([{"topic": args.topic, "dry_run": args.dry_run, **counts}], args.output)
+    _show_removed(args, hook.delete_topic(args.topic, force=args.force, dry_run=args.dry_run))
 
 
 @command
 def janitor(hook: PawnQueueHook, args: Namespace) -> None:
-    """Sweep topics. What fails in one topic does not concern the others."""
+    """Sweep topics. An error in one topic does not keep the others from being swept."""
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
     for topic in args.topics or hook.list_topics():
@@ -235,23 +236,23 @@ def janitor(hook: PawnQueueHook, args: Namespace) -> None:
         except PawnQueueError as error:
             failures.append(f"Topic {topic} was not swept: {error}")
             continue
-        except Exception as defect:  # noqa: BLE001 - a defect at one topic keeps no other from being swept
+        except Exception as defect:  # noqa: BLE001 - a defect in one topic does not keep the others from being swept
             traceback.print_exception(defect)
             failures.append(f"Topic {topic} was not swept because of a defect of this version: please report it.")
             continue
-        rows.append(_in_full(report) if args.output in {"json", "yaml"} else _in_words(report))
+        rows.append(_full_row(report) if args.output in {"json", "yaml"} else _table_row(report))
         failures += [f"Topic {topic}: {failure}" for failure in report.failures]
     show(rows, args.output)
     if failures:
         fail(*failures)
 
 
-def _in_full(report: SweepReport) -> dict[str, Any]:
+def _full_row(report: SweepReport) -> dict[str, Any]:
     lists = {name: getattr(report, name) for name in ("stuck", "strangers", "failures", "defects")}
     return {"topic": report.topic, "dry_run": report.dry_run, **dict(report.counts()), **lists}
 
 
-def _in_words(report: SweepReport) -> dict[str, Any]:
+def _table_row(report: SweepReport) -> dict[str, Any]:
     done = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in report.counts() if count)
     return {
         "topic": report.topic,

@@ -1,4 +1,4 @@
-"""The command that says what a store can do, and what is wrong."""
+"""The command that checks a connection and its store."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _LIBRARIES: Final = ("apache-airflow", "apache-airflow-providers-amazon", "obstore", "boto3")
 _ENGINE: Final = "pawnqueue-engine"
-#: A janitor sweeps all topics or those that it was given, so a sample tells.
-_ASKED_FOR_A_SWEEP: Final = 20
-#: A clock that is further off than this confuses who reads two logs side by side.
-_FAR_OFF: Final = 1.0
+#: How many topics are read to see whether a janitor sweeps them. Most janitors sweep all topics.
+_MAX_SAMPLED_TOPICS: Final = 20
+#: A clock that differs by more makes the logs of two machines hard to compare.
+_MAX_CLOCK_OFFSET_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
 class _Findings:
-    """What was found, line by line, and what to do where something is wrong."""
+    """The rows to print, and a sentence for each thing that is wrong."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -41,45 +41,45 @@ class _Findings:
     def add(self, check: str, result: Any, state: Literal["", "ok", "note", "wrong"] = "") -> None:  # noqa: ANN401 - as it was found
         self.rows.append({"check": check, "state": state, "result": result})
 
-    def found_wrong(self, check: str, result: Any, sentence: str) -> None:  # noqa: ANN401 - as it was found
+    def add_wrong(self, check: str, result: Any, sentence: str) -> None:  # noqa: ANN401 - as it was found
         self.add(check, result, "wrong")
         self.wrong.append(sentence)
 
 
 @command
 def doctor(hook: PawnQueueHook, args: Namespace) -> None:
-    """Look at everything, print it, and end with exit code 1 if something is wrong."""
+    """Check everything, print the findings, and exit with code 1 if something is wrong."""
     findings = _Findings()
-    _versions(findings)
+    _add_versions(findings)
     try:
         address = hook.address
     except PawnQueueError as error:
-        findings.found_wrong("connection", args.conn_id, str(error))
+        findings.add_wrong("connection", args.conn_id, str(error))
         show(findings.rows, args.output)
         fail(*findings.wrong)
     findings.add("connection", args.conn_id, "ok")
-    _place(findings, address)
+    _add_address(findings, address)
     try:
         queue = hook.queue
         found, health = queue.probe(), queue.health()
     except PawnQueueError as error:
-        findings.found_wrong("store", "cannot be used", str(error))
+        findings.add_wrong("store", "cannot be used", str(error))
     else:
         findings.add("store", "can be read, written, listed and deleted from", "ok")
-        _strategy(findings, queue, found)
-        _probe(findings, found)
-        _time(findings, health)
-        _janitor(findings, queue)
+        _add_strategy(findings, queue, found)
+        _add_probe(findings, found)
+        _add_clock(findings, health)
+        _add_janitor(findings, queue)
     show(findings.rows, args.output)
     if findings.wrong:
         fail(*findings.wrong)
 
 
-def _versions(findings: _Findings) -> None:
+def _add_versions(findings: _Findings) -> None:
     findings.add("airflow-provider-pawnqueue", __version__)
     engine = _version(_ENGINE)
     if engine is not None and engine != __version__:
-        findings.found_wrong(
+        findings.add_wrong(
             _ENGINE,
             engine,
             f"{_ENGINE} {engine} is installed beside the provider {__version__}, and each has overwritten files of the "
@@ -97,17 +97,17 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _place(findings: _Findings, address: Address) -> None:
+def _add_address(findings: _Findings, address: Address) -> None:
     s3 = address.settings.s3
     findings.add("endpoint", _without_user(s3.endpoint_url) or f"AWS, {s3.region_name}")
     findings.add("bucket", s3.bucket_name)
     findings.add("key prefix", s3.key_prefix)
     if address.aws_conn_id:
-        identity = f"that of AWS connection {address.aws_conn_id}"
+        identity = f"from AWS connection {address.aws_conn_id}"
     elif s3.aws_access_key_id:
         identity = "the keys of the connection"
     else:
-        identity = "what boto3 finds: profile, role, instance"
+        identity = "found by boto3: a profile, a role or the instance"
     findings.add("identity", identity)
     findings.add("client", s3.client)
 
@@ -119,7 +119,7 @@ def _without_user(url: str | None) -> str | None:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _strategy(findings: _Findings, queue: SyncPawnQueue, found: ProbeResult) -> None:
+def _add_strategy(findings: _Findings, queue: SyncPawnQueue, found: ProbeResult) -> None:
     agreed = next(each for each in STRATEGIES if each.name == queue.strategy)
     findings.add("strategy", agreed.name, "ok")
     refusal = agreed.refusal(found)
@@ -127,8 +127,8 @@ def _strategy(findings: _Findings, queue: SyncPawnQueue, found: ProbeResult) -> 
         findings.rows[-1]["state"] = "wrong"
         findings.add("strategy, why", "the bucket's processes agreed on it")
         findings.wrong.append(
-            f"The bucket's processes agreed on {agreed.name}, and the store does not carry it ({refusal}), so that two "
-            "consumers may have one message: stop every process that uses the bucket, delete the object "
+            f"The bucket's processes use the strategy {agreed.name}, which the store does not support ({refusal}). Two "
+            "consumers may get the same message. Stop every process that uses the bucket, delete the object "
             f"{BUCKET_RECORD} below its key prefix, and start them again."
         )
     elif agreed.name == found.strategy:
@@ -143,30 +143,32 @@ def _strategy(findings: _Findings, queue: SyncPawnQueue, found: ProbeResult) -> 
         return
     advice = agreed.advice(took, queue.settings)
     if took * csprng_verify.ROOM > csprng_verify.shortest_verification(pauses):
-        findings.found_wrong("pauses", "too short for this store", f"{agreed.name}: {advice}")
+        findings.add_wrong("pauses", "too short for this store", f"{agreed.name}: {advice}")
     else:
         findings.add("pauses", advice, "ok")
 
 
-def _probe(findings: _Findings, found: ProbeResult) -> None:
-    """Show it field by field, as the race was answered."""
+def _add_probe(findings: _Findings, found: ProbeResult) -> None:
+    """Add each field of the probe's result."""
     for name, value in asdict(found).items():
-        shown, state = value, ""
-        if name in {"creates", "updates"}:
-            shown, state = (value, "note") if value else ("held in sequence and in a race", "ok")
-        findings.add(f"probe: {name}", shown, "note" if state == "note" else "ok" if state else "")
+        if name not in {"creates", "updates"}:
+            findings.add(f"probe: {name}", value)
+        elif value:
+            findings.add(f"probe: {name}", value, "note")
+        else:
+            findings.add(f"probe: {name}", "held in sequence and in a race", "ok")
 
 
-def _janitor(findings: _Findings, queue: SyncPawnQueue) -> None:
-    """Look whether a janitor sweeps the topics: of many, the first ones tell."""
+def _add_janitor(findings: _Findings, queue: SyncPawnQueue) -> None:
+    """Check whether a janitor sweeps the topics; of many topics, only the first are read."""
     topics = queue.list_topics()
-    some: list[str] = []
+    read_count = 0
     unswept: list[str] = []
-    for topic in topics[:_ASKED_FOR_A_SWEEP]:
+    for topic in topics[:_MAX_SAMPLED_TOPICS]:
         try:
             if not is_swept(queue.topic(topic).swept_at):
                 unswept.append(topic)
-            some.append(topic)
+            read_count += 1
         except PawnQueueError as error:
             findings.add(f"topic {topic}", str(error), "note")
     if not topics:
@@ -174,15 +176,15 @@ def _janitor(findings: _Findings, queue: SyncPawnQueue) -> None:
     elif unswept:
         findings.add("janitor", no_janitor(unswept), "note")
     else:
-        findings.add("janitor", f"has swept {len(some)} of {len(topics)} topics within the last hour", "ok")
+        findings.add("janitor", f"has swept {read_count} of {len(topics)} topics within the last hour", "ok")
 
 
-def _time(findings: _Findings, health: Health) -> None:
+def _add_clock(findings: _Findings, health: Health) -> None:
     findings.add("round trip", f"{health.round_trip_seconds * 1000:.1f} ms")
     offset, error = health.clock_offset_seconds, health.clock_error_seconds
     way = "ahead of" if offset > 0 else "behind"
-    said = f"{abs(offset):.2f} s {way} the store's clock (give or take {error:.2f} s)"
-    if abs(offset) > _FAR_OFF + error:
-        findings.add("clock", f"{said}: the queue goes by the store's alone; set this machine's by NTP", "note")
+    difference = f"{abs(offset):.2f} s {way} the store's clock (give or take {error:.2f} s)"
+    if abs(offset) > _MAX_CLOCK_OFFSET_SECONDS + error:
+        findings.add("clock", f"{difference}: the queue uses only the store's clock; set this machine's by NTP", "note")
     else:
-        findings.add("clock", said, "ok")
+        findings.add("clock", difference, "ok")

@@ -1,4 +1,4 @@
-"""Commands that look, and change nothing."""
+"""Commands that read and change nothing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Found = TypeVar("Found")
 
 @command
 def topics(hook: PawnQueueHook, args: Namespace) -> None:
-    """List the topics. What fails in one topic does not concern the others."""
-    found, failures = _of_each(hook.list_topics(), hook.topic)
+    """List the topics. An error in one topic does not hide the others."""
+    found, failures = _read_each(hook.list_topics(), hook.topic)
     show(
         [{"topic": each.name, **each.settings.model_dump(), "created_at": each.created_at} for each in found],
         args.output,
@@ -33,12 +33,12 @@ def topics(hook: PawnQueueHook, args: Namespace) -> None:
 
 @command
 def stats(hook: PawnQueueHook, args: Namespace) -> None:
-    """Count messages. What fails in one topic does not concern the others."""
+    """Count messages. An error in one topic does not hide the others."""
     failures: list[str] = []
     if args.topic is not None:
-        rows = [_counted(hook, args.topic)]
+        rows = [_count_row(hook, args.topic)]
     else:
-        rows, failures = _of_each(hook.list_topics(), lambda topic: _counted(hook, topic))
+        rows, failures = _read_each(hook.list_topics(), lambda topic: _count_row(hook, topic))
     show(rows, args.output)
     unswept = [topic for topic in (row["topic"] for row in rows) if not is_swept(hook.topic(topic).swept_at)]
     if unswept:
@@ -47,19 +47,19 @@ def stats(hook: PawnQueueHook, args: Namespace) -> None:
         fail(*failures)
 
 
-def _of_each(topics: Iterable[str], look: Callable[[str], Found]) -> tuple[list[Found], list[str]]:
-    """Return what was found of topics, and a sentence on each that failed."""
+def _read_each(topics: Iterable[str], read: Callable[[str], Found]) -> tuple[list[Found], list[str]]:
+    """Read each topic; return what was found, and a sentence for each topic that failed."""
     found: list[Found] = []
     failures: list[str] = []
     for topic in topics:
         try:
-            found.append(look(topic))
+            found.append(read(topic))
         except PawnQueueError as error:
             failures.append(f"Topic {topic}: {error}")
     return found, failures
 
 
-def _counted(hook: PawnQueueHook, topic: str) -> dict[str, Any]:
+def _count_row(hook: PawnQueueHook, topic: str) -> dict[str, Any]:
     counts = asdict(hook.stats(topic))
     age = counts["oldest_age_seconds"]
     return {"topic": topic, **counts, "oldest_age_seconds": None if age is None else round(age, 1)}
@@ -69,15 +69,15 @@ def _counted(hook: PawnQueueHook, topic: str) -> dict[str, Any]:
 def peek(hook: PawnQueueHook, args: Namespace) -> None:
     """Show messages, or dead letters."""
     if not args.dead:
-        show([_message(each) for each in hook.peek(args.topic, args.limit)], args.output)
+        show([_message_row(each) for each in hook.peek(args.topic, args.limit)], args.output)
         return
     page = hook.dead_letters(args.topic, max_messages=args.limit)
-    show([_letter(each) for each in page], args.output)
+    show([_letter_row(each) for each in page], args.output)
     if page.next is not None:
-        say(f"Of {page.total} dead letters, the latest {len(page)}: --limit shows more.")
+        say(f"These are the latest {len(page)} of {page.total} dead letters: --limit shows more.")
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message_row(message: Message) -> dict[str, Any]:
     return {
         "id": message.id,
         "created_at": message.created_at,
@@ -87,7 +87,7 @@ def _message(message: Message) -> dict[str, Any]:
     }
 
 
-def _letter(letter: DeadLetter) -> dict[str, Any]:
+def _letter_row(letter: DeadLetter) -> dict[str, Any]:
     return {
         "id": letter.id,
         "buried_at": letter.buried_at,

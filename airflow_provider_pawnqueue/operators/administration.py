@@ -129,7 +129,7 @@ def created(hook: PawnQueueHook, topic: str, if_exists: str, warn: Callable[[str
     except TopicExistsError as exists:
         if if_exists == "update":
             return hook.update_topic(topic, **given)
-        warn(f"It keeps its settings: {exists}")
+        warn(f"The topic keeps its settings: {exists}")
         return hook.topic(topic)
 
 

@@ -50,8 +50,8 @@ def test_publish_reads_lines(run: Run, queue: SyncPawnQueue, tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"n": 1}\n\n{"n": \n', "Line 3 of the standard input is no JSON"),
-        ('{"n": 1}\n[1]\n', "Line 2 of the standard input is no JSON object"),
+        ('{"n": 1}\n\n{"n": \n', "Line 3 of the standard input is not JSON"),
+        ('{"n": 1}\n[1]\n', "Line 2 of the standard input is not a JSON object"),
     ],
 )
 def test_bad_lines_are_named_and_nothing_is_published(
@@ -164,7 +164,7 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
     for topic, given, sentence in (
         ("orders", "few", "--max-deliveries 'few'"),
         ("orders", "0", "max_deliveries"),
-        ("nowhere", "3", "`airflow pawnqueue create-topic nowhere` makes it"),
+        ("nowhere", "3", "`airflow pawnqueue create-topic nowhere` creates it"),
     ):
         done = run("update-topic", topic, "--max-deliveries", given)
         assert done.code == 1
@@ -175,7 +175,7 @@ def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
     """The row has what is set; one that exists keeps its settings, which is said, or has them updated."""
     for words, most, note in (
         ((), 10, ""),
-        (("--max-deliveries", "3"), 10, "It keeps its settings"),
+        (("--max-deliveries", "3"), 10, "The topic keeps its settings"),
         (("--max-deliveries", "3", "--if-exists", "update"), 3, ""),
         (("--max-deliveries", "never", "--if-exists", "update"), None, ""),
         ((), None, ""),
@@ -276,13 +276,13 @@ def test_janitor_goes_on_after_a_defect_at_a_topic(
 
 
 def test_the_help_says_what_the_janitor_leaves_alone(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """Who sweeps by hand knows that no DAG run is asked about."""
+    """It says that the command asks about no DAG run, and leaves the claims of DAG runs alone."""
     from airflow.cli.cli_parser import get_parser  # noqa: PLC0415 - a second of imports
 
     with pytest.raises(SystemExit):
         get_parser().parse_args(["pawnqueue", "janitor", "--help"])
 
-    assert "claims of DAG runs are left alone" in " ".join(capsys.readouterr().out.split())
+    assert "leaves claims of DAG runs alone" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_a_claim_has_is_given_back_or_buried(run: Run, queue: SyncPawnQueue) -> None:

@@ -82,7 +82,7 @@ def test_a_store_that_has_lost_its_conditions_is_wrong(run: Run, queue: SyncPawn
 
     assert done.code == 1
     assert states(done)["strategy"] == ("wrong", "conditional_write")
-    assert "stop every process that uses the bucket" in done.err
+    assert "Stop every process that uses the bucket" in done.err
     assert done.err.count("\n") == 1
 
 

@@ -114,7 +114,7 @@ def test_peek_shows_dead_letters_and_why(run: Run, queue: SyncPawnQueue) -> None
     [row] = done.rows
     assert (row["reason"], row["error"], row["deliveries"]) == ("refused", "no such order", 1)
     assert row["payload"] in ({"n": 1}, {"n": 2})
-    assert done.err == "Of 2 dead letters, the latest 1: --limit shows more.\n"
+    assert done.err == "These are the latest 1 of 2 dead letters: --limit shows more.\n"
 
 
 @pytest.mark.parametrize("output", ["json", "yaml", "table", "plain"])

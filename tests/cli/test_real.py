@@ -98,5 +98,5 @@ def test_the_connection_may_be_in_the_metadata_database(airflow: Airflow, connec
     airflow("connections", "add", "kept", "--conn-json", json.dumps(connection), from_environment=False)
 
     assert rows(airflow, "topics", "--conn-id", "kept", from_environment=False) == []
-    assert nowhere.stderr.startswith("There is no connection 'pawnqueue_default'")
+    assert nowhere.stderr.startswith("Connection 'pawnqueue_default' does not exist")
     assert nowhere.stderr.count("\n") == 1
