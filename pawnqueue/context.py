@@ -6,16 +6,17 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pawnqueue.domain import lease
+from pawnqueue.domain import lease as lease_times
 from pawnqueue.errors import StoreError
 from pawnqueue.events import Events
-from pawnqueue.registers import leases
+from pawnqueue.registers.claim_records import ClaimRecordRegister
+from pawnqueue.registers.leases import LeaseRegister
+from pawnqueue.registers.write_records import WriteRecordRegister
 from pawnqueue.runtime.done_writes import DoneWrites
 from pawnqueue.stores.server_time import local_seconds
 
 if TYPE_CHECKING:
     from pawnqueue.domain.records import Lease
-    from pawnqueue.registers.register import Versioned
     from pawnqueue.registers.strategy import Registers
     from pawnqueue.runtime.clock import Clock
     from pawnqueue.settings import Settings
@@ -57,19 +58,27 @@ class Context:
 
     def is_over(self, until: float, now: float) -> bool:
         """⚑ §2: say whether a time that somebody else has is over, by the margin that all keep to."""
-        return lease.is_over(until, now, self.margin)
+        return lease_times.is_over(until, now, self.margin)
 
     def due_at(self, of_message: Lease) -> float:
         """Return the server time from which on a lease's message may be had, by the lease alone."""
-        return lease.due_at(of_message, self.margin)
+        return lease_times.due_at(of_message, self.margin)
 
     def is_due(self, of_message: Lease, now: float) -> bool:
         """Say whether a lease's time is over."""
-        return lease.is_due(of_message, now, self.margin)
+        return lease_times.is_due(of_message, now, self.margin)
 
-    async def read_lease(self, topic: str, uuid: str) -> Versioned[Lease] | None:
-        """Return the lease on a message as it stands now, or None."""
-        return await leases.read(self.registers, topic, uuid, self.settings.polling.visibility_timeout_seconds)
+    def lease(self, topic: str, uuid: str) -> LeaseRegister:
+        """Return the register of a message's lease."""
+        return LeaseRegister(self.registers, topic, uuid, self.settings.polling.visibility_timeout_seconds)
+
+    def claim_record(self, topic: str, stem: str) -> ClaimRecordRegister:
+        """Return the register of one generation of a claim."""
+        return ClaimRecordRegister(self.registers, topic, stem, self.now)
+
+    def write_record(self, topic: str, write_id: str) -> WriteRecordRegister:
+        """Return the register of a staged write."""
+        return WriteRecordRegister(self.registers, topic, write_id, self.margin)
 
     def with_budget(self, seconds: float = PER_OBJECT_RETRY_SECONDS, *, cut: bool = False) -> Context:
         """Return a context that retries each request, and each compare-and-set, for at most this long.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from pawnqueue.catalog import units
-from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.judgement import UnitState, judge, needs_record
 from pawnqueue.domain.lease import is_over
@@ -38,7 +37,7 @@ async def state_of(context: Context, topic: str, unit_id: str, lease: Lease) -> 
     now = await context.now()
     record = None
     if needs_record(lease, now, context.margin):
-        found = await claim_records.read(context, topic, lease.claim)
+        found = await context.claim_record(topic, lease.claim).read()
         record = None if found is None else found.value
     judged = judge(lease, unit_id, record, now=now, margin=context.margin)
     if judged.state is UnitState.DELAYED:
@@ -133,7 +132,7 @@ async def _states_of(context: Context, topic: str, leases: Mapping[str, ObjectIn
     brief = context.with_budget()
 
     async def read(unit_id: str) -> State | None:
-        found = await brief.read_lease(topic, unit_id)
+        found = await brief.lease(topic, unit_id).read()
         return None if found is None else (await state_of(brief, topic, unit_id, found.value))[0]
 
     exact = await _read_each(context, doubtful, read)
@@ -184,7 +183,7 @@ async def _members(context: Context, topic: str, now: float) -> _Members:
         is_past = hint is not None and context.is_over(hint.latest, now)
         (over if is_past else unsure).append(layout.claim_stem(*parsed))
     brief = context.with_budget()
-    read = await _read_each(brief, [*unsure, *over], lambda stem: claim_records.read(brief, topic, stem))
+    read = await _read_each(brief, [*unsure, *over], lambda stem: brief.claim_record(topic, stem).read())
     members = _Members()
     for stem, found in read.items():
         if found is None:

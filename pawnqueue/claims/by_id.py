@@ -25,7 +25,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pawnqueue.claims import claim_records, effects, leaving, renewing, settling, takeover
+from pawnqueue.claims import effects, leaving, renewing, settling, takeover
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import FULL_LISTING_SECONDS
 from pawnqueue.claims.claim_listing import latest_generations
@@ -47,7 +47,6 @@ from pawnqueue.errors import ClaimBusyError, CompatibilityError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.cancellation import shield_and_wait
-from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -89,13 +88,13 @@ class ById:
     async def attach(self, request: ClaimRequest, vacated: str) -> HeldClaim:
         """Go on with a claim that was handed over, in one of its generations, by a session that works no more."""
         for _ in range(LOOKS):
-            standing = await claim_records.read(self._context, request.topic.name, request.stem)
-            if standing is None:
+            found = await self._context.claim_record(request.topic.name, request.stem).read()
+            if found is None:
                 raise not_had(request, "it has no record any more")
-            if standing.value.state != "open" or not standing.value.unsettled:
-                return self._ended(request, standing)
-            lasting = request.lasting_as(standing.value, self._context.settings.claims.margin_seconds)
-            claim = await self._resume(lasting, standing, vacated=vacated)
+            if found.value.state != "open" or not found.value.unsettled:
+                return self._ended(request, found)
+            lasting = request.lasting_as(found.value, self._context.settings.claims.margin_seconds)
+            claim = await self._resume(lasting, found, vacated=vacated)
             if claim is not None:
                 return claim
         raise not_had(request, "its record keeps changing")
@@ -109,14 +108,14 @@ class ById:
         """
         context, topic = self._context, request.topic.name
         for _ in range(LOOKS):
-            found = await latest_generations(context, topic, [request.claim_id])
-            if not found:
+            generations = await latest_generations(context, topic, [request.claim_id])
+            if not generations:
                 return None
-            request = replace(request, generation=found[request.claim_id])
-            standing = await claim_records.read(context, topic, request.stem)
-            if standing is None:
+            request = replace(request, generation=generations[request.claim_id])
+            found = await context.claim_record(topic, request.stem).read()
+            if found is None:
                 continue
-            record = standing.value
+            record = found.value
             if record.state != "open" or record.owner not in owners:
                 return None
             now = await context.now()
@@ -124,7 +123,7 @@ class ById:
                 if not record.unsettled:
                     return None  # who has decided all of it is about to carry it out
                 raise busy_error(context, request, record, record.session_end, now, operation="release")
-            given_up = await self._give_up(request, standing, decision) if record.unsettled else standing
+            given_up = await self._give_up(request, found, decision) if record.unsettled else found
             if given_up is not None:
                 left = Bodies(unread=record.unsettled)
                 return as_claim(context, request, given_up, left, versions={}, deadline=0.0)
@@ -137,36 +136,36 @@ class ById:
         # has begun the claim meanwhile, ours is refused its record, and looks again then.
         if self._context.clock.elapsed() - self._unknown.get(request.claim_id, -math.inf) < FULL_LISTING_SECONDS:
             return await self._begin_fresh(request)
-        found = await latest_generations(self._context, request.topic.name, [request.claim_id])
-        if not found:
+        generations = await latest_generations(self._context, request.topic.name, [request.claim_id])
+        if not generations:
             return await self._begin(request)
-        stem = layout.claim_stem(request.claim_id, found[request.claim_id])
-        standing = await claim_records.read(self._context, request.topic.name, stem)
-        return None if standing is None else await self._go_on(request, standing)
+        stem = layout.claim_stem(request.claim_id, generations[request.claim_id])
+        found = await self._context.claim_record(request.topic.name, stem).read()
+        return None if found is None else await self._go_on(request, found)
 
-    async def _go_on(self, request: ClaimRequest, standing: Versioned[ClaimRecord]) -> HeldClaim | None:
-        record = standing.value
+    async def _go_on(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> HeldClaim | None:
+        record = found.value
         if record.owner == request.owner:
             if record.state == "open":
-                return await (self._resume(request, standing) if record.unsettled else self._finish(request, standing))
+                return await (self._resume(request, found) if record.unsettled else self._finish(request, found))
             if record.was_handed_out and not record.was_returned:
-                return self._ended(request, standing)
+                return self._ended(request, found)
             # All that it had won was bad and is buried, or it was given back when its process ended in good order: its
             # owner has not finished with anything of it, and is not to go without.
-        following = await self._next_generation(request, standing)
+        following = await self._next_generation(request, found)
         return None if following is None else await self._begin(replace(request, generation=following))
 
-    async def _next_generation(self, request: ClaimRequest, standing: Versioned[ClaimRecord]) -> int | None:
+    async def _next_generation(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> int | None:
         """Return the generation that may begin after the last one has ended. No final record is opened again.
 
         :raises ClaimBusyError: it has not ended.
         """
-        context, record = self._context, standing.value
+        context, record = self._context, found.value
         if record.state == "open":
             now = await context.now()
             if not context.is_over(record.until, now):
                 raise busy_error(context, request, record, record.until, now)
-            if await takeover.fence(context, request.topic.name, standing) is None:
+            if await takeover.fence(context, request.topic.name, found) is None:
                 return None
         if layout.parse_stem(layout.claim_stem(request.claim_id, record.generation + 1)) is None:
             raise CompatibilityError(
@@ -209,14 +208,14 @@ class ById:
         found = await self._finder.leases_of(request.stem, most_reads=2 * request.max_messages)
         now = await context.now()
         return {
-            uuid: held
-            for uuid, held in found.items()
-            if held.value.state == "held"
+            uuid: lease
+            for uuid, lease in found.items()
+            if lease.value.state == "held"
             # There has to be time to read and record them.
-            and held.value.until > now + 2 * context.margin + context.time.error
+            and lease.value.until > now + 2 * context.margin + context.time.error
         }
 
-    async def _adopt(self, request: ClaimRequest, found: dict[str, Versioned[Lease]]) -> HeldClaim | None:
+    async def _adopt(self, request: ClaimRequest, orphans: dict[str, Versioned[Lease]]) -> HeldClaim | None:
         """Record the leases that a former attempt at this very claim won before it died, with the time that they have.
 
         None as well where nothing of it can be handed out.
@@ -224,22 +223,22 @@ class ById:
         context = self._context
         started = context.clock.elapsed()
         now = await context.now()
-        found = dict(sorted(found.items(), key=lambda held: held[1].value.key))  # in publish order
-        until = min(held.value.until for held in found.values())
+        orphans = dict(sorted(orphans.items(), key=lambda item: item[1].value.key))  # in publish order
+        until = min(lease.value.until for lease in orphans.values())
         won = Won(
             until,
             until,
             context.trusted(started, until - now) - context.time.error,
             members={
                 uuid: Member(
-                    name=held.value.key,
-                    deliveries=held.value.deliveries,
-                    reason=held.value.reason,
-                    error=held.value.error,
+                    name=lease.value.key,
+                    deliveries=lease.value.deliveries,
+                    reason=lease.value.reason,
+                    error=lease.value.error,
                 )
-                for uuid, held in found.items()
+                for uuid, lease in orphans.items()
             },
-            versions={uuid: held.version for uuid, held in found.items()},
+            versions={uuid: lease.version for uuid, lease in orphans.items()},
         )
         bodies = await Bodies.fetch(context, request.topic, won.members, PER_OBJECT_RETRY_SECONDS)
         if context.clock.elapsed() >= won.deadline:
@@ -249,14 +248,10 @@ class ById:
             won.members[uuid] = won.members[uuid].model_copy(update={"size": size})
         bodies.give_back_surplus(won.members, request.max_messages, request.max_bytes)
         record = made_record(request, won, bodies.decisions)
-        outcome = await claim_records.create(context, request.topic.name, record)
-        if isinstance(outcome, Unknown):
-            raise outcome.fault
-        if not isinstance(outcome, Done):
+        created = await context.claim_record(request.topic.name, request.stem).create(record)
+        if created is None:
             return None
-        claim = as_claim(
-            context, request, Versioned(record, outcome.version), bodies, versions=won.versions, deadline=won.deadline
-        )
+        claim = as_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
         if bodies.decisions:
             await settling.carry_out_decided(context, claim)
         if claim and not in_time(context, claim):
@@ -268,7 +263,7 @@ class ById:
     # --- a record: resume, finish, or show how it ended ---
 
     async def _resume(
-        self, request: ClaimRequest, standing: Versioned[ClaimRecord], *, vacated: str | None = None
+        self, request: ClaimRequest, found: Versioned[ClaimRecord], *, vacated: str | None = None
     ) -> HeldClaim | None:
         """Work for an open claim in a new session.
 
@@ -278,7 +273,7 @@ class ById:
 
         :raises ClaimBusyError: the last session may be alive.
         """
-        context, record = self._context, standing.value
+        context, record = self._context, found.value
         now = await context.now()
         # Our own session stands there if an earlier attempt landed of which nobody knew: nobody else works for it.
         if record.session not in ("", vacated, request.session) and not context.is_over(record.session_end, now):
@@ -289,14 +284,11 @@ class ById:
         before = record if record.session == request.session else record.model_copy(update={"session_until": 0.0})
         changed = renewing.renewed(context, before, now, ttl=request.ttl, session_ttl=request.session_ttl)
         changed = changed.model_copy(update={"session": request.session})
-        change = claim_records.change(context, request.topic.name, changed, standing.version)
-        outcome = await shield_and_wait(change, context.clock)
-        if isinstance(outcome, Unknown):
-            raise outcome.fault
-        if not isinstance(outcome, Done):
+        change = context.claim_record(request.topic.name, changed.stem).replace(found, changed)
+        taken = await shield_and_wait(change, context.clock)
+        if taken is None:
             return None
         deadline = context.trusted(started, changed.session_end - now)
-        standing = Versioned(changed, outcome.version)
         members = {uuid: record.members[uuid] for uuid in record.unsettled}
         try:
             bodies = Bodies(unread=list(members))
@@ -306,7 +298,7 @@ class ById:
                 )
         except BaseException:
             # Whoever comes by its id or the reference next is not to wait for us.
-            held = as_claim(context, request, standing, Bodies(), versions={}, deadline=deadline)
+            held = as_claim(context, request, taken, Bodies(), versions={}, deadline=deadline)
             with suppress(StoreError, CompatibilityError):
                 await shield_and_wait(leaving.vacate(context.with_budget(), held), context.clock)
             raise
@@ -314,7 +306,7 @@ class ById:
         bodies.decisions = {
             uuid: decision.model_copy(update={"unseen": False}) for uuid, decision in bodies.decisions.items()
         }
-        claim = as_claim(context, request, standing, bodies, versions={}, deadline=deadline)
+        claim = as_claim(context, request, taken, bodies, versions={}, deadline=deadline)
         if changed.session_end <= now:
             raise renewing.lost_error(claim, "it is older than claims.max_claim_age_seconds")
         return await without_bad_ones(context, claim, bodies)
@@ -324,7 +316,7 @@ class ById:
         return record.session != "" and not self._context.is_over(record.session_end, now)
 
     async def _give_up(
-        self, request: ClaimRequest, standing: Versioned[ClaimRecord], decision: Decision
+        self, request: ClaimRequest, found: Versioned[ClaimRecord], decision: Decision
     ) -> Versioned[ClaimRecord] | None:
         """Decide what becomes of all that is left of a claim, as a session that has nothing else to do with it.
 
@@ -332,24 +324,21 @@ class ById:
         and renews nothing: whoever renews, settles, fences or resumes the claim is refused if it came first, and it is
         refused if one of them did.
         """
-        record = standing.value
+        record = found.value
         given_back = decision.model_copy(update={"lost": True})  # to whoever had it
         settled = {**record.settled, **dict.fromkeys(record.unsettled, given_back)}
         changed = record.model_copy(update={"settled": settled, "session": request.session, "session_until": 0.0})
-        outcome = await claim_records.change(self._context, request.topic.name, changed, standing.version)
-        if isinstance(outcome, Unknown):
-            raise outcome.fault
-        return Versioned(changed, outcome.version) if isinstance(outcome, Done) else None
+        return await self._context.claim_record(request.topic.name, changed.stem).replace(found, changed)
 
-    async def _finish(self, request: ClaimRequest, standing: Versioned[ClaimRecord]) -> HeldClaim | None:
+    async def _finish(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> HeldClaim | None:
         """Carry out what a claim has decided of all that it had, and show it as it ended.
 
         ⚑ §5.5: whoever decided it died before the end, or was refused by the store. What is refused again is left to
         the next who meets it: the claim has ended all the same.
         """
-        context, topic, record = self._context, request.topic.name, standing.value
+        context, topic, record = self._context, request.topic.name, found.value
         carried_out = effects.carry_out(context.with_budget(), topic, record, list(record.settled), {})
-        failed, finished = await effects.finish(context, topic, standing, carried_out)
+        failed, finished = await effects.finish(context, topic, found, carried_out)
         if failed:
             logger.warning(
                 "Claim %s of topic %r has decided of %d messages what could not be carried out: %s",
@@ -367,9 +356,9 @@ class ById:
             return None
         return await self._begin(replace(request, generation=record.generation + 1))
 
-    def _ended(self, request: ClaimRequest, standing: Versioned[ClaimRecord]) -> HeldClaim:
+    def _ended(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> HeldClaim:
         """Show a claim that has ended: it has no messages, and tells what was decided."""
-        return as_claim(self._context, request, standing, Bodies(), versions={}, deadline=0.0)
+        return as_claim(self._context, request, found, Bodies(), versions={}, deadline=0.0)
 
 
 def _who(record: ClaimRecord) -> str:

@@ -116,12 +116,12 @@ class Claim(ABC):
     def __init__(
         self,
         topic: str,
-        standing: Versioned[ClaimRecord],
+        found: Versioned[ClaimRecord],
         messages: Sequence[Message],
         uuids: Mapping[str, str],
         unread: Sequence[str] = (),
     ) -> None:
-        record = standing.value
+        record = found.value
         self.topic: Final = topic
         self.claim_id: Final = record.claim_id
         self.generation: Final = record.generation
@@ -132,7 +132,7 @@ class Claim(ABC):
         self._unread = tuple(unread)  # the uuids of its messages instead, where they were not read
         self._uuids = dict(uuids)  # of each member's key, its message's id
         self._record = record
-        self._version = standing.version
+        self._version = found.version
         self._lost: str | None = None
         self._given_away = False
 

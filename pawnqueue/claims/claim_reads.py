@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pawnqueue.claims import claim_records
 from pawnqueue.claims.bodies import read_members
 from pawnqueue.claims.claim import ClaimReference
 from pawnqueue.claims.claim_listing import latest_generations
@@ -42,10 +41,10 @@ async def last_claim(context: Context, topic: str, claim_id: str) -> LastClaim |
     generation = (await latest_generations(context, topic, [claim_id])).get(claim_id)
     if generation is None:
         return None
-    standing = await claim_records.read(context, topic, layout.claim_stem(claim_id, generation))
-    if standing is None:
+    found = await context.claim_record(topic, layout.claim_stem(claim_id, generation)).read()
+    if found is None:
         return None
-    record = standing.value
+    record = found.value
     return LastClaim(
         # Without the session that stands there: it may be alive, and who names it says that it is not.
         ClaimReference(topic, claim_id, generation, session=""),
@@ -71,12 +70,11 @@ async def looked_at(context: Context, reference: ClaimReference, operation: str)
 
     :raises LeaseLostError: it has no record, or has ended, or its time is over: others have the messages, or may.
     """
-    standing = await claim_records.read(
-        context, reference.topic, layout.claim_stem(reference.claim_id, reference.generation)
-    )
-    if standing is None:
+    stem = layout.claim_stem(reference.claim_id, reference.generation)
+    found = await context.claim_record(reference.topic, stem).read()
+    if found is None:
         raise _over(reference, "it has no record any more, as it is settled or long over", operation)
-    record = standing.value
+    record = found.value
     if record.state != "closed" and record.unsettled:
         if record.state == "expired":
             raise _over(reference, "it was taken over", operation)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pawnqueue.claims import claim_records, effects, settling
+from pawnqueue.claims import effects, settling
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import BACKGROUND_WAIT_SECONDS, Candidate, Finder
 from pawnqueue.claims.contention import Contention, Picks
@@ -24,7 +24,7 @@ from pawnqueue.events import GivenBack, logger_of
 from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.strategy import Step
 from pawnqueue.runtime.cancellation import shield_and_wait
-from pawnqueue.stores.port import Done, Expect, Refused, Unknown
+from pawnqueue.stores.port import Done, Expect, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
@@ -174,7 +174,7 @@ class Attempt:
         self._won: Won | None = None
         self._looked = 0.0
         self._size = request.max_messages  # how many messages are to be won: more than the claim wants, after bad ones
-        self._standing: Versioned[ClaimRecord] | None = None
+        self._recorded: Versioned[ClaimRecord] | None = None
         self._may_be_recorded = False
         self.fault: StoreError | None = None
         self.unread = False  # there were messages, or leases, that the store does not give
@@ -183,7 +183,7 @@ class Attempt:
     @property
     def recorded(self) -> bool:
         """Whether its record is in the bucket."""
-        return self._standing is not None
+        return self._recorded is not None
 
     async def run(self) -> HeldClaim | Outcome:
         """Claim once. Whatever interrupts it, what was won is given back."""
@@ -335,16 +335,13 @@ class Attempt:
             late.lose(TOO_LATE)
             return late
         record = made_record(request, won, bodies.decisions)
-        outcome = await shield_and_wait(self._create(record, context), context.clock)
-        if isinstance(outcome, Unknown):
-            raise outcome.fault
-        if not isinstance(outcome, Done):
+        created = await shield_and_wait(self._create(record, context), context.clock)
+        if created is None:
             await shield_and_wait(self._give_up(won), context.clock)
             return Outcome.TAKEN
-        standing = self._standing or Versioned(record, outcome.version)
-        claim = as_claim(context, request, standing, bodies, versions=won.versions, deadline=won.deadline)
+        claim = as_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
-        if outcome.repeated:
+        if created.is_repeated:
             claim.keep_record()
         if not context.registers.is_certain:
             await self._leave_to_rivals(claim)
@@ -373,19 +370,20 @@ class Attempt:
             await settling.settle(self._context, claim, decisions)
             claim.withhold(theirs)
 
-    async def _create(self, record: ClaimRecord, context: Context) -> Done | Refused | Unknown:
+    async def _create(self, record: ClaimRecord, context: Context) -> Versioned[ClaimRecord] | None:
+        """Create the claim's record; None: somebody else has."""
+        register = context.claim_record(self._request.topic.name, self._request.stem)
         self._may_be_recorded = True
-        outcome = await claim_records.create(context, self._request.topic.name, record)
-        if isinstance(outcome, Done):
-            self._standing = Versioned(record, outcome.version)
-        elif isinstance(outcome, Refused):
+        created = await register.create(record)
+        if created is None:
             # ⚑ §2: we may have created it, and a janitor may have renewed it since: then it names our session.
-            found = await claim_records.read(context, self._request.topic.name, self._request.stem)
+            found = await register.read()
             if found is not None and found.value.session == self._request.session and found.value.state == "open":
-                self._standing = found
-                return Done(Version(found.version), repeated=True)
-            self._may_be_recorded = False
-        return outcome
+                created = replace(found, is_repeated=True)
+            else:
+                self._may_be_recorded = False
+        self._recorded = created
+        return created
 
     async def _give_back(self) -> None:
         """Let others have what was won, as nobody was given it. ⚑ §4: by the record, which alone says whose it is.
@@ -397,23 +395,23 @@ class Attempt:
         if won is None or not (won.members or won.asked):
             return
         self._finder.mark_stale()
-        if self._standing is None:
+        if self._recorded is None:
             # What was asked for and cut, by a second cancellation, may be ours; whoever carries this out looks first.
             won = replace(won, members={**won.asked, **won.members})
         given_back = dict.fromkeys(won.members, Decision(how="released", unseen=True))
         context, request = self._context.with_budget(), self._request
         try:
-            if self._may_be_recorded and self._standing is None:
+            if self._may_be_recorded and self._recorded is None:
                 # Its answer was lost, or cut. If it stands there, nobody was given what it lists.
-                found = await claim_records.read(context, request.topic.name, request.stem)
+                found = await context.claim_record(request.topic.name, request.stem).read()
                 if found is None or found.value.session != request.session:
                     return
-                self._standing = found
-            if self._standing is None:
+                self._recorded = found
+            if self._recorded is None:
                 await self._create(made_record(request, won, given_back), context)
-            if self._standing is None:
+            if self._recorded is None:
                 return
-            claim = as_claim(context, request, self._standing, Bodies(), versions=won.versions, deadline=0.0)
+            claim = as_claim(context, request, self._recorded, Bodies(), versions=won.versions, deadline=0.0)
             await settling.settle(context, claim, given_back)
             context.events.tell(
                 GivenBack(
@@ -431,8 +429,8 @@ class Attempt:
         context, request = self._context.with_budget(), self._request
         self._finder.mark_stale()
         try:
-            standing = await claim_records.read(context, request.topic.name, request.stem)
-            mine = [uuid for uuid in won.members if standing is not None and uuid not in standing.value.members]
+            found = await context.claim_record(request.topic.name, request.stem).read()
+            mine = [uuid for uuid in won.members if found is not None and uuid not in found.value.members]
             now = await context.now()
             record, unseen = made_record(request, won, {}), Decision(how="released", unseen=True)
             freed = {uuid: effects.released(record, uuid, unseen, now) for uuid in mine}
@@ -472,7 +470,7 @@ def made_record(request: ClaimRequest, won: Won, decisions: Mapping[str, Decisio
 def as_claim(  # noqa: PLR0913 - the parts of one thing
     context: Context,
     request: ClaimRequest,
-    standing: Versioned[ClaimRecord],
+    found: Versioned[ClaimRecord],
     bodies: Bodies,
     *,
     versions: Mapping[str, str],
@@ -485,7 +483,7 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
     return HeldClaim(
         context,
         request.topic.name,
-        standing,
+        found,
         messages,
         uuids=uuids,
         leases=versions,

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
-from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.identifiers import Version
@@ -62,17 +61,17 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
 
 
 async def finish(
-    context: Context, topic: str, standing: Versioned[ClaimRecord], carried_out: Awaitable[Mapping[str, PawnQueueError]]
+    context: Context, topic: str, found: Versioned[ClaimRecord], carried_out: Awaitable[Mapping[str, PawnQueueError]]
 ) -> tuple[Mapping[str, PawnQueueError], Versioned[ClaimRecord] | None]:
     """Close the record of a claim that has ended, once all that it had decided is carried out.
 
-    ⚑ §4: only when all of it is confirmed, as the record alone remembers it. Returns what is not, and the record as it
-    stands then: None where somebody else has changed it meanwhile.
+    ⚑ §4: only when all of it is confirmed, as the record alone remembers it. Returns what is not confirmed, and the
+    record as it is stored then: None where somebody else has changed it meanwhile.
 
-    :raises StoreError: nobody can tell whether it is closed.
+    :raises StoreError: it is not known whether the record is closed.
     """
     failed = await carried_out
-    return failed, standing if failed else await claim_records.close(context, topic, standing)
+    return failed, found if failed else await context.claim_record(topic, found.value.stem).close(found)
 
 
 async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) -> StoreError | None:
@@ -181,32 +180,39 @@ async def _release(
 async def _versions_of_ours(
     context: Context, topic: str, record: ClaimRecord, uuids: Iterable[str]
 ) -> tuple[dict[str, str], dict[str, StoreError]]:
-    """Return the versions of those leases that this claim holds still, and why others could not be read."""
-    failed: dict[str, StoreError] = {}
-    current: dict[str, str] = {}
-
-    async def read(uuid: str) -> None:
-        try:
-            found = await context.read_lease(topic, uuid)
-        except CompatibilityError:
-            return  # of a newer format: somebody else has the message by now
-        except StoreError as error:
-            failed[uuid] = error
-            return
-        if found is not None and found.value.claim == record.stem and found.value.state == "held":
-            current[uuid] = found.version
-
-    await for_each(read, uuids, at_once=context.at_once)
+    """Return the versions of those leases that this very claim still holds, and why others could not be read."""
+    current, faults = await held_versions(context, topic, record.stem, uuids)
+    # A lease in a newer format (CompatibilityError) is somebody else's by now: there is nothing to release.
+    failed = {uuid: fault for uuid, fault in faults.items() if isinstance(fault, StoreError)}
     if current:
-        # A claim's id may be used again when its record is gone, and then a lease that names it is another claim's. The
-        # leases were read before the record was seen to stand: they are its own.
+        # A claim's id may be used again when its record is gone, and then a lease that names it is another claim's.
+        # The record is read after the leases: if it is still this claim's, so were they.
         try:
-            standing = await claim_records.read(context, topic, record.stem)
+            found = await context.claim_record(topic, record.stem).read()
         except (StoreError, CompatibilityError) as error:
             return {}, {**failed, **dict.fromkeys(current, StoreError(str(error), transient=True, topic=topic))}
-        if standing is None or standing.value.created_at != record.created_at:
+        if found is None or found.value.created_at != record.created_at:
             return {}, failed
     return current, failed
+
+
+async def held_versions(
+    context: Context, topic: str, stem: str, uuids: Iterable[str]
+) -> tuple[dict[str, str], dict[str, PawnQueueError]]:
+    """Read leases again; return the versions of those by which the claim still holds messages, and what failed."""
+    wanted = list(uuids)
+    faults: dict[str, PawnQueueError] = {}
+
+    async def version(uuid: str) -> str | None:
+        try:
+            found = await context.lease(topic, uuid).read()
+        except PawnQueueError as error:
+            faults[uuid] = error
+            return None
+        return found.version if found is not None and leases.is_held_by(found.value, stem) else None
+
+    versions = zip(wanted, await for_each(version, wanted, at_once=context.at_once), strict=True)
+    return {uuid: each for uuid, each in versions if each is not None}, faults
 
 
 def released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> Lease:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
-from pawnqueue.registers.strategy import Step
-from pawnqueue.stores.port import Done, Unknown
+from pawnqueue.stores.port import Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
@@ -42,13 +41,10 @@ async def _unlock(context: Context, topic: str, uuid: str, found: Versioned[Leas
     name = found.value.key
     if await context.store.head(units.key_of(topic, name)) is None:
         # There is nothing to release: another redriver was here first, and the message has gone its way.
-        standing = await context.read_lease(topic, uuid)
-        if standing is not None and standing.version == found.version:
+        present = await context.lease(topic, uuid).read()
+        if present is not None and present.version == found.version:
             await context.registers.delete([layout.lease(topic, uuid)])
         return False
     now = await context.now()
     freed = leases.released(uuid, name, consumer="redrive", claim="", deliveries=0, until=0.0, now=now)
-    [outcome] = await context.registers.write([Step(layout.lease(topic, uuid), freed, found.version)])
-    if isinstance(outcome, Unknown):
-        raise outcome.fault
-    return isinstance(outcome, Done)
+    return await context.lease(topic, uuid).replace(found, freed) is not None

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from pawnqueue.claims import claim_records
 from pawnqueue.claims.claim import Claim, Message, OneMessage
 from pawnqueue.errors import InvalidArgumentError, PawnQueueError
 from pawnqueue.events import ClaimLost, HandedOver
@@ -29,7 +28,7 @@ class HeldClaim(Claim):
         self,
         context: Context,
         topic: str,
-        standing: Versioned[ClaimRecord],
+        found: Versioned[ClaimRecord],
         messages: Sequence[Message] = (),
         *,
         uuids: Mapping[str, str],
@@ -39,7 +38,7 @@ class HeldClaim(Claim):
         is_fleeting: bool = False,
         unread: Sequence[str] = (),
     ) -> None:
-        super().__init__(topic, standing, messages, uuids, unread)
+        super().__init__(topic, found, messages, uuids, unread)
         self._unknown = set(unread)
         self._by_id: dict[str, list[str]] | None = None  # what uuids_by_id returns, where it is known
         self._context = context
@@ -100,8 +99,8 @@ class HeldClaim(Claim):
         return self._version
 
     @property
-    def standing(self) -> Versioned[ClaimRecord]:
-        """Both."""
+    def found(self) -> Versioned[ClaimRecord]:
+        """The record and its version."""
         return Versioned(self._record, self._version)
 
     @property
@@ -241,10 +240,14 @@ class HeldClaim(Claim):
         self._uuids.update(ids)
         self._unknown.difference_update(ids)
 
-    def moved_to(self, record: ClaimRecord, version: Version) -> None:
-        """Hear what stands in the bucket now."""
-        self._record = record
-        self._version = version
+    def remember(self, found: Versioned[ClaimRecord]) -> None:
+        """Take what is stored in the bucket now for the record."""
+        self._record = found.value
+        self._version = found.version
+
+    def remember_deletion(self) -> None:
+        """Take the record for closed, as it was deleted when nothing was left to do."""
+        self._record = self._record.model_copy(update={"state": "closed"})
 
     def trust(self, deadline: float, session_ttl: float) -> None:
         """Hear until when, in elapsed time, it is trusted from now on, and for how long its session was renewed."""
@@ -293,9 +296,19 @@ class HeldClaim(Claim):
     async def refresh(self, context: Context) -> None:
         """Look at the record again: somebody has changed it, perhaps an earlier request of ours that landed late."""
         self._by_id = None  # others, which knew other ids, may have settled it
-        found = await claim_records.read(context, self.topic, self._record.stem)
+        found = await context.claim_record(self.topic, self._record.stem).read()
         if found is None:
             # Only closed records are deleted, so what it had decided was carried out, and nothing is ours any more.
             self._record = self._record.model_copy(update={"state": "expired"})
         else:
-            self.moved_to(found.value, found.version)
+            self.remember(found)
+
+    async def replace_record(self, context: Context, changed: ClaimRecord) -> bool:
+        """Write another record by compare-and-set; return False where somebody else has changed it.
+
+        :raises StoreError: it is not known whether it was written: :meth:`refresh` tells.
+        """
+        found = await context.claim_record(self.topic, self._record.stem).replace(self.found, changed)
+        if found is not None:
+            self.remember(found)
+        return found is not None

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pawnqueue.claims import claim_records
 from pawnqueue.claims.renewing import contended_error, lost_error
-from pawnqueue.errors import PawnQueueError
+from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.runtime.cancellation import shield_and_wait
-from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import ClaimReference
     from pawnqueue.claims.held import HeldClaim
     from pawnqueue.context import Context
-    from pawnqueue.stores.port import Outcome
 
 logger = logger_of("claims")
 
@@ -59,21 +56,17 @@ async def vacate(context: Context, claim: HeldClaim) -> None:
     async with claim.lock:
         backoff = context.store.backoff()
         while _is_to_be_left(claim):
-            outcome = await shield_and_wait(_write(context, claim), context.clock)
-            if isinstance(outcome, Done):
-                return
+            vacated = claim.record.model_copy(update={"session_until": 0.0})
+            try:
+                if await shield_and_wait(claim.replace_record(context, vacated), context.clock):
+                    return
+                fault = contended_error(claim, "left", "leave")
+            except StoreError as error:
+                fault = error
             # Somebody else has written the record, or a write of ours has no answer: the record tells.
             await claim.refresh(context)
             if not await backoff.pause():
-                raise outcome.fault if isinstance(outcome, Unknown) else contended_error(claim, "left", "leave")
-
-
-async def _write(context: Context, claim: HeldClaim) -> Outcome:
-    vacated = claim.record.model_copy(update={"session_until": 0.0})
-    outcome = await claim_records.change(context, claim.topic, vacated, claim.version)
-    if isinstance(outcome, Done):
-        claim.moved_to(vacated, outcome.version)
-    return outcome
+                raise fault
 
 
 def _is_to_be_left(claim: HeldClaim) -> bool:

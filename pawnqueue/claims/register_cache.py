@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from pawnqueue.claims import claim_records
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import size_hint
 from pawnqueue.errors import PawnQueueError
@@ -99,7 +98,7 @@ class RegisterCache:
 
         async def read(uuid: str) -> Versioned[Lease] | PawnQueueError | None:
             try:
-                return await context.read_lease(self._topic, uuid)
+                return await context.lease(self._topic, uuid).read()
             except PawnQueueError as error:
                 return error
 
@@ -205,7 +204,7 @@ class RegisterCache:
             size = infos[stem].size
             try:
                 async with self._large.reserve(size if size > LARGE_RECORD_BYTES else 0):
-                    found = await claim_records.read(context, self._topic, stem)
+                    found = await context.claim_record(self._topic, stem).read()
                     return None if found is None else CachedRecord.of(stem, found, self._context.clock.elapsed())
             except PawnQueueError as error:
                 left = PER_OBJECT_RETRY_SECONDS - (self._context.clock.elapsed() - began)

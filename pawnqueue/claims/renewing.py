@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pawnqueue.claims import claim_records
 from pawnqueue.errors import LeaseLostError, StoreError
 from pawnqueue.events import Renewed
 from pawnqueue.runtime.cancellation import shield_and_wait
-from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import Claim
     from pawnqueue.claims.held import HeldClaim
     from pawnqueue.context import Context
     from pawnqueue.domain.records import ClaimRecord
-    from pawnqueue.stores.port import Outcome
 
 
 async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, session_ttl: float | None = None) -> None:
@@ -39,10 +36,7 @@ async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, se
             changed = renewed(context, claim.record, now, ttl=lasts, session_ttl=trusted)
             if changed.session_end <= now:
                 raise lost_error(claim, f"it is older than claims.max_claim_age_seconds={_max_age(context):g}")
-            outcome = await shield_and_wait(_change(context, claim, changed), context.clock)
-            if isinstance(outcome, Unknown):
-                raise outcome.fault
-            if isinstance(outcome, Done):
+            if await shield_and_wait(claim.replace_record(context, changed), context.clock):
                 claim.trust(context.trusted(started, changed.session_end - now), trusted)
                 if context.clock.elapsed() >= claim.trusted_until(in_doubt=False):
                     raise lost_error(claim, "its renewal took longer than its time")
@@ -62,13 +56,6 @@ async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, se
 def session_time(claim: Claim, lasts: float) -> float:
     """Return for how long a session that was not told otherwise is trusted: as it was, or as long as the claim."""
     return claim.session_ttl if claim.session_ttl < claim.ttl else lasts
-
-
-async def _change(context: Context, claim: HeldClaim, changed: ClaimRecord) -> Outcome:
-    outcome = await claim_records.change(context, claim.topic, changed, claim.version)
-    if isinstance(outcome, Done):
-        claim.moved_to(changed, outcome.version)
-    return outcome
 
 
 def renewed(context: Context, record: ClaimRecord, now: float, *, ttl: float, session_ttl: float) -> ClaimRecord:

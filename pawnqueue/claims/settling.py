@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from pawnqueue.claims import claim_records, effects, record_retention
+from pawnqueue.claims import effects, record_retention
 from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.renewing import contended_error
 from pawnqueue.claims.settled_members import Settled
@@ -16,7 +16,6 @@ from pawnqueue.domain.settlement import Settlement
 from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.runtime.cancellation import shield_and_wait
-from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.claims.held import HeldClaim
@@ -154,11 +153,12 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
             return Settled(decided=before, lost=lost | set(new))
         changed = record.model_copy(update={"settled": {**record.settled, **new}})
         # ⚑ §4, §5.3: by compare-and-set on what we have read. Who was fenced is refused, and changes nothing.
-        outcome = await claim_records.change(context, claim.topic, changed, claim.version)
-        if isinstance(outcome, Done):
-            claim.moved_to(changed, outcome.version)
-            return Settled(decided={**before, **new}, lost=lost)
-        fault = outcome.fault if isinstance(outcome, Unknown) else contended_error(claim, "settled", "settle")
+        try:
+            if await claim.replace_record(context, changed):
+                return Settled(decided={**before, **new}, lost=lost)
+            fault = contended_error(claim, "settled", "settle")
+        except StoreError as error:
+            fault = error
         # It was fenced, or somebody else has written the record. Or nobody knows whether an earlier write of ours has
         # landed: the record tells. Go on from what it says.
         try:
@@ -188,7 +188,7 @@ async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError
         under_way.difference_update(todo)
     done.update(uuid for uuid in todo if uuid not in failed)
     if not failed and _record_to_delete(claim, todo) is not None:
-        claim.moved_to(record.model_copy(update={"state": "closed"}), claim.version)
+        claim.remember_deletion()
         return {}
     failed.pop(layout.claim(claim.topic, record.stem), None)
     async with claim.lock:
@@ -217,8 +217,8 @@ async def _close(context: Context, claim: HeldClaim) -> None:
         return
     if claim.is_fleeting:
         if not await context.registers.delete([layout.claim(claim.topic, record.stem)]):
-            claim.moved_to(record.model_copy(update={"state": "closed"}), claim.version)
+            claim.remember_deletion()
         return
-    closed = await claim_records.close(context, claim.topic, claim.standing)
+    closed = await context.claim_record(claim.topic, record.stem).close(claim.found)
     if closed is not None:
-        claim.moved_to(closed.value, closed.version)
+        claim.remember(closed)

@@ -7,14 +7,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from pawnqueue.claims import claim_records, effects
+from pawnqueue.claims import effects
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Lease
-from pawnqueue.errors import PawnQueueError
+from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import TakenOver, logger_of
 from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.concurrency import for_each
-from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.claims.register_cache import CachedRecord
@@ -63,18 +62,26 @@ async def judge(context: Context, topic: str, leases: Leases, *, dry_run: bool =
     return judging.judged
 
 
-async def fence(context: Context, topic: str, standing: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
-    """⚑ §4: end an open claim by compare-and-set. Only who wins that is free to take what it held."""
-    expired = standing.value.model_copy(update={"state": "expired"})
-    outcome = await claim_records.change(context, topic, expired, standing.version)
-    if isinstance(outcome, Unknown) and not outcome.fault.transient:
-        raise outcome.fault
-    if not isinstance(outcome, Done):
+async def fence(context: Context, topic: str, found: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
+    """End an open claim by compare-and-set; None: it is not known to be ended by us.
+
+    ⚑ §4: only the process that has ended it is free to take what it held.
+
+    :raises StoreError: the store does not take the record, now or later.
+    """
+    expired = found.value.model_copy(update={"state": "expired"})
+    try:
+        fenced = await context.claim_record(topic, expired.stem).replace(found, expired)
+    except StoreError as error:
+        if not error.transient:
+            raise
+        return None
+    if fenced is None:
         return None
     context.events.tell(
         TakenOver(topic=topic, claim=expired.stem, consumer=expired.consumer, messages=len(expired.unsettled))
     )
-    return Versioned(expired, outcome.version)
+    return fenced
 
 
 class _Judging:
@@ -110,40 +117,46 @@ class _Judging:
 
     async def _judge_claim(self, stem: str, leases: Leases, now: float) -> None:
         judged = self.judged
-        standing = await claim_records.read(self._context, self._topic, stem)
-        if standing is None:
+        found = await self._context.claim_record(self._topic, stem).read()
+        if found is None:
             if self._dry_run or await self._create_fenced(stem):
                 judged.free.update(_not_handed_out(leases))
             return
-        record = standing.value
-        decided: dict[str, str] = {uuid: found.version for uuid, found in leases.items() if uuid in record.settled}
+        record = found.value
+        decided: dict[str, str] = {uuid: lease.version for uuid, lease in leases.items() if uuid in record.settled}
         if decided:
             # ⚑ §5.3: they were settled, only not carried out. Doing it is all that is left; they are not delivered
             # again.
             judged.decided.append((record, decided))
         # A lease that landed late: its claim was recorded without it.
         judged.free.update(
-            _not_handed_out({uuid: found for uuid, found in leases.items() if uuid not in record.members})
+            _not_handed_out({uuid: lease for uuid, lease in leases.items() if uuid not in record.members})
         )
         undecided = {
-            uuid: found for uuid, found in leases.items() if uuid in record.members and uuid not in record.settled
+            uuid: lease for uuid, lease in leases.items() if uuid in record.members and uuid not in record.settled
         }
         # ⚑ §4: open, or fenced early on behalf of somebody: its process may be alive and know nothing yet.
-        if undecided and self._context.is_over(record.free_at, now) and await self._has_ended(standing):
+        if undecided and self._context.is_over(record.free_at, now) and await self._has_ended(found):
             # Begun once more, and not as far as its record: it is another lease of the same claim that was recorded.
-            anew = {u: found for u, found in undecided.items() if found.value.deliveries > record.members[u].deliveries}
+            anew = {u: one for u, one in undecided.items() if one.value.deliveries > record.members[u].deliveries}
             judged.free.update({**undecided, **_not_handed_out(anew)})
 
-    async def _has_ended(self, standing: Versioned[ClaimRecord]) -> bool:
-        if standing.value.state != "open" or self._dry_run:
+    async def _has_ended(self, found: Versioned[ClaimRecord]) -> bool:
+        if found.value.state != "open" or self._dry_run:
             return True
-        return await fence(self._context, self._topic, standing) is not None
+        return await fence(self._context, self._topic, found) is not None
 
     async def _create_fenced(self, stem: str) -> bool:
-        """⚑ §4: its claimer may still be about to create the record, and is to find out then that it came too late."""
+        """Create the record of a claim that has none, as an expired one; return whether it is known to be created.
+
+        ⚑ §4: its claimer may still be about to create the record, and is to find out then that it came too late.
+        """
         claim_id, generation = layout.parse_stem(stem) or (stem, 0)
         record = ClaimRecord(claim_id=claim_id, generation=generation, state="expired", created_at=self._now)
-        return isinstance(await claim_records.create(self._context, self._topic, record), Done)
+        try:
+            return await self._context.claim_record(self._topic, record.stem).create(record) is not None
+        except StoreError:
+            return False  # it may land, or not: nothing is taken for it now
 
 
 async def named_by_others(
@@ -163,9 +176,9 @@ async def named_by_others(
             if known.state != "open":
                 return {}
             try:
-                standing = await claim_records.read(context, topic, known.stem)
-                is_same = standing is not None and standing.version == known.version
-                if standing is not None and is_same and await fence(context, topic, standing) is not None:
+                record = await context.claim_record(topic, known.stem).read()
+                is_same = record is not None and record.version == known.version
+                if record is not None and is_same and await fence(context, topic, record) is not None:
                     return {}
             except PawnQueueError as error:
                 # ⚑ §5.6: a record that the store does not let anybody fence concerns the messages that it names.

@@ -44,6 +44,11 @@ def is_over(until: float, now: float, margin: float) -> bool:
     return now >= until + margin
 
 
+def is_held_by(lease: Lease, stem: str) -> bool:
+    """Say whether a lease gives its message to this claim."""
+    return lease.state == "held" and lease.claim == stem
+
+
 def due_at(lease: Lease, margin: float) -> float:
     """Return the server time from which on its message may be had, by the lease alone: a delay has no holder."""
     return lease.until if lease.state == "released" else lease.until + margin

@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
 from pawnqueue.claims import finish_redrive
-from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.events import LettersRedriven
 from pawnqueue.reads.dead_letters import kept_under
-from pawnqueue.registers.register import Versioned
-from pawnqueue.registers.strategy import Step
 from pawnqueue.runtime.concurrency import for_each
-from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.catalog.letters import ListedLetter
@@ -86,8 +82,8 @@ async def _move(context: Context, topic: str, letter: ListedLetter) -> bool:
     # ⚑ §5: a burial that is not finished would copy the dead letter a second time, or another one over it. Its lease
     # is held until the burial is finished. A released lease belongs to another message under this uuid, which any
     # publisher may have sent: it does not keep the letter here.
-    standing = await context.read_lease(topic, letter.id)
-    if standing is not None and standing.value.state != "released":
+    burial = await context.lease(topic, letter.id).read()
+    if burial is not None and burial.value.state != "released":
         return False
     # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
     seconds = letter.written_at.replace(microsecond=0).timestamp()
@@ -96,16 +92,14 @@ async def _move(context: Context, topic: str, letter: ListedLetter) -> bool:
     parsed = units.parse(name)
     if parsed is None:
         return False
-    lock = leases.moving(parsed.id, name, source=letter.id, until=now + LOCK, ttl=LOCK)
+    lock = context.lease(topic, parsed.id)
     # ⚑ §5: lock the new place first, look for the source only then (in finish_move).
-    [outcome] = await context.registers.write([Step(layout.lease(topic, parsed.id), lock)])
-    if isinstance(outcome, Unknown):
-        raise outcome.fault
-    if isinstance(outcome, Done):
-        return await finish_redrive.finish_move(context, topic, parsed.id, Versioned(lock, outcome.version))
-    # Somebody else has the lock. ⚑ §5: whoever meets it overdue finishes the move.
-    standing = await context.read_lease(topic, parsed.id)
-    if standing is None or standing.value.state != "moving":
+    taken = await lock.create(leases.moving(parsed.id, name, source=letter.id, until=now + LOCK, ttl=LOCK))
+    if taken is not None:
+        return await finish_redrive.finish_move(context, topic, parsed.id, taken)
+    # Somebody else has the lock. ⚑ §5: a redriver that finds it overdue finishes the move.
+    found = await lock.read()
+    if found is None or found.value.state != "moving":
         return False
-    due = context.is_due(standing.value, await context.now())
-    return due and await finish_redrive.finish_move(context, topic, parsed.id, standing)
+    due = context.is_due(found.value, await context.now())
+    return due and await finish_redrive.finish_move(context, topic, parsed.id, found)

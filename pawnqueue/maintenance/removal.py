@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from pawnqueue.bucket.topics import EXISTENCE_CACHE_SECONDS, topic_not_found
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.view import TopicView
-from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.identifiers import Version
 from pawnqueue.errors import PawnQueueError, StoreError, TopicNotEmptyError
@@ -194,8 +193,8 @@ class _Removal:
         async def drop(write_id: str) -> None:
             if await writes.drop(self._context, self._topic, write_id, staged[write_id]):
                 return
-            standing = await writes.read(self._context, self._topic, write_id)
-            if standing is not None and standing.value.state == "begun":
+            found = await self._context.write_record(self._topic, write_id).read()
+            if found is not None and found.value.state == "begun":
                 raise self._not_empty(_counted({"write": 1}, layout.write(self._topic, write_id)))
 
         await for_each(drop, staged, at_once=self._context.at_once)
@@ -283,7 +282,7 @@ class _Removal:
         return ended
 
     async def _read_claim(self, stem: str) -> Versioned[ClaimRecord] | None:
-        return await claim_records.read(self._context, self._topic, stem)
+        return await self._context.claim_record(self._topic, stem).read()
 
     async def _first_pages(self, folder: str) -> _Folder:
         found = _Folder()

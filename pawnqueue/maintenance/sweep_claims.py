@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
-from pawnqueue.claims import claim_records, effects, takeover
+from pawnqueue.claims import effects, takeover
 from pawnqueue.claims.renewing import lengthened
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.records import Decision
@@ -15,7 +15,7 @@ from pawnqueue.errors import PawnQueueError
 from pawnqueue.maintenance.sweep_report import NoAnswerError
 from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.concurrency import for_each
-from pawnqueue.stores.port import NO_VERSION, Done, Unknown
+from pawnqueue.stores.port import NO_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -105,29 +105,29 @@ class Claims:
     async def _claim(self, stem: str, info: ObjectInfo) -> None:
         context = self._care.context
         looked = context.clock.elapsed()
-        standing = await claim_records.read(context, self._care.topic, stem)
-        if standing is None:
+        found = await context.claim_record(self._care.topic, stem).read()
+        if found is None:
             return
-        if standing.version == info.version != NO_VERSION:
+        if found.version == info.version != NO_VERSION:
             self._as_listed.add(stem)
-        record, now = standing.value, await context.now()
+        record, now = found.value, await context.now()
         if record.state == "closed":
             # What was listed is what was read, or it has been closed, or even claimed anew, since then.
-            if standing.version == info.version and self._is_past_retention(info, now):
+            if found.version == info.version and self._is_past_retention(info, now):
                 await self._remove(stem, info, looked)
             return
         verdict: Verdict | None = None
         # ⚑ §5.5: what was decided is not left until the time of a claim, or of its session, is over.
         is_live = not context.is_over(record.until if record.state == "open" else record.free_at, now)
         if is_live and stem in self._as_listed and record.settled and not self._is_holder_at_it(info, now):
-            await self._finish_decided(standing)
+            await self._finish_decided(found)
         if record.state == "open" and is_live:
             verdict = await self._verdict(info.key, record)
             now = await context.now()  # the answer may have taken long
         if verdict == "going" and now < record.until:
-            await self._renew(standing, now)
+            await self._renew(found, now)
         elif verdict == "ended" or context.is_over(record.free_at, now):
-            await self._end(info.key, standing)
+            await self._end(info.key, found)
 
     async def _remove(self, stem: str, info: ObjectInfo, looked: float) -> None:
         """Delete a closed record.
@@ -143,8 +143,8 @@ class Claims:
                 self._report.removed_records += await self._care.delete([info.key], context=self._care.once)
                 return
             looked = context.clock.elapsed()
-            standing = await claim_records.read(context, self._care.topic, stem)
-            if standing is None or standing.version != info.version:
+            found = await context.claim_record(self._care.topic, stem).read()
+            if found is None or found.version != info.version:
                 return
         self._care.tell(info.key, f"no look at it and its deletion fitted into {LATELY:g} seconds")
 
@@ -161,12 +161,12 @@ class Claims:
         self._care.tell(key, why, by_the_store=False)
         return None
 
-    async def _renew(self, standing: Versioned[ClaimRecord], now: float) -> None:
+    async def _renew(self, found: Versioned[ClaimRecord], now: float) -> None:
         """Renew a claim on behalf of its owner.
 
         By compare-and-set on what was read before the owner was asked about: it may have been cleared meanwhile.
         """
-        record = standing.value
+        record = found.value
         lasts = record.lasts or record.ttl
         until = lengthened(self._care.context, record, now + lasts)
         if until <= record.until:
@@ -174,44 +174,44 @@ class Claims:
         # ⚑ §4: the claim's time alone. Its session's is for the process to renew, which may be dead: whoever takes up
         # the claim again waits for that, and not for as long as the run goes on.
         renewed = record.model_copy(update={"until": until, "ttl": until - now, "lasts": lasts})
-        self._report.renewed_claims += await self._change(standing, renewed) is not None
+        self._report.renewed_claims += await self._change(found, renewed) is not None
 
-    async def _end(self, key: str, standing: Versioned[ClaimRecord]) -> None:
+    async def _end(self, key: str, found: Versioned[ClaimRecord]) -> None:
         """Fence a claim if nobody has yet, and finish it if its process cannot believe in it any more."""
-        if standing.value.state == "open":
-            fenced = await self._fence(key, standing)
+        if found.value.state == "open":
+            fenced = await self._fence(key, found)
             if fenced is None:
                 return
-            standing = fenced
+            found = fenced
         # ⚑ §4: fenced early, its session's time is still waited for: its process may be alive and know nothing yet.
-        if self._care.context.is_over(standing.value.free_at, await self._care.context.now()):
-            await self._finish(standing)
+        if self._care.context.is_over(found.value.free_at, await self._care.context.now()):
+            await self._finish(found)
 
-    async def _fence(self, key: str, standing: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
+    async def _fence(self, key: str, found: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
         if self._report.dry_run:
-            expired = standing.value.model_copy(update={"state": "expired"})
-            fenced: Versioned[ClaimRecord] | None = Versioned(expired, standing.version)
+            expired = found.value.model_copy(update={"state": "expired"})
+            fenced: Versioned[ClaimRecord] | None = Versioned(expired, found.version)
         else:
-            fenced = await takeover.fence(self._care.context, self._care.topic, standing)
+            fenced = await takeover.fence(self._care.context, self._care.topic, found)
         self._report.fenced_claims += fenced is not None
-        if fenced is None and await self._stands(standing):
+        if fenced is None and await self._is_unchanged(found):
             self._care.tell(key, "it could not be fenced: the store does not take it")
         return fenced
 
-    async def _finish(self, standing: Versioned[ClaimRecord]) -> None:
+    async def _finish(self, found: Versioned[ClaimRecord]) -> None:
         """Carry out what a claim that is over had decided, give back the rest, and close its record.
 
         ⚑ §5.5: every crash point is finished by someone. Only when all that was decided is confirmed may the record,
         which alone remembers it, be closed and in time be deleted.
         """
-        settled, left = standing.value.settled, standing.value.unsettled
+        settled, left = found.value.settled, found.value.unsettled
         released = [uuid for uuid, decision in settled.items() if decision.how == "released"]
         failed: dict[str, PawnQueueError] = {}
-        versions = await self._leases_of(standing.value, released + left, failed)
+        versions = await self._leases_of(found.value, released + left, failed)
         closed = True
         if not self._report.dry_run:
-            confirmed = await self._give_back(standing) if left else standing
-            if confirmed is None or (versions and not left and not await self._stands(standing)):
+            confirmed = await self._give_back(found) if left else found
+            if confirmed is None or (versions and not left and not await self._is_unchanged(found)):
                 return  # somebody else is at it
             record = confirmed.value
             todo = [
@@ -229,14 +229,14 @@ class Claims:
         self._report.given_back += len(set(given_back).difference(failed))
         self._report.closed_claims += closed
 
-    async def _finish_decided(self, standing: Versioned[ClaimRecord]) -> None:
+    async def _finish_decided(self, found: Versioned[ClaimRecord]) -> None:
         """Carry out what a claim that lives on has decided, and not carried out.
 
         ⚑ §5.5, and safe beside its holder, which may do the same now: a decision is final, each effect may be repeated
         and may land late, and a lease is released by compare-and-set on a version that names the claim. It is
         seen after the leases were read that the record is unchanged, so they are not those of a later claim of its id.
         """
-        record = standing.value
+        record = found.value
         latest = record.created_at + WON_WITHIN_SECONDS
         released, ended = [], []
         for uuid, decision in record.settled.items():
@@ -247,7 +247,7 @@ class Claims:
         failed: dict[str, PawnQueueError] = {}
         versions = await self._leases_of(record, released, failed)
         todo = [*versions, *ended]
-        if not (todo or failed) or not await self._stands(standing):
+        if not (todo or failed) or not await self._is_unchanged(found):
             return
         if not self._report.dry_run:
             await self._carry_out_or_tell(record, todo, versions, failed)
@@ -270,20 +270,11 @@ class Claims:
         self, record: ClaimRecord, uuids: Sequence[str], failed: dict[str, PawnQueueError]
     ) -> dict[str, str]:
         """Return the versions of those leases that the claim still has. What cannot be read is added to ``failed``."""
+        versions, faults = await effects.held_versions(self._care.context, self._care.topic, record.stem, uuids)
+        failed.update(faults)
+        return versions
 
-        async def read(uuid: str) -> str | None:
-            try:
-                found = await self._care.context.read_lease(self._care.topic, uuid)
-            except PawnQueueError as error:
-                failed[uuid] = error
-                return None
-            is_its = found is not None and found.value.claim == record.stem and found.value.state == "held"
-            return found.version if found is not None and is_its else None
-
-        found = zip(uuids, await for_each(read, uuids, at_once=self._care.context.at_once), strict=True)
-        return {uuid: version for uuid, version in found if version is not None}
-
-    async def _give_back(self, standing: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
+    async def _give_back(self, found: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
         """Decide in the record that what nobody has settled is released: consumers need not wait for the leases' time.
 
         ⚑ §4, and safe beside a taker, who by the same rule takes the leases of a claim that is fenced and over:
@@ -300,9 +291,9 @@ class Claims:
 
         The record lists the messages still: they count as handed out.
         """
-        record = standing.value
+        record = found.value
         released = {uuid: Decision(how="released", lost=True) for uuid in record.unsettled}
-        return await self._change(standing, record.model_copy(update={"settled": {**record.settled, **released}}))
+        return await self._change(found, record.model_copy(update={"settled": {**record.settled, **released}}))
 
     async def _carry_out_or_tell(
         self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str], failed: dict[str, PawnQueueError]
@@ -329,19 +320,16 @@ class Claims:
         parts = await for_each(lambda uuid: self._carry_out(record, [uuid], versions), uuids, at_once=context.at_once)
         return {uuid: error for part in parts for uuid, error in part.items()}
 
-    async def _change(self, standing: Versioned[ClaimRecord], changed: ClaimRecord) -> Versioned[ClaimRecord] | None:
+    async def _change(self, found: Versioned[ClaimRecord], changed: ClaimRecord) -> Versioned[ClaimRecord] | None:
         """Change a record by compare-and-set; None: somebody else has changed it."""
         if self._report.dry_run:
-            return Versioned(changed, standing.version)
-        outcome = await claim_records.change(self._care.context, self._care.topic, changed, standing.version)
-        if isinstance(outcome, Unknown):
-            raise outcome.fault
-        return Versioned(changed, outcome.version) if isinstance(outcome, Done) else None
+            return Versioned(changed, found.version)
+        return await self._care.context.claim_record(self._care.topic, changed.stem).replace(found, changed)
 
-    async def _stands(self, standing: Versioned[ClaimRecord]) -> bool:
+    async def _is_unchanged(self, found: Versioned[ClaimRecord]) -> bool:
         """Say whether a record is still the one that was read."""
-        found = await self._care.context.registers.head(layout.claim(self._care.topic, standing.value.stem))
-        return found is not None and found.version == standing.version
+        present = await self._care.context.registers.head(layout.claim(self._care.topic, found.value.stem))
+        return present is not None and present.version == found.version
 
 
 def _may_be_held(lease: ObjectInfo) -> bool:

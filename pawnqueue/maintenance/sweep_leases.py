@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
-from pawnqueue.claims import claim_records, finish_redrive
+from pawnqueue.claims import finish_redrive
 from pawnqueue.claims.takeover import free_to_take
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.runtime.concurrency import for_each
@@ -65,7 +65,7 @@ class Leases:
     async def _orphan(self, uuid: str, listed: ObjectInfo, *, is_here: bool) -> Versioned[Lease] | None:
         """Finish a move; return a lease that stands for no message, the last trace of one that was settled."""
         context, topic = self._care.context, self._care.topic
-        found = await context.read_lease(topic, uuid)
+        found = await context.lease(topic, uuid).read()
         if found is not None and found.version == listed.version:
             found = _bounded(found, listed)
         if found is not None and found.value.state == "moving":
@@ -78,7 +78,7 @@ class Leases:
         if name and await context.store.head(units.key_of(topic, name)) is not None:
             return None
         # ⚑ §5: then GET the lease again: what is removed is what was there after the message was looked for.
-        again = await context.read_lease(topic, uuid)
+        again = await context.lease(topic, uuid).read()
         return found if again is not None and again.version == found.version else None
 
     async def _move(self, uuid: str, found: Versioned[Lease]) -> None:
@@ -105,7 +105,7 @@ class Leases:
     async def _free(self, stem: str, orphans: Mapping[str, Versioned[Lease]]) -> Iterable[str]:
         context, topic = self._care.context, self._care.topic
         dry_run = self._report.dry_run
-        if not dry_run and layout.parse_stem(stem) and await claim_records.read(context, topic, stem) is None:
+        if not dry_run and layout.parse_stem(stem) and await context.claim_record(topic, stem).read() is None:
             # Whoever takes a message makes such a record, fenced, lest its claimer comes to record it. Here there is no
             # message that anybody could be given.
             now = await context.now()

@@ -90,16 +90,16 @@ class Writes:
     async def _finish(self, write_id: str) -> None:
         """⚑ §7: a write that was decided is published, whatever has become of who decided it."""
         context, topic = self._care.context, self._care.topic
-        standing = await writes.read(context, topic, write_id)
-        if standing is None or standing.value.state != "begun":
+        found = await context.write_record(topic, write_id).read()
+        if found is None or found.value.state != "begun":
             return
         before = self.unfinished_since
-        self.unfinished_since = min(before, writes.decided_at(context, standing.value))
+        self.unfinished_since = min(before, writes.decided_at(context, found.value))
         if self._report.dry_run:
-            self._report.finished_writes += context.is_over(standing.value.until, await context.now())
+            self._report.finished_writes += context.is_over(found.value.until, await context.now())
             return
         try:
-            held = await writes.take_over(context, topic, standing, self._is_there, set())
+            held = await writes.take_over(context, topic, found, self._is_there, set())
         except WriteBusyError:
             return  # its committer works
         finished = await held.finish(_share(context.clock)) if held is not None else None
@@ -127,8 +127,8 @@ class Writes:
         Its record is read after the listing: what is listed was staged before that, for this write and no later one
         under its id. (A record is removed only when nothing is staged, and what is young is left alone.)
         """
-        standing = await writes.read(self._care.context, self._care.topic, write_id)
-        if standing is None or standing.value.state != "done":
+        found = await self._care.context.write_record(self._care.topic, write_id).read()
+        if found is None or found.value.state != "done":
             return
         old = [info.key for info in staged if now - info.last_modified.timestamp() > LATE_AGE]
         self._report.removed_leftovers += await self._care.delete(old)
@@ -137,8 +137,8 @@ class Writes:
         """Delete the record of a write that nobody asks for any more, unless its id is used again at this moment."""
         context, topic = self._care.context, self._care.topic
         looked = context.clock.elapsed()
-        standing = await writes.read(context, topic, write_id)
-        if standing is None or standing.version != info.version or standing.value.state == "begun":
+        found = await context.write_record(topic, write_id).read()
+        if found is None or found.version != info.version or found.value.state == "begun":
             return
         if await staging.listed(context, topic, write_id):
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout
 from pawnqueue.domain.times import iso
 from pawnqueue.errors import PawnQueueError, StoreError
@@ -46,7 +45,7 @@ async def claimed_since(context: Context, topic: str, write: WriteRecord, since:
 
     async def read(stem: str) -> Versioned[ClaimRecord] | PawnQueueError | None:
         try:
-            return await claim_records.read(patient, topic, stem)
+            return await patient.claim_record(topic, stem).read()
         except PawnQueueError as error:
             return error
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from pawnqueue.bucket.topics import topic_not_found
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import TICKS_PER_SECOND, StagedObject, UnreadableRecordError, WriteRecord
+from pawnqueue.domain.records import TICKS_PER_SECOND, StagedObject, WriteRecord
 from pawnqueue.domain.times import iso
 from pawnqueue.errors import (
     PawnQueueError,
@@ -39,10 +39,9 @@ from pawnqueue.publish.write_outcome import (
     together,
 )
 from pawnqueue.registers.register import Versioned
-from pawnqueue.registers.strategy import Step
+from pawnqueue.registers.write_records import HOLD_SECONDS
 from pawnqueue.runtime.cancellation import finish_despite_cancellation
 from pawnqueue.runtime.concurrency import all_of, for_each
-from pawnqueue.stores.port import Done, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
@@ -51,15 +50,11 @@ if TYPE_CHECKING:
 
 logger = logger_of("publish")
 
-#: For so long a note of progress is trusted: so long who comes next waits for a process that died.
-HOLD: Final = 30.0
 #: So many messages are begun by one note of progress. After a crash it is of so many that nobody knows whether they
 #: are there.
 CHUNK: Final = 500
 #: Ten million messages that are published at once are placed up to ten seconds ahead of the time.
 FARTHEST_AHEAD_SECONDS: Final = 86_400.0
-#: Stores tell the date of an object in whole seconds.
-DATE_STEP_SECONDS: Final = 1.0
 
 IsThere: TypeAlias = Callable[[str], Awaitable[bool]]
 
@@ -93,21 +88,21 @@ class Commit:
         done: WriteRecord | None = None
         backoff = context.store.backoff()
         while done is None:
-            standing = await read(context, topic, write_id)
+            found = await context.write_record(topic, write_id).read()
             held: HeldWrite | None = None
-            if standing is None or standing.value.state == "dropped":
-                held = await self._decide(standing)
+            if found is None or found.value.state == "dropped":
+                held = await self._decide(found)
                 is_ours = is_ours or held is not None
-            elif standing.value.state == "begun":
-                held = await take_over(context, topic, standing, self.is_there, self.ended)
+            elif found.value.state == "begun":
+                held = await take_over(context, topic, found, self.is_there, self.ended)
             else:
-                done = standing.value
+                done = found.value
             if held is not None:
                 done = await held.finish()
                 if done is not None and done.state == "dropped":
                     await self._check_may_go_on(is_ours=is_ours)
                     done = None  # what is staged for this commit is decided on its own, or found to be gone
-                backoff = context.store.backoff()  # that was work, and none of it standing still
+                backoff = context.store.backoff()  # that was work, and not a wait for others
             if done is None and not await backoff.pause():
                 raise _undecided(topic, write_id)
         await clear(context, topic, write_id)
@@ -117,11 +112,11 @@ class Commit:
             check_same_rows(done, topic, self.staged, allow_empty=self.allow_empty)
         return Written(topic, write_id, done.count, already=not is_ours)
 
-    async def _decide(self, standing: Versioned[WriteRecord] | None) -> HeldWrite | None:
+    async def _decide(self, found: Versioned[WriteRecord] | None) -> HeldWrite | None:
         """⚑ §7: the creation of the record is the decision. It fixes what is published, and under which keys."""
         context, topic, write_id = self.context, self.topic, self.write_id
         objects = [each for part in self.staged for each in part.objects]
-        await self._check_there(objects, standing)
+        await self._check_there(objects, found)
         if not await is_there_still(topic, self.is_there):
             raise topic_not_found(topic, "commit_write")
         count = sum(each.count for each in objects)
@@ -130,22 +125,22 @@ class Commit:
             write_id=write_id,
             state="begun" if count else "done",
             created_at=now,
-            until=now + HOLD,
+            until=now + HOLD_SECONDS,
             holder=context.clock.uuid(),
-            ttl=HOLD if count else 0.0,
+            ttl=HOLD_SECONDS if count else 0.0,
             # ⚑ §7: a request of a dead committer that lands late meets the key that its message has now.
-            place=_inherited_place(standing, now) or self.place(now, count),
+            place=_inherited_place(found, now) or self.place(now, count),
             count=count,
             size=sum(each.size for each in objects),
             begun=min(CHUNK, count),
             objects=objects,
-            dropped=standing.value.dropped if standing is not None else [],
+            dropped=found.value.dropped if found is not None else [],
         )
-        found = await _held(context, topic, record, standing, self.ended)
-        if found is None:
+        decided = await _held(context, topic, record, found, self.ended)
+        if decided is None:
             return None
         context.events.tell(WriteDecided(topic=topic, write_id=write_id, count=count))
-        return HeldWrite(context, topic, found, self.is_there, self.ended)
+        return HeldWrite(context, topic, decided, self.is_there, self.ended)
 
     async def _check_may_go_on(self, *, is_ours: bool) -> None:
         """Raise where a write was dropped as its rows are gone, and this commit has no others to decide on."""
@@ -155,41 +150,13 @@ class Commit:
         if is_ours or not objects:
             raise gone_before_the_end(self.topic, self.write_id)
 
-    async def _check_there(self, objects: Sequence[StagedObject], standing: Versioned[WriteRecord] | None) -> None:
+    async def _check_there(self, objects: Sequence[StagedObject], found: Versioned[WriteRecord] | None) -> None:
         """⚑ §7: what is not there now, or may be removed at any time, is relied on by no decision."""
         there = await staging.listed(self.context, self.topic, self.write_id) if objects else {}
-        gone = set(standing.value.dropped) if standing is not None else set()
+        gone = set(found.value.dropped) if found is not None else set()
         for each in objects:
             if there.get(each.name) != each.size or each.name in gone:
                 raise not_there(self.topic, self.write_id, each)
-
-
-async def read(context: Context, topic: str, write_id: str) -> Versioned[WriteRecord] | None:
-    """Read a write's record, or return None where there is none.
-
-    :raises StoreError: what is there is no record.
-    """
-    key = layout.write(topic, write_id)
-    found = await context.registers.read(key)
-    if found is None:
-        return None
-    try:
-        record = WriteRecord.decode(found.body, key)
-    except UnreadableRecordError as problem:
-        raise StoreError(
-            f"{problem}: nobody can tell whether this write was published. Look for its messages, and delete it, or "
-            "write under another id.",
-            topic=topic,
-            operation="commit_write",
-        ) from None
-    # ⚑ §7: its times are at most as late as the store's own date of the object allows: a forged one blocks nobody.
-    latest = found.info.last_modified.timestamp() + DATE_STEP_SECONDS + context.margin
-    times = {
-        "until": min(record.until, latest + HOLD),
-        "unread_since": min(record.unread_since, latest),
-        "rows_unread_since": min(record.rows_unread_since, latest),
-    }
-    return Versioned(record.model_copy(update=times), found.info.version)
 
 
 def decided_at(context: Context, record: WriteRecord) -> float:
@@ -205,15 +172,15 @@ async def drop(context: Context, topic: str, write_id: str, names: Sequence[str]
     """
     backoff = context.store.backoff()
     while True:
-        standing = await read(context, topic, write_id)
-        if standing is not None and standing.value.state != "dropped":
+        found = await context.write_record(topic, write_id).read()
+        if found is not None and found.value.state != "dropped":
             return False
-        before = standing.value.dropped if standing is not None else []
-        if standing is not None and set(names) <= set(before):
+        before = found.value.dropped if found is not None else []
+        if found is not None and set(names) <= set(before):
             return True
         now = await context.now()
         record = WriteRecord(write_id=write_id, state="dropped", created_at=now, dropped=sorted({*before, *names}))
-        if await _write(context, topic, record, standing) is not None:
+        if await _write(context, topic, record, found) is not None:
             return True
         if not await backoff.pause():
             raise _undecided(topic, write_id)
@@ -241,16 +208,16 @@ async def clear(context: Context, topic: str, write_id: str) -> None:
 
 
 async def take_over(
-    context: Context, topic: str, standing: Versioned[WriteRecord], is_there: IsThere, ended: set[str]
+    context: Context, topic: str, found: Versioned[WriteRecord], is_there: IsThere, ended: set[str]
 ) -> HeldWrite | None:
-    """Go on with a write that has been decided; None: another one was faster.
+    """Go on with a write that has been decided; None: another process was faster.
 
     :param ended: the attempts of this process that have ended: their time is not waited for.
     :raises WriteBusyError: its time is not over.
     """
     now = await context.now()
-    record = standing.value
-    # ⚑ §2: who comes next waits until a margin after the time at which the other one stopped a margin before.
+    record = found.value
+    # ⚑ §2: the holder stops a margin before its time, and the next committer waits until a margin after it.
     if record.holder not in ended and not context.is_over(record.until, now):
         over = record.until + context.margin
         raise WriteBusyError(
@@ -262,35 +229,31 @@ async def take_over(
             until=datetime.fromtimestamp(over, UTC),
             retry_after=max(0.0, over - now),
         )
-    taken = record.model_copy(update={"until": now + HOLD, "ttl": HOLD, "holder": context.clock.uuid()})
-    found = await _held(context, topic, taken, standing, ended)
-    return None if found is None else HeldWrite(context, topic, found, is_there, ended, taken_over=True)
+    ours = record.model_copy(update={"until": now + HOLD_SECONDS, "ttl": HOLD_SECONDS, "holder": context.clock.uuid()})
+    taken = await _held(context, topic, ours, found, ended)
+    return None if taken is None else HeldWrite(context, topic, taken, is_there, ended, taken_over=True)
 
 
 async def _held(
-    context: Context, topic: str, record: WriteRecord, standing: Versioned[WriteRecord] | None, ended: set[str]
+    context: Context, topic: str, record: WriteRecord, found: Versioned[WriteRecord] | None, ended: set[str]
 ) -> Versioned[WriteRecord] | None:
-    """Write the record by which an attempt begins; None: somebody else has."""
+    """Write the record by which an attempt begins; None: somebody else has written it."""
     try:
-        return await _write(context, topic, record, standing)
+        return await _write(context, topic, record, found)
     except StoreError:
         ended.add(record.holder)  # it has begun nothing, wherever its record lands
         raise
 
 
 async def _write(
-    context: Context, topic: str, record: WriteRecord, standing: Versioned[WriteRecord] | None
+    context: Context, topic: str, record: WriteRecord, found: Versioned[WriteRecord] | None
 ) -> Versioned[WriteRecord] | None:
-    """Create or change a record by compare-and-set; None: somebody else has.
+    """Create a record, or change the one that was found, by compare-and-set; None: somebody else has written it.
 
-    :raises StoreError: nobody can tell.
+    :raises StoreError: it is not known whether it was written.
     """
-    key = layout.write(topic, record.write_id)
-    step = Step(key, record) if standing is None else Step(key, record, standing.version)
-    [outcome] = await context.registers.write([step])
-    if isinstance(outcome, Unknown):
-        raise outcome.fault
-    return Versioned(record, outcome.version) if isinstance(outcome, Done) else None
+    register = context.write_record(topic, record.write_id)
+    return await (register.create(record) if found is None else register.replace(found, record))
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,10 +470,10 @@ class HeldWrite:
                 update={**update, "state": "done", "objects": [], "dropped": [], "until": 0.0, "ttl": 0.0}
             )
         else:
-            record = before.model_copy(update={**update, "until": now + HOLD, "ttl": HOLD})
-        found = await _write(self._context, self._topic, record, self._found)
-        if found is None:
-            if await read(self._context, self._topic, before.write_id) is None:
+            record = before.model_copy(update={**update, "until": now + HOLD_SECONDS, "ttl": HOLD_SECONDS})
+        noted = await _write(self._context, self._topic, record, self._found)
+        if noted is None:
+            if await self._context.write_record(self._topic, before.write_id).read() is None:
                 raise TopicNotFoundError(
                     f"Topic {self._topic!r} was deleted, and with it write {before.write_id}, of which "
                     f"{before.published:,} of {before.count:,} messages had been published.",
@@ -518,7 +481,7 @@ class HeldWrite:
                     operation="commit_write",
                 )
             return False
-        self._found = found
+        self._found = noted
         return True
 
     async def _without_trace(self, chunk: Sequence[_Placed]) -> list[_Placed]:
@@ -558,7 +521,7 @@ class HeldWrite:
         return PublishError(
             f"Write {record.write_id} of topic {self._topic!r} is decided, and of its {record.count:,} messages "
             f"{len(faults):,} could not be published now: {faults[0]} The rest follows when it is committed again, or "
-            f"when the topic is swept{f', after {HOLD:g} seconds' if self._may_land else ''}.",
+            f"when the topic is swept{f', after {HOLD_SECONDS:g} seconds' if self._may_land else ''}.",
             topic=self._topic,
             operation="commit_write",
             cause=faults[0],
@@ -570,12 +533,12 @@ def _are_some_gone(record: WriteRecord, present: Mapping[str, int]) -> bool:
     return any(present.get(each.name) != each.size for each in record.objects)
 
 
-def _inherited_place(standing: Versioned[WriteRecord] | None, now: float) -> int:
+def _inherited_place(found: Versioned[WriteRecord] | None, now: float) -> int:
     """Return the place that a dropped write had; 0 where it had none, or one that is none of ours, as it is far ahead.
 
     Messages that are published there would wait behind all others for ever.
     """
-    place = standing.value.place if standing is not None else 0
+    place = found.value.place if found is not None else 0
     return place if place <= (now + FARTHEST_AHEAD_SECONDS) * TICKS_PER_SECOND else 0
 
 

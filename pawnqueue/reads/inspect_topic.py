@@ -103,7 +103,7 @@ class _Looks:
 
 async def find(context: Context, topic: str, message_id: str) -> Location | None:
     """Say where a message is: a LIST through the topic, and what its lease or its dead letter tells."""
-    lease = await context.read_lease(topic, message_id)
+    lease = await context.lease(topic, message_id).read()
     async for page in units.pages(context.store, topic):
         for unit in page.units:
             if unit.id != message_id:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.letters import ListedLetter
-from pawnqueue.claims import claim_records
 from pawnqueue.claims.bodies import read_each
 from pawnqueue.claims.claim_reads import looked_at
 from pawnqueue.domain import layout
@@ -220,7 +219,7 @@ async def _check_held(context: Context, portion: Portion) -> None:
     hint = None if info is None else hint_of_record(info.size, info.last_modified)
     if hint is not None and hint.state == "open":
         return
-    standing = await claim_records.read(context, portion.topic, portion.claim)
+    standing = await context.claim_record(portion.topic, portion.claim).read()
     unsettled = set() if standing is None or standing.value.state == "expired" else set(standing.value.unsettled)
     for unit in portion.units:
         parsed = units.parse(unit.name)

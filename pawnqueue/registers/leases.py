@@ -1,4 +1,4 @@
-"""Reading leases, whoever wrote them."""
+"""The register of one message's lease."""
 
 from __future__ import annotations
 
@@ -8,43 +8,46 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_TIME
 from pawnqueue.domain.records import Lease, UnreadableRecordError
 from pawnqueue.domain.times import any_instant
-from pawnqueue.registers.register import Versioned
+from pawnqueue.registers.register import Register
 
 if TYPE_CHECKING:
     from pawnqueue.registers.strategy import Registers
     from pawnqueue.stores.port import StoredObject
 
 
-async def read(registers: Registers, topic: str, uuid: str, ttl: float) -> Versioned[Lease] | None:
-    """Read a lease, or return None where there is none.
+class LeaseRegister(Register[Lease]):
+    """The lease of one message.
 
-    :param ttl: how long garbage counts as held.
+    :param ttl: for how many seconds a body that tells no time counts as held, from when it was written.
     """
-    key = layout.lease(topic, uuid)
-    found = await registers.read(key)
-    return None if found is None else understood(found, key, ttl)
+
+    def __init__(self, registers: Registers, topic: str, uuid: str, ttl: float) -> None:
+        super().__init__(registers, layout.lease(topic, uuid))
+        self._ttl = ttl
+
+    def _understand(self, found: StoredObject) -> Lease:
+        return understand(found, self._key, self._ttl)
 
 
-def understood(found: StoredObject, key: str, ttl: float) -> Versioned[Lease]:
-    """Read a lease's body, whoever wrote it. Garbage is judged by its age: held, for a usual time since it was written.
+def understand(found: StoredObject, key: str, ttl: float) -> Lease:
+    """Return the lease that a stored body means: ours, pawn-queue's, or garbage.
 
-    :param ttl: that usual time.
+    Garbage counts as held for ``ttl`` seconds from when it was written.
     """
     written = found.info.last_modified.timestamp()
     try:
         lease = Lease.decode(found.body, key)
     except UnreadableRecordError:
-        lease = Lease(v=0, until=written + ttl)
-    else:
-        if lease.v == 0:
-            # pawn-queue's own: held until its expires_at, by nobody who has a claim record.
-            expires = any_instant(lease.expires_at)
-            lease = lease.model_copy(
-                update={
-                    "state": "held",
-                    "claim": "",
-                    "deliveries": max(lease.deliveries, 1),
-                    "until": min(max(expires.timestamp(), 0.0), LATEST_TIME) if expires else written + ttl,
-                }
-            )
-    return Versioned(lease, found.info.version)
+        return Lease(v=0, until=written + ttl)
+    if lease.v != 0:
+        return lease
+    # pawn-queue's own: held until its expires_at, by a consumer that has no claim record.
+    expires = any_instant(lease.expires_at)
+    return lease.model_copy(
+        update={
+            "state": "held",
+            "claim": "",
+            "deliveries": max(lease.deliveries, 1),
+            "until": min(max(expires.timestamp(), 0.0), LATEST_TIME) if expires else written + ttl,
+        }
+    )

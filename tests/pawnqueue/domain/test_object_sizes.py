@@ -9,7 +9,6 @@ import pytest
 
 from pawnqueue import InvalidArgumentError, ObjectTooLargeError, StagedGoneError
 from pawnqueue.catalog import letters, units
-from pawnqueue.claims import claim_records
 from pawnqueue.domain import layout, object_sizes
 from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.domain.object_sizes import (
@@ -19,6 +18,7 @@ from pawnqueue.domain.object_sizes import (
     STAGED_OBJECT_BYTES,
 )
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.registers import claim_records
 from pawnqueue.terms import CheckedTerms
 from tests.pawnqueue.publish.written import WRITE, staged
 from tests.pawnqueue.virtual import TOPIC, Bucket, Process, World, numbered, numbers

@@ -15,6 +15,7 @@ from pawnqueue.domain.records import Rows
 from pawnqueue.maintenance import sweep_writes as swept
 from pawnqueue.maintenance.sweep_report import SweepReport
 from pawnqueue.publish import write_traces, writes
+from pawnqueue.registers.write_records import DATE_STEP_SECONDS, HOLD_SECONDS
 from tests.pawnqueue.publish.written import COUNT, OVER, SMALL, WRITE, committed, cut, of_strategy, record, visible
 from tests.pawnqueue.virtual import MARGIN, TOPIC, World
 
@@ -111,7 +112,7 @@ async def test_a_time_that_no_holder_writes_is_not_waited_for(world: World, ann:
     world.bucket.plant(layout.write(TOPIC, WRITE), decided.model_copy(update={"until": LATEST_TIME}).encode())
     with pytest.raises(WriteBusyError) as busy:
         await committed(bob)
-    assert busy.value.retry_after <= writes.HOLD + 2 * MARGIN + writes.DATE_STEP_SECONDS
+    assert busy.value.retry_after <= HOLD_SECONDS + 2 * MARGIN + DATE_STEP_SECONDS
     await world.later(busy.value.retry_after + 1)
     assert await bob.queue.sweep(TOPIC) == SweepReport(TOPIC, finished_writes=1)
     assert visible(world) == list(range(COUNT))

@@ -23,6 +23,7 @@ from pawnqueue import (
 from pawnqueue import events as happened
 from pawnqueue.domain import layout
 from pawnqueue.publish import staging, writes
+from pawnqueue.registers.write_records import HOLD_SECONDS
 from tests.pawnqueue.publish.written import (
     COUNT,
     EVERY,
@@ -468,7 +469,7 @@ async def test_who_comes_while_another_commits_is_told(world: World, ann: Proces
             ann.client.meanwhile = None
             with pytest.raises(WriteBusyError, match="wait=") as caught:
                 await bob.queue.commit_write(TOPIC, WRITE, parts)
-            assert 0 < caught.value.retry_after <= writes.HOLD + MARGIN + 1
+            assert 0 < caught.value.retry_after <= HOLD_SECONDS + MARGIN + 1
 
     ann.client.meanwhile = meanwhile
     assert not (await committed(ann)).already

@@ -11,7 +11,7 @@ import pytest
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord, WriteRecord
-from pawnqueue.publish import writes
+from pawnqueue.registers.write_records import HOLD_SECONDS
 from tests.pawnqueue.virtual import TOPIC, Died, World, numbered
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SMALL, COUNT = 3, 7
 #: The numbers of those seven.
 EVERY = list(range(COUNT))
 #: After so long nobody can doubt that who committed is not trusted any more.
-OVER = writes.HOLD + 10
+OVER = HOLD_SECONDS + 10
 A_DAY = 86_400.0
 
 

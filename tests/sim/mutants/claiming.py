@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from pawnqueue.claims import bodies as bodies_module
-from pawnqueue.claims import by_id, claim_records, claiming, effects, open_claims, renewing, settling, takeover
+from pawnqueue.claims import by_id, claiming, effects, open_claims, renewing, settling, takeover
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.claiming import Attempt
 from pawnqueue.claims.held import HeldClaim
@@ -17,8 +17,9 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_TIME
 from pawnqueue.domain.lease import released
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.registers.claim_records import ClaimRecordRegister
+from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.strategy import Step
-from pawnqueue.stores.port import Done
 from tests.sim.mutants.entering import Patches, mutant
 from tests.sim.mutants.times import AS_IT_WAS_RECKONED
 
@@ -43,14 +44,15 @@ def record_extends() -> Patches:
 
 @mutant("§4.4 The record is created only where there is none: a taker may have fenced it", 19, 20, arena="duel")
 def record_overwrites() -> Patches:
-    async def create(context: Context, topic: str, record: ClaimRecord) -> Any:
+    async def create(self: Any, record: ClaimRecord) -> Any:
         if record.state == "open":
-            body = record.stamped(context.clock.nonce()).encode()
-            return Done(await context.store.overwrite(layout.claim(topic, record.stem), body))
-        return await original(context, topic, record)
+            return Versioned(
+                record, await self._registers.overwrite(self._key, record.stamped(self._registers._clock.nonce()))
+            )
+        return await original(self, record)
 
-    original = claim_records.create
-    return [(claim_records, "create", create)]
+    original = ClaimRecordRegister.create
+    return [(ClaimRecordRegister, "create", create)]
 
 
 @mutant("§4.3 The bodies are read only after the leases were won", 89, 206)
@@ -128,7 +130,7 @@ def cut_off() -> Patches:
 def given_back_without_a_record() -> Patches:
     async def give_back(self: Attempt) -> None:
         won, context, topic = self._won, self._context, self._request.topic.name
-        if won is None or not won.members or self._standing is not None:
+        if won is None or not won.members or self._recorded is not None:
             return
         now = await context.now()
         steps = [

@@ -117,7 +117,7 @@ def unreadable_lease_fails_all() -> Patches:
 
     async def read_leases(self: RegisterCache, infos: Mapping[str, Any], patience: float) -> set[str]:
         for uuid in infos:
-            await self._context.read_lease(self._topic, uuid)
+            await self._context.lease(self._topic, uuid).read()
         return await original(self, infos, patience)
 
     return [(RegisterCache, "read_leases", read_leases)]

@@ -20,11 +20,18 @@ from tools.kit.stores import ALL
 def redrive_early() -> Patches:
     original = redrive._move
 
-    async def move(context: Context, *rest: Any) -> Any:
-        async def nothing(*_: Any) -> None:
+    class Unread:
+        def __init__(self, lease: Any) -> None:
+            self.create = lease.create
+
+        async def read(self) -> None:
             return None
 
-        return await original(_with(context, read_lease=nothing), *rest)
+    async def move(context: Context, *rest: Any) -> Any:
+        def lease(topic: str, uuid: str) -> Any:
+            return Unread(context.lease(topic, uuid))
+
+        return await original(_with(context, lease=lease), *rest)
 
     return [(redrive, "_move", move)]
 

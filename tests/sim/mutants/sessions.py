@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pawnqueue import queue
-from pawnqueue.claims import by_id, keep_alive, leaving, renewing
+from pawnqueue.claims import by_id, keep_alive, renewing
 from pawnqueue.claims.by_id import ById
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.keep_alive import KeepAlive
@@ -14,7 +14,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.maintenance import sweep_claims as sweeping_claims
-from pawnqueue.stores.port import Done, Refused
+from pawnqueue.registers.register import Versioned
 from tests.sim.mutants.entering import Patches, mutant
 
 # --- renew ---
@@ -30,7 +30,7 @@ def renews_whatever_happened() -> Patches:
         changed = renewing.renewed(context, claim.record, now, ttl=lasts, session_ttl=session)
         body = changed.stamped(context.clock.nonce()).encode()
         version = await context.store.overwrite(layout.claim(claim.topic, changed.stem), body)
-        claim.moved_to(changed, version)
+        claim.remember(Versioned(changed, version))
         claim.trust(context.trusted(started, changed.session_end - now), session)
 
     return [(renewing, "renew", renew), (queue, "renew", renew)]
@@ -48,15 +48,16 @@ def renewal_shortens() -> Patches:
 
 @mutant("§4 That the janitor has renewed meanwhile is no loss", 8, 50, 83, arena="patience")
 def renewed_by_others_is_lost() -> Patches:
-    original = renewing._change
+    original = HeldClaim.replace_record
 
-    async def change(context: Context, claim: HeldClaim, changed: ClaimRecord) -> Any:
-        outcome = await original(context, claim, changed)
-        if isinstance(outcome, Refused):
-            raise renewing.lost_error(claim, "its record has changed")
-        return outcome
+    async def replace_record(self: HeldClaim, context: Context, changed: ClaimRecord) -> bool:
+        is_renewal = changed.settled == self.record.settled and changed.session_until != 0
+        is_done = await original(self, context, changed)
+        if is_renewal and not is_done:
+            raise renewing.lost_error(self, "its record has changed")
+        return is_done
 
-    return [(renewing, "_change", change)]
+    return [(HeldClaim, "replace_record", replace_record)]
 
 
 @mutant("§4 Who keeps a claim alive never stops that in silence", 50, 65, 67, arena="patience")
@@ -145,14 +146,17 @@ def fenced_waits_for_the_claim() -> Patches:
     test="tests/pawnqueue/claims/test_leaving.py::test_what_is_lost_is_not_left",
 )
 def leaves_whatever_happened() -> Patches:
-    async def write(context: Context, claim: HeldClaim) -> Any:
-        vacated = claim.record.model_copy(update={"session_until": 0.0})
-        stamped = vacated.stamped(context.clock.nonce())
-        version = await context.store.overwrite(layout.claim(claim.topic, vacated.stem), stamped.encode())
-        claim.moved_to(stamped, version)
-        return Done(version)
+    original = HeldClaim.replace_record
 
-    return [(leaving, "_write", write)]
+    async def replace_record(self: HeldClaim, context: Context, changed: ClaimRecord) -> bool:
+        if changed.session_until != 0:
+            return await original(self, context, changed)
+        stamped = changed.stamped(context.clock.nonce())
+        version = await context.store.overwrite(layout.claim(self.topic, changed.stem), stamped.encode())
+        self.remember(Versioned(stamped, version))
+        return True
+
+    return [(HeldClaim, "replace_record", replace_record)]
 
 
 @mutant(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pawnqueue.catalog import units
-from pawnqueue.claims import claim_records, effects, settling
+from pawnqueue.claims import effects, settling
 from pawnqueue.claims.effect_retries import EffectRetries
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.open_claims import Claims
@@ -15,7 +15,9 @@ from pawnqueue.context import Context
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Decision
 from pawnqueue.maintenance.sweep_claims import Claims as Swept
-from pawnqueue.stores.port import Done
+from pawnqueue.registers import claim_records
+from pawnqueue.registers.claim_records import ClaimRecordRegister
+from pawnqueue.registers.register import Versioned
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -23,7 +25,7 @@ from tests.sim.mutants.entering import Patches, mutant
 def no_decision() -> Patches:
     async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
         settled = {**claim.record.settled, **decisions}
-        claim.moved_to(claim.record.model_copy(update={"settled": settled}), claim.version)
+        claim.remember(Versioned(claim.record.model_copy(update={"settled": settled}), claim.version))
         await effects.carry_out(context, claim.topic, claim.record, list(decisions), claim.leases)
         return Settled(decided=dict(decisions))
 
@@ -32,15 +34,16 @@ def no_decision() -> Patches:
 
 @mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 236, 74, 99)
 def settles_whatever_happened() -> Patches:
-    original = claim_records.change
+    original = ClaimRecordRegister.replace
 
-    async def change(context: Context, topic: str, record: ClaimRecord, version: str) -> Any:
+    async def replace(self: Any, found: Any, record: ClaimRecord) -> Any:
         if record.settled and record.state == "open":
-            body = record.stamped(context.clock.nonce()).encode()
-            return Done(await context.store.overwrite(layout.claim(topic, record.stem), body))
-        return await original(context, topic, record, version)
+            return Versioned(
+                record, await self._registers.overwrite(self._key, record.stamped(self._registers._clock.nonce()))
+            )
+        return await original(self, found, record)
 
-    return [(claim_records, "change", change)]
+    return [(ClaimRecordRegister, "replace", replace)]
 
 
 @mutant("§4 A failed COPY never leads to a DELETE", 33, 123)
@@ -113,13 +116,13 @@ def strangers_are_left_out() -> Patches:
     test="tests/pawnqueue/claims/test_forged_registers.py::test_what_the_record_lists_no_more_is_lost",
 )
 def what_it_had_stays_its_own() -> Patches:
-    original = HeldClaim.moved_to
+    original = HeldClaim.remember
 
-    def moved_to(self: HeldClaim, record: ClaimRecord, version: str) -> None:
-        members = {**self.record.members, **record.members}
-        original(self, record.model_copy(update={"members": members}), version)
+    def remember(self: HeldClaim, found: Versioned[ClaimRecord]) -> None:
+        members = {**self.record.members, **found.value.members}
+        original(self, Versioned(found.value.model_copy(update={"members": members}), found.version))
 
-    return [(HeldClaim, "moved_to", moved_to)]
+    return [(HeldClaim, "remember", remember)]
 
 
 @mutant(
@@ -154,7 +157,7 @@ def delayed_as_if_in_1970() -> Patches:
     test="tests/pawnqueue/claims/test_liveness.py::test_every_write_of_a_record_tells_what_is_left",
 )
 def hints_are_not_told_anew() -> Patches:
-    async def timed(_: Context, record: ClaimRecord) -> ClaimRecord:
+    async def timed(record: ClaimRecord, _: Any) -> ClaimRecord:
         return record.model_copy(update={"ttl": 0.0 if record.state == "closed" else record.lasts})
 
     return [(claim_records, "_timed", timed)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pawnqueue.claims import claim_records, effects, overwritten, takeover
+from pawnqueue.claims import effects, overwritten, takeover
 from pawnqueue.claims.register_cache import RegisterCache
 from pawnqueue.domain.records import Decision
 from pawnqueue.errors import StoreError
@@ -28,8 +28,8 @@ def no_record_is_free() -> Patches:
     "§4 An open claim that is over is fenced by compare-and-set before its messages are taken", 4, 4, 42, arena="duel"
 )
 def no_fence() -> Patches:
-    async def fence(_context: Any, _topic: str, standing: Any) -> Any:
-        return standing
+    async def fence(_context: Any, _topic: str, found: Any) -> Any:
+        return found
 
     return [(takeover, "fence", fence)]
 
@@ -39,8 +39,8 @@ def early_fence_is_free() -> Patches:
     original, original_live = takeover._Judging._judge_claim, RegisterCache._live_until
 
     async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
-        standing = await claim_records.read(self._context, self._topic, stem)
-        fenced = standing is not None and standing.value.state == "expired"
+        found = await self._context.claim_record(self._topic, stem).read()
+        fenced = found is not None and found.value.state == "expired"
         await original(self, stem, leases, math.inf if fenced else now)
 
     def live_until(self: RegisterCache, stem: str, info: Any, now: float) -> float | None:
@@ -56,8 +56,8 @@ def _free_where(*, settled: bool) -> Patches:
     original = takeover._Judging._judge_claim
 
     async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
-        standing = await claim_records.read(self._context, self._topic, stem)
-        if standing is not None and any(uuid in standing.value.settled for uuid in leases) is settled:
+        found = await self._context.claim_record(self._topic, stem).read()
+        if found is not None and any(uuid in found.value.settled for uuid in leases) is settled:
             self.judged.free.update(leases)
         else:
             await original(self, stem, leases, now)

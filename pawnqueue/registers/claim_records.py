@@ -1,0 +1,89 @@
+"""The register of one claim: renewing, settling, fencing and closing it are one compare-and-set each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from pawnqueue.domain import layout
+from pawnqueue.domain.object_sizes import MAX_CLAIM_RECORD_BYTES
+from pawnqueue.domain.records import ClaimRecord, Decision, Member, UnreadableRecordError
+from pawnqueue.errors import StoreError
+from pawnqueue.registers.register import Register, Versioned
+
+if TYPE_CHECKING:
+    from pawnqueue.registers.strategy import Registers
+    from pawnqueue.stores.port import StoredObject
+
+#: Returns the store's time.
+Now: TypeAlias = Callable[[], Awaitable[float]]
+
+WithTexts = TypeVar("WithTexts", Member, Decision)
+
+#: What a settled message takes of a record, without the texts: twice what one of our publishers' takes.
+MEMBER_BYTES = 640
+#: The length of a control character in JSON.
+LONGEST_CHARACTER_BYTES = 6
+
+
+class ClaimRecordRegister(Register[ClaimRecord]):
+    """The record of one generation of a claim.
+
+    ⚑ §4: it is created once: by the claimer, or by a taker that fences it.
+    """
+
+    def __init__(self, registers: Registers, topic: str, stem: str, now: Now) -> None:
+        super().__init__(registers, layout.claim(topic, stem))
+        self._stem = stem
+        self._now = now
+
+    async def close(self, found: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
+        """Close a record whose decisions are all made and carried out; None: somebody else has changed it.
+
+        :raises StoreError: it is not known whether it is closed.
+        """
+        return await self.replace(found, found.value.model_copy(update={"state": "closed"}))
+
+    def _understand(self, found: StoredObject) -> ClaimRecord:
+        try:
+            return ClaimRecord.decode(found.body, self._key)
+        except UnreadableRecordError:
+            # Nobody can settle by garbage, so it counts as a claim without members whose time is long over.
+            claim_id, generation = layout.parse_stem(self._stem) or (self._stem, 0)
+            return ClaimRecord(v=0, claim_id=claim_id, generation=generation, state="expired")
+
+    async def _prepare(self, record: ClaimRecord) -> ClaimRecord:
+        return await _timed(_fitting(record), self._now)
+
+
+def _fitting(record: ClaimRecord) -> ClaimRecord:
+    """Cut reasons and errors so that the record is small enough for all readers, however many messages have some.
+
+    ⚑ §1: nothing is written that is not read. The decisions themselves are never cut.
+    """
+    parts: list[Member | Decision] = [*record.members.values(), *record.settled.values()]
+    room = MAX_CLAIM_RECORD_BYTES - MEMBER_BYTES * len(record.members)
+    if sum(len(each.reason) + len(each.error) for each in parts) * LONGEST_CHARACTER_BYTES <= room:
+        return record
+    most = max(0, room) // (2 * LONGEST_CHARACTER_BYTES * len(parts))
+
+    def cut(each: WithTexts) -> WithTexts:
+        return each.model_copy(update={"reason": each.reason[:most], "error": each.error[:most]})
+
+    return record.model_copy(
+        update={
+            "members": {uuid: cut(member) for uuid, member in record.members.items()},
+            "settled": {uuid: cut(decision) for uuid, decision in record.settled.items()},
+        }
+    )
+
+
+async def _timed(record: ClaimRecord, now: Now) -> ClaimRecord:
+    """Let the record's size tell how much of its time is left: a listing counts from the time of this write."""
+    if record.state == "closed":
+        return record.model_copy(update={"ttl": 0.0})
+    try:
+        left = record.free_at - await now()
+    except StoreError:
+        return record  # a settlement does not fail for a missing hint, which then tells too long a time
+    return record.model_copy(update={"ttl": max(0.0, left)})
