@@ -25,7 +25,7 @@ from obstore.store import S3Store
 
 from pawnqueue import Settings
 from pawnqueue.runtime.concurrency import for_each
-from pawnqueue.stores.boto3_s3 import BATCH
+from pawnqueue.stores.boto3_s3 import MAX_KEYS_PER_DELETE
 from pawnqueue.stores.connect import connect
 from pawnqueue.stores.port import Done, Expect
 from tools.kit import servers
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 #: Through the engine's port; and obstore without anything of ours, to see what the port costs.
 CLIENTS = ("obstore", "boto3", "raw obstore")
-OBJECTS = 2 * BATCH
+OBJECTS = 2 * MAX_KEYS_PER_DELETE
 LISTS = 10
 ROUNDS = 3
 AT_ONCE = 32
@@ -153,9 +153,9 @@ async def _through_the_port(bench: _Bench, store: Store) -> None:
     await store.put("warm/up", b"")
     await bench.measure("PUT, create", OBJECTS, lambda: for_each(create, keys, at_once=AT_ONCE))
     await bench.measure("GET", OBJECTS, lambda: for_each(read, keys, at_once=AT_ONCE))
-    requests = LISTS * OBJECTS // BATCH
+    requests = LISTS * OBJECTS // MAX_KEYS_PER_DELETE
     await bench.measure("LIST of 1,000", requests, lambda: for_each(list_all, range(LISTS), at_once=1))
-    if await bench.measure("DELETE of 1,000", OBJECTS // BATCH, lambda: store.delete(keys)):
+    if await bench.measure("DELETE of 1,000", OBJECTS // MAX_KEYS_PER_DELETE, lambda: store.delete(keys)):
         raise ValueError("not all were deleted")
     await store.aclose()
 
@@ -189,13 +189,13 @@ async def _raw(bench: _Bench, settings: S3Settings) -> None:
     await obstore.put_async(store, "warm/up", b"")
     await bench.measure("PUT, create", OBJECTS, lambda: for_each(create, keys, at_once=AT_ONCE))
     await bench.measure("GET", OBJECTS, lambda: for_each(read, keys, at_once=AT_ONCE))
-    requests = LISTS * OBJECTS // BATCH
+    requests = LISTS * OBJECTS // MAX_KEYS_PER_DELETE
     await bench.measure("LIST of 1,000", requests, lambda: for_each(list_all, range(LISTS), at_once=1))
-    await bench.measure("DELETE of 1,000", OBJECTS // BATCH, lambda: obstore.delete_async(store, keys))
+    await bench.measure("DELETE of 1,000", OBJECTS // MAX_KEYS_PER_DELETE, lambda: obstore.delete_async(store, keys))
 
 
 async def _pages(store: S3Store) -> AsyncIterator[list[obstore.ObjectMeta]]:
-    async for page in obstore.list(store, "objects/", chunk_size=BATCH):
+    async for page in obstore.list(store, "objects/", chunk_size=MAX_KEYS_PER_DELETE):
         yield list(page)
 
 

@@ -898,7 +898,7 @@ class PawnQueue(ForAsyncWith):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else self._agreed.strategy
-        return f"<{type(self).__name__} {self._context.settings.s3.bucket_name!r}: {state}>"
+        return f"<{type(self).__name__} {self._context.settings.store.bucket_name!r}: {state}>"
 
     async def __aenter__(self) -> Self:
         """Use an open queue as a context manager, once more."""

@@ -36,7 +36,7 @@ FIRST_READ_RETRY_SECONDS = 4.0
 async def agree(store: ResilientStore, clock: Clock, settings: Settings) -> BucketRecord:
     """Return the bucket's record; write it, after a probe, where there is none."""
     wanted = strategies.wanted(settings)
-    record = await _first_contact(store, settings.s3.endpoint_url or f"AWS S3 ({settings.s3.region_name})")
+    record = await _first_contact(store, settings.store.endpoint)
     if record is None:
         record = await _establish(store, clock, settings, wanted)
     agreed = strategies.agreed(record)

@@ -111,7 +111,7 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
     loaded = Settings.load(settings, **sections)
     own_clock = clock or SystemClock()
     # Importing boto3, reading profiles and making clients take a while, and other work of this loop goes on.
-    made = store if store is not None else await asyncio.to_thread(connect, loaded.s3, session)
+    made = store if store is not None else await asyncio.to_thread(connect, loaded.store, session)
     resilient = ResilientStore(made, loaded.retry, own_clock, owned=_is_owned(store), events=events)
     try:
         agreed = await agreement.agree(resilient, own_clock, loaded)
@@ -120,7 +120,7 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
         if isinstance(error, PawnQueueError):
             raise
         raise StoreError(
-            f"{loaded.s3.endpoint_url or 'The store'} could not be used, for a reason that nobody has met before "
+            f"{loaded.store.endpoint if store is None else 'The store'} could not be used, for an unknown reason "
             f"({type(error).__name__}: {error}): check the s3 settings, and whether an S3 server answers there.",
             operation="open",
             cause=error,
@@ -131,7 +131,7 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
     registers = agreement.registers_for(agreed, resilient, own_clock, loaded)
     time = ServerTime(resilient, own_clock)
     resilient.watch(time.seen)
-    events.tell(QueueOpened(bucket=loaded.s3.bucket_name, strategy=agreed.strategy))
+    events.tell(QueueOpened(bucket=loaded.store.bucket_name, strategy=agreed.strategy))
     return Context(resilient, registers, own_clock, time, loaded, events), agreed
 
 

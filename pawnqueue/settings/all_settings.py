@@ -53,6 +53,11 @@ class Settings(Section):
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
 
+    @property
+    def store(self) -> S3Settings:
+        """The section that says where the bucket is. S3 is the only kind of store with a section so far."""
+        return self.s3
+
     if TYPE_CHECKING:
 
         def __init__(  # noqa: PLR0913 - a section each; all of them also take a mapping

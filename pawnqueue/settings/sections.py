@@ -4,7 +4,7 @@ Names and defaults that the published pawn-queue library has too are the same as
 """
 
 import re
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -48,6 +48,20 @@ class S3Settings(Section, title="s3"):
     connect_timeout_seconds: kind.SomeSeconds = Field(3.0, description="How long a connection may take to open.")
     request_timeout_seconds: kind.SomeSeconds = Field(20.0, description="How long one request may take as a whole.")
     max_connections: kind.Count = Field(64, description="How many connections are kept open at most.")
+
+    #: The kind of store that this section describes.
+    store_kind: ClassVar[str] = "s3"
+
+    @property
+    def url(self) -> str | None:
+        """The address of the service; None is AWS, in the region."""
+        plain_aws = None if self.use_ssl else f"http://s3.{self.region_name}.amazonaws.com"
+        return plain_aws if self.endpoint_url is None else self.endpoint_url
+
+    @property
+    def endpoint(self) -> str:
+        """The store's name in a sentence."""
+        return self.url or f"AWS S3 ({self.region_name})"
 
     @property
     def resolved_addressing_style(self) -> Literal["path", "virtual"]:

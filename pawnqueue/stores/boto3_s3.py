@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pawnqueue.domain.identifiers import Version
 from pawnqueue.errors import StoreError
-from pawnqueue.stores.faults import Fault, Kind, Place, kind_of, outcome_of
 from pawnqueue.stores.port import (
     Done,
     Expect,
@@ -25,8 +24,8 @@ from pawnqueue.stores.port import (
     StoredObject,
     Unknown,
     refuse_if_larger,
-    version_of,
 )
+from pawnqueue.stores.s3_answers import MAX_KEYS_PER_DELETE, Fault, FaultKind, Place, fault_kind, outcome_of, version_of
 
 if TYPE_CHECKING:
     import boto3
@@ -37,10 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The most keys that S3 deletes in one request.
-BATCH = 1000
 
-_STRANGE_ANSWER = Fault(Kind.SERVER, "it answered of other keys")
+_STRANGE_ANSWER = Fault(FaultKind.SERVER, "it answered of other keys")
 #: What a bulk DELETE says of a key that it will never delete, as one under a legal hold.
 _REFUSED_KEYS = {"AccessDenied": 403, "InvalidRequest": 400, "MethodNotAllowed": 405}
 
@@ -148,7 +145,7 @@ class Boto3S3:
         try:
             return await self._run(call)
         except Fault as fault:
-            if fault.kind is Kind.MISSING_KEY:
+            if fault.kind is FaultKind.MISSING_KEY:
                 return Refused(Refusal.MISSING)
             return outcome_of(fault, self._place, "CopyObject", source, conditional=False)
 
@@ -161,7 +158,7 @@ class Boto3S3:
     async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
         """See :class:`~.port.Store`."""
         plain = [key for key in versions if not _NOT_IN_XML.search(key)]
-        batches = [plain[start : start + BATCH] for start in range(0, len(plain), BATCH)]
+        batches = [plain[start : start + MAX_KEYS_PER_DELETE] for start in range(0, len(plain), MAX_KEYS_PER_DELETE)]
         strange = [key for key in versions if _NOT_IN_XML.search(key)]
         answered: dict[str, Refused | Unknown] = {}
         for part in await asyncio.gather(
@@ -197,7 +194,7 @@ class Boto3S3:
                 if code in {"NoSuchKey", "NoSuchVersion"}:
                     continue
                 # The batch was answered, this key was not done: a kind that cannot be told is worth another try.
-                fault = Fault(kind_of(_REFUSED_KEYS.get(code, 500), code), code or "no code")
+                fault = Fault(fault_kind(_REFUSED_KEYS.get(code, 500), code), code or "no code")
                 failed[key] = self._not_deleted(fault, key, versions.get(key, ""))
             if not failed.keys() <= versions.keys():  # whichever key is meant, it is one of these
                 outcome = next(iter(failed.values()))
@@ -217,14 +214,14 @@ class Boto3S3:
                 lambda client: client.delete_object(Bucket=self._place.bucket, Key=self._prefix + key, **extra)
             )
         except Fault as fault:
-            return {} if fault.kind is Kind.MISSING_KEY else {key: self._not_deleted(fault, key, version)}
+            return {} if fault.kind is FaultKind.MISSING_KEY else {key: self._not_deleted(fault, key, version)}
         return {}
 
     def _not_deleted(self, fault: Fault, key: str, version: str) -> Refused | Unknown:
         """Tell why one object was not deleted. A conflict says nothing of what is stored: the request is repeated."""
-        if version and fault.kind is Kind.CONDITION:
+        if version and fault.kind is FaultKind.CONDITION:
             return Refused(Refusal.CONDITION)
-        told = replace(fault, kind=Kind.BUSY) if fault.kind is Kind.CONFLICT else fault
+        told = replace(fault, kind=FaultKind.BUSY) if fault.kind is FaultKind.CONFLICT else fault
         return Unknown(told.error(self._place, "DeleteObjects", key or None))
 
     async def _list(self, folder: str, *, start_after: str = "", delimiter: str = "", token: str = "") -> Any:  # noqa: ANN401 - botocore's answer
@@ -244,7 +241,7 @@ class Boto3S3:
         try:
             return await self._run(call)
         except Fault as fault:
-            if fault.kind is Kind.MISSING_KEY:
+            if fault.kind is FaultKind.MISSING_KEY:
                 return None
             raise fault.error(self._place, operation, key) from None
 
@@ -265,13 +262,13 @@ class Boto3S3:
             answer = problem.response
             status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
             code = answer.get("Error", {}).get("Code")
-            raise Fault(kind_of(status, code), f"{status} {code}" if code else str(status), problem) from None
+            raise Fault(fault_kind(status, code), f"{status} {code}" if code else str(status), problem) from None
         except BotoCoreError as problem:
-            raise Fault(_kind(problem), type(problem).__name__, problem) from None
+            raise Fault(_kind_of_error(problem), type(problem).__name__, problem) from None
         except OSError as problem:  # a body that broke off
-            raise Fault(Kind.DROPPED, type(problem).__name__, problem) from None
+            raise Fault(FaultKind.DROPPED, type(problem).__name__, problem) from None
         except (ResponseParserError, KeyError) as problem:  # an answer that is none, or lacks what every answer has
-            raise Fault(Kind.DROPPED, "no usable answer", problem) from None
+            raise Fault(FaultKind.DROPPED, "no usable answer", problem) from None
 
     def _connected(self) -> S3Client:
         with self._lock:
@@ -318,18 +315,18 @@ class Boto3S3:
         return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _kind(problem: Exception) -> Kind:
+def _kind_of_error(problem: Exception) -> FaultKind:
     from botocore import exceptions  # noqa: PLC0415
 
-    kinds: tuple[tuple[type[Exception], Kind], ...] = (
-        (exceptions.NoCredentialsError, Kind.NO_CREDENTIALS),
-        (exceptions.PartialCredentialsError, Kind.NO_CREDENTIALS),
-        (exceptions.SSLError, Kind.TLS),
-        (exceptions.ConnectTimeoutError, Kind.UNREACHABLE),
-        (exceptions.ReadTimeoutError, Kind.TIMEOUT),
-        (exceptions.EndpointConnectionError, Kind.UNREACHABLE),
-        (exceptions.ConnectionError, Kind.DROPPED),
-        (exceptions.HTTPClientError, Kind.DROPPED),
-        (exceptions.ParamValidationError, Kind.REJECTED),
+    kinds: tuple[tuple[type[Exception], FaultKind], ...] = (
+        (exceptions.NoCredentialsError, FaultKind.NO_CREDENTIALS),
+        (exceptions.PartialCredentialsError, FaultKind.NO_CREDENTIALS),
+        (exceptions.SSLError, FaultKind.TLS),
+        (exceptions.ConnectTimeoutError, FaultKind.UNREACHABLE),
+        (exceptions.ReadTimeoutError, FaultKind.TIMEOUT),
+        (exceptions.EndpointConnectionError, FaultKind.UNREACHABLE),
+        (exceptions.ConnectionError, FaultKind.DROPPED),
+        (exceptions.HTTPClientError, FaultKind.DROPPED),
+        (exceptions.ParamValidationError, FaultKind.REJECTED),
     )
-    return next((kind for error, kind in kinds if isinstance(problem, error)), Kind.DROPPED)
+    return next((kind for error, kind in kinds if isinstance(problem, error)), FaultKind.DROPPED)

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pawnqueue.errors import ConfigError
-from pawnqueue.stores.faults import Fault, Kind
+from pawnqueue.stores.s3_answers import Fault, FaultKind
 
 if TYPE_CHECKING:
     import boto3
@@ -81,14 +81,14 @@ class SessionCredentials:
             credentials = self._session.get_credentials()
             frozen = credentials.get_frozen_credentials() if credentials is not None else None
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as problem:
-            raise Fault(Kind.NO_CREDENTIALS, type(problem).__name__, problem) from None
+            raise Fault(FaultKind.NO_CREDENTIALS, type(problem).__name__, problem) from None
         except exceptions.ClientError as problem:
             code = problem.response.get("Error", {}).get("Code", "no code")
-            raise Fault(Kind.NOT_RENEWED, f"{problem.operation_name}: {code}", problem) from None
+            raise Fault(FaultKind.NOT_RENEWED, f"{problem.operation_name}: {code}", problem) from None
         except Exception as problem:  # noqa: BLE001 - a session of the caller's may get its credentials in any way
-            raise Fault(Kind.NOT_RENEWED, type(problem).__name__, problem) from None
+            raise Fault(FaultKind.NOT_RENEWED, type(problem).__name__, problem) from None
         if frozen is None:
-            raise Fault(Kind.NO_CREDENTIALS, "the session has none")
+            raise Fault(FaultKind.NO_CREDENTIALS, "the session has none")
         now = datetime.now(UTC)
         # botocore tells the expiry in no public way; without it, MAX_CREDENTIAL_REUSE alone decides.
         expiry: datetime | None = getattr(credentials, "_expiry_time", None)

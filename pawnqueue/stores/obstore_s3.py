@@ -29,7 +29,6 @@ from pawnqueue.domain.identifiers import Version
 from pawnqueue.errors import StoreError
 from pawnqueue.runtime.concurrency import all_of
 from pawnqueue.stores.at_exit import wait_for_threads_at_exit
-from pawnqueue.stores.faults import Fault, Kind, Place, kind_of, outcome_of
 from pawnqueue.stores.port import (
     Done,
     Expect,
@@ -42,6 +41,15 @@ from pawnqueue.stores.port import (
     StoredObject,
     Unknown,
     refuse_if_larger,
+)
+from pawnqueue.stores.s3_answers import (
+    MAX_KEYS_PER_DELETE,
+    MAX_KEYS_PER_PAGE,
+    Fault,
+    FaultKind,
+    Place,
+    fault_kind,
+    outcome_of,
     version_of,
 )
 
@@ -52,9 +60,6 @@ if TYPE_CHECKING:
     from pawnqueue.settings import S3Settings
     from pawnqueue.stores.credentials import SessionCredentials
 
-PAGE = 1000
-#: The most keys that S3 deletes in one request.
-BATCH = 1000
 
 # Empty segments, dot segments and control characters: keys that object_store refuses to name.
 _INEXPRESSIBLE = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
@@ -118,7 +123,7 @@ class ObstoreS3:
                 # ⚑ A byte more than there should be: what has grown since it was listed is not cut off in silence.
                 found = bytes(await obstore.get_range_async(self._store, key, start=0, length=size + 1))
             except (BaseError, OSError) as problem:
-                if self._fault(problem).kind is Kind.MISSING_KEY:
+                if self._fault(problem).kind is FaultKind.MISSING_KEY:
                     return None
                 failed = True
             else:
@@ -146,7 +151,9 @@ class ObstoreS3:
                 yield strange
             return
         try:
-            async for page in obstore.list(self._store, folder or None, offset=start_after or None, chunk_size=PAGE):
+            async for page in obstore.list(
+                self._store, folder or None, offset=start_after or None, chunk_size=MAX_KEYS_PER_PAGE
+            ):
                 infos = [_info(meta, meta["path"]) for meta in page]
                 if infos:
                     yield infos
@@ -192,7 +199,7 @@ class ObstoreS3:
             await obstore.copy_async(self._store, source, target)
         except (BaseError, OSError) as problem:
             fault = self._fault(problem)
-            if fault.kind is Kind.MISSING_KEY:
+            if fault.kind is FaultKind.MISSING_KEY:
                 return Refused(Refusal.MISSING)
             return outcome_of(fault, self._place, "CopyObject", source, conditional=False)
         return Done(Version(""))
@@ -202,7 +209,7 @@ class ObstoreS3:
         strange = [key for key in keys if _INEXPRESSIBLE.search(key)]
         plain = [key for key in keys if not _INEXPRESSIBLE.search(key)]
         failed = dict(await self._plain().delete(strange)) if strange else {}
-        batches = [plain[start : start + BATCH] for start in range(0, len(plain), BATCH)]
+        batches = [plain[start : start + MAX_KEYS_PER_DELETE] for start in range(0, len(plain), MAX_KEYS_PER_DELETE)]
         for part in await all_of(*map(self._delete_batch, batches)):
             failed.update(part)
         return failed
@@ -233,7 +240,7 @@ class ObstoreS3:
 
     def _raise_unless_absent(self, problem: Exception, operation: str, key: str) -> None:
         fault = self._fault(problem)
-        if fault.kind is not Kind.MISSING_KEY:
+        if fault.kind is not FaultKind.MISSING_KEY:
             raise fault.error(self._place, operation, key) from None
 
     def _fault(self, problem: Exception) -> Fault:
@@ -261,20 +268,20 @@ def _fault(problem: Exception) -> Fault:
     if status:
         code = _CODE.search(told)
         detail = f"{status[1]} {code[1]}" if code else status[1]
-        return Fault(kind_of(int(status[1]), code[1] if code else None), detail, problem)
+        return Fault(fault_kind(int(status[1]), code[1] if code else None), detail, problem)
     # From here on no answer was read, or none came.
     if isinstance(problem, FileNotFoundError):
-        return Fault(Kind.MISSING_KEY, "404", problem)
-    if repr(Kind.NO_CREDENTIALS) in told:  # our own fault, raised by the session's credentials on obstore's behalf
-        return Fault(Kind.NO_CREDENTIALS, "the session has none", problem)
+        return Fault(FaultKind.MISSING_KEY, "404", problem)
+    if repr(FaultKind.NO_CREDENTIALS) in told:  # our own fault, raised by the session's credentials on obstore's behalf
+        return Fault(FaultKind.NO_CREDENTIALS, "the session has none", problem)
     http = _HTTP_KIND.search(dump)
     kind = http[1] if http else ""
     if kind == "Connect" and any(sign in dump for sign in _BAD_TLS):
-        return Fault(Kind.TLS, "the TLS handshake failed", problem)
+        return Fault(FaultKind.TLS, "the TLS handshake failed", problem)
     if kind == "Connect":
         detail = "the name does not resolve" if "dns error" in dump else "no connection"
-        return Fault(Kind.UNREACHABLE, detail, problem)
-    lost = (Kind.TIMEOUT, "no answer") if kind == "Timeout" else (Kind.DROPPED, "no usable answer")
+        return Fault(FaultKind.UNREACHABLE, detail, problem)
+    lost = (FaultKind.TIMEOUT, "no answer") if kind == "Timeout" else (FaultKind.DROPPED, "no usable answer")
     return Fault(*lost, problem)
 
 

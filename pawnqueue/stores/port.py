@@ -95,11 +95,6 @@ class StoredObject:
     body: bytes
 
 
-def version_of(etag: str | None) -> Version:
-    """Write an ETag in its one form, quoted: PUT and LIST of one server may differ in the quotes (rclone's do)."""
-    return Version(f'"{(etag or "").strip(chr(34))}"')
-
-
 def refuse_if_larger(info: ObjectInfo, most: int) -> None:
     """Raise, before the body is downloaded, if an object is larger than its reader takes.
 
@@ -116,8 +111,8 @@ def refuse_if_larger(info: ObjectInfo, most: int) -> None:
         )
 
 
-#: The version of an object whose ETag the store does not tell.
-NO_VERSION = version_of(None)
+#: The version of an object of which the store tells none.
+NO_VERSION = Version('""')
 
 
 class Store(Protocol):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,9 +22,9 @@ from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord, ClaimRecord, Lease, TopicRecord
 from pawnqueue.errors import StoreError
-from pawnqueue.stores.port import ObjectInfo, StoredObject, Unknown
+from pawnqueue.stores.port import Unknown
 from tests.support.clock import VirtualClock
-from tools.kit.stores import BULK, Answer, CarryOut, HookedStore, Kind, Request
+from tools.kit.stores import Answer, CarryOut, HookedStore, Kind, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +49,6 @@ class Bucket(MemoryStore):
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
         self.clock = clock
-        self._keys: list[str] = []
 
     def plant(self, key: str, body: bytes | str | Mapping[str, Any]) -> str:
         """Put an object there, unseen by any client, and return its version."""
@@ -83,47 +81,10 @@ class Bucket(MemoryStore):
 
     def remove(self, *keys: str) -> None:
         """Take objects away, unseen by any client."""
-        for key in keys:
-            del self._objects[key]
-            self._keys.remove(key)
+        self._remove(keys)
 
-    async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """See :class:`~pawnqueue.stores.port.Store`. It sorts nothing."""
-        more = True
-        while more:
-            await asyncio.sleep(0)
-            page, more = self._page(folder, start_after)
-            if page:
-                yield page
-                start_after = page[-1].key
-
-    def _remove(self, keys: Sequence[str]) -> None:
-        there = self._objects.keys() & set(keys)
-        super()._remove(keys)
-        if there:
-            self._keys = [key for key in self._keys if key not in there]
-
-    def _page(self, folder: str, start_after: str) -> tuple[list[ObjectInfo], bool]:
-        """One page of a listing, and whether there is another."""
-        first = bisect_right(self._keys, max(start_after, folder[:-1]))
-        found = []
-        for key in self._keys[first:]:
-            if not key.startswith(folder):
-                if key > folder:
-                    break
-                continue
-            if len(found) == BULK:
-                return found, True
-            found.append(self._objects[key].info)
-        return found, False
-
-    def _write(self, key: str, body: bytes) -> str:
-        if key not in self._objects:
-            insort(self._keys, key)
-        version = super()._write(key, body)
-        stamp = datetime.fromtimestamp(int(self.clock.server()), UTC)
-        self._objects[key] = StoredObject(ObjectInfo(key, len(body), version, stamp), bytes(body))
-        return version
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(int(self.clock.server()), UTC)
 
 
 #: What becomes of a request. *lost*: it never arrived. *answer lost*: it was done, and nobody was told. *denied*: the

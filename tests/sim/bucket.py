@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,10 +9,11 @@ from hashlib import md5
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
+from pawnqueue.domain.identifiers import Version
 from pawnqueue.errors import StoreError
+from pawnqueue.stores.memory import MemoryObjects
 from pawnqueue.stores.port import (
     Done,
-    Expect,
     Expectation,
     ObjectInfo,
     Outcome,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 EPOCH = 1_767_225_600.0
 
 
-class SimBucket:
+class SimBucket(MemoryObjects):
     """Objects by key.
 
     An ETag is the MD5 of the body, as plain S3 has it: equal bodies have equal ETags, and who trusts in ETags without a
@@ -49,17 +49,17 @@ class SimBucket:
     def __init__(
         self, loop: SimLoop, *, page_size: int = 1000, conditional: bool = True, conditional_deletes: bool = False
     ) -> None:
+        super().__init__(page_size)
         self._loop = loop
-        self.page_size = page_size
         self.conditional = conditional
         self.conditional_deletes = conditional_deletes
-        self.objects: dict[str, StoredObject] = {}
+        self.objects = self._objects
         #: How many requests of a kind a process has sent: ``requests["A", "PUT"]``.
         self.requests: Counter[tuple[str, str]] = Counter()
         self.observers: list[Observer] = []
         #: What fails for ever, of which object: nothing, until a scenario says so.
         self.sticky = StickyFaults()
-        self._keys: list[str] = []
+        self._who = ""  # whose request is carried out
         self._second = -1
         self._stamp = datetime.fromtimestamp(EPOCH, UTC)
 
@@ -70,7 +70,8 @@ class SimBucket:
 
         :param written: the server time at which it was written; without it, now.
         """
-        version = self._write("", key, body)
+        self._who = ""
+        version = self._write(key, body)
         if written is not None:
             found = self.objects[key]
             stamp = datetime.fromtimestamp(written, UTC).replace(microsecond=0)
@@ -79,12 +80,7 @@ class SimBucket:
 
     def below(self, folder: str = "") -> list[str]:
         """Return the keys that begin so, in order."""
-        keys = self._keys
-        first = bisect_left(keys, folder)
-        last = first
-        while last < len(keys) and keys[last].startswith(folder):
-            last += 1
-        return keys[first:last]
+        return self._below(folder)
 
     def body(self, key: str) -> bytes | None:
         """Return what is stored, or None."""
@@ -118,29 +114,18 @@ class SimBucket:
 
     def page(self, folder: str, start_after: str) -> tuple[list[ObjectInfo], bool]:
         """Read one page of a listing, and whether there is another."""
-        keys, objects = self._keys, self.objects
-        position = bisect_left(keys, folder)
-        if start_after >= folder:
-            position = max(position, bisect_right(keys, start_after))
-        chunk = keys[position : position + self.page_size + 1]
-        below = [key for key in chunk if key.startswith(folder)]
-        return [objects[key].info for key in below[: self.page_size]], len(below) > self.page_size
+        return self._page(folder, start_after)
 
     def folders(self, folder: str) -> list[str]:
         """Read the folders directly below."""
-        rests = (key[len(folder) :] for key in self.below(folder))
-        return sorted({f"{folder}{rest.partition('/')[0]}/" for rest in rests if "/" in rest})
+        return self._folders(folder)
 
     def put(self, who: str, key: str, body: bytes, expect: Expectation) -> Outcome:
         """Write an object, if what is expected is there."""
-        if expect is not Expect.ANYTHING and self.conditional:
-            found = self.objects.get(key)
-            if expect is Expect.NOTHING:
-                if found is not None:
-                    return _CONDITION
-            elif found is None or found.info.version != expect:
-                return _CONDITION
-        return Done(self._write(who, key, body))
+        if self.conditional and not self._is_expected(key, expect):
+            return _CONDITION
+        self._who = who
+        return Done(self._write(key, body))
 
     def copy(self, who: str, source: str, target: str) -> Outcome | StoreError:
         """Copy an object. No version is told: not every client gets to know one."""
@@ -149,7 +134,8 @@ class SimBucket:
         found = self.objects.get(source)
         if found is None:
             return _MISSING
-        self._write(who, target, found.body)
+        self._who = who
+        self._write(target, found.body)
         return Done("")
 
     def delete(
@@ -159,36 +145,40 @@ class SimBucket:
 
         :param versions: which version of each is expected, where the store minds that of a DELETE.
         """
+        self._who = who
         failed: dict[str, StoreError | Refused] = {}
         for key in keys:
             if fault := self.sticky.of("DELETE", key):
                 failed[key] = fault
-                continue
-            stored = self.objects.get(key)
-            is_expected = versions.get(key) in {None, "", stored.info.version if stored else ""}
-            if self.conditional_deletes and stored is not None and not is_expected:
+            elif self.conditional_deletes and not self._may_delete(key, versions.get(key, "")):
                 failed[key] = _CONDITION
-                continue
-            before = self.objects.pop(key, None)
-            if before is not None:
-                del self._keys[bisect_left(self._keys, key)]
-                for observer in self.observers:
-                    observer(who, key, before, None)
+            else:
+                self._remove([key])
         return failed
 
-    def _write(self, who: str, key: str, body: bytes) -> str:
+    def _write(self, key: str, body: bytes) -> Version:
+        before = self.objects.get(key)
+        version = super()._write(key, body)
+        for observer in self.observers:
+            observer(self._who, key, before, self.objects[key])
+        return version
+
+    def _remove(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            before = self.objects.get(key)
+            super()._remove([key])
+            if before is not None:
+                for observer in self.observers:
+                    observer(self._who, key, before, None)
+
+    def _next_version(self, body: bytes) -> Version:
+        return Version(f'"{md5(body, usedforsecurity=False).hexdigest()}"')
+
+    def _now(self) -> datetime:
         second = int(self._loop.now)
         if second != self._second:
             self._second, self._stamp = second, datetime.fromtimestamp(EPOCH + second, UTC)
-        before = self.objects.get(key)
-        if before is None:
-            insort(self._keys, key)
-        version = f'"{md5(body, usedforsecurity=False).hexdigest()}"'
-        after = StoredObject(ObjectInfo(key, len(body), version, self._stamp), bytes(body))
-        self.objects[key] = after
-        for observer in self.observers:
-            observer(who, key, before, after)
-        return version
+        return self._stamp
 
 
 _CONDITION = Refused(Refusal.CONDITION)

@@ -37,7 +37,6 @@ from pawnqueue.stores.port import (
     Refused,
     StoredObject,
     Unknown,
-    version_of,
 )
 
 if TYPE_CHECKING:
@@ -230,7 +229,7 @@ def _block_key(key: str, place: int, chain: str) -> str:
 
 
 def _version(place: int, chain: str) -> Version:
-    return version_of(f"{place:010d}.{chain}")
+    return Version(f'"{place:010d}.{chain}"')
 
 
 def _behind(expect: Expect | str) -> tuple[int, str]:

@@ -132,7 +132,7 @@ async def test_an_update_of_what_was_deleted_is_refused() -> None:
     """After a lost request, a register that is gone is refused, not made anew."""
     store = scripted(DROPPED)
     version = await made(store)
-    store.before_read = [store.below._objects.clear]
+    store.before_read = [lambda: store.below._remove(list(store.below._objects))]
     assert await take(store, version) == Refused(Refusal.CONDITION)
     assert store.below._objects == {}
 

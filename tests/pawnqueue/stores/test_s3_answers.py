@@ -11,10 +11,10 @@ import pytest
 from pawnqueue import Settings
 from pawnqueue.errors import StoreError
 from pawnqueue.settings import environment_variables
-from pawnqueue.stores import faults
+from pawnqueue.stores import s3_answers
 from pawnqueue.stores.connect import connect
-from pawnqueue.stores.faults import TRANSIENT, Fault, Kind, Place, kind_of, outcome_of
 from pawnqueue.stores.port import Done, Expect, Refusal, Refused, Unknown
+from pawnqueue.stores.s3_answers import TRANSIENT, Fault, FaultKind, Place, fault_kind, outcome_of
 from tests.pawnqueue.opened import BUCKET
 from tests.support import faults as injected
 from tests.support.faults import (
@@ -44,75 +44,75 @@ AT_AWS = Place("my-bucket", "eu-test-1")
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [
-        (404, "NoSuchKey", Kind.MISSING_KEY),
-        (404, "NoSuchBucket", Kind.MISSING_BUCKET),
-        (404, None, Kind.MISSING_KEY),
-        (412, "PreconditionFailed", Kind.CONDITION),
-        (412, None, Kind.CONDITION),
-        (409, "ConditionalRequestConflict", Kind.CONFLICT),
-        (409, "OperationAborted", Kind.CONFLICT),
-        (409, None, Kind.CONFLICT),
-        (501, "NotImplemented", Kind.UNSUPPORTED),
-        (501, None, Kind.UNSUPPORTED),
-        (400, "NotImplemented", Kind.UNSUPPORTED),
-        (403, "InvalidAccessKeyId", Kind.WRONG_KEY_ID),
-        (403, "SignatureDoesNotMatch", Kind.WRONG_SECRET),
-        (403, "AccessDenied", Kind.DENIED),
-        (403, None, Kind.DENIED),
-        (401, None, Kind.DENIED),
-        (400, "ExpiredToken", Kind.EXPIRED),
-        (403, "ExpiredToken", Kind.EXPIRED),
-        (400, "TokenRefreshRequired", Kind.EXPIRED),
-        (400, "InvalidToken", Kind.EXPIRED),
-        (400, "AuthorizationHeaderMalformed", Kind.WRONG_REGION),
-        (301, "PermanentRedirect", Kind.WRONG_REGION),
-        (301, None, Kind.WRONG_REGION),
-        (400, "IllegalLocationConstraintException", Kind.WRONG_REGION),
-        (403, "RequestTimeTooSkewed", Kind.CLOCK_SKEW),
-        (400, "RequestTimeout", Kind.TIMEOUT),
-        (408, None, Kind.TIMEOUT),
-        (503, "SlowDown", Kind.BUSY),
-        (503, None, Kind.BUSY),
-        (429, None, Kind.BUSY),
-        (200, "SlowDown", Kind.BUSY),
-        (307, None, Kind.BUSY),
-        (500, "InternalError", Kind.SERVER),
-        (200, "InternalError", Kind.SERVER),
-        (500, None, Kind.SERVER),
-        (502, None, Kind.SERVER),
-        (504, "Whatever", Kind.SERVER),
-        (599, "", Kind.SERVER),
-        (0, None, Kind.SERVER),
-        (400, "InvalidArgument", Kind.REJECTED),
-        (400, None, Kind.REJECTED),
-        (405, "MethodNotAllowed", Kind.REJECTED),
-        (411, None, Kind.REJECTED),
-        (418, "Teapot", Kind.REJECTED),
+        (404, "NoSuchKey", FaultKind.MISSING_KEY),
+        (404, "NoSuchBucket", FaultKind.MISSING_BUCKET),
+        (404, None, FaultKind.MISSING_KEY),
+        (412, "PreconditionFailed", FaultKind.CONDITION),
+        (412, None, FaultKind.CONDITION),
+        (409, "ConditionalRequestConflict", FaultKind.CONFLICT),
+        (409, "OperationAborted", FaultKind.CONFLICT),
+        (409, None, FaultKind.CONFLICT),
+        (501, "NotImplemented", FaultKind.UNSUPPORTED),
+        (501, None, FaultKind.UNSUPPORTED),
+        (400, "NotImplemented", FaultKind.UNSUPPORTED),
+        (403, "InvalidAccessKeyId", FaultKind.WRONG_KEY_ID),
+        (403, "SignatureDoesNotMatch", FaultKind.WRONG_SECRET),
+        (403, "AccessDenied", FaultKind.DENIED),
+        (403, None, FaultKind.DENIED),
+        (401, None, FaultKind.DENIED),
+        (400, "ExpiredToken", FaultKind.EXPIRED),
+        (403, "ExpiredToken", FaultKind.EXPIRED),
+        (400, "TokenRefreshRequired", FaultKind.EXPIRED),
+        (400, "InvalidToken", FaultKind.EXPIRED),
+        (400, "AuthorizationHeaderMalformed", FaultKind.WRONG_REGION),
+        (301, "PermanentRedirect", FaultKind.WRONG_REGION),
+        (301, None, FaultKind.WRONG_REGION),
+        (400, "IllegalLocationConstraintException", FaultKind.WRONG_REGION),
+        (403, "RequestTimeTooSkewed", FaultKind.CLOCK_SKEW),
+        (400, "RequestTimeout", FaultKind.TIMEOUT),
+        (408, None, FaultKind.TIMEOUT),
+        (503, "SlowDown", FaultKind.BUSY),
+        (503, None, FaultKind.BUSY),
+        (429, None, FaultKind.BUSY),
+        (200, "SlowDown", FaultKind.BUSY),
+        (307, None, FaultKind.BUSY),
+        (500, "InternalError", FaultKind.SERVER),
+        (200, "InternalError", FaultKind.SERVER),
+        (500, None, FaultKind.SERVER),
+        (502, None, FaultKind.SERVER),
+        (504, "Whatever", FaultKind.SERVER),
+        (599, "", FaultKind.SERVER),
+        (0, None, FaultKind.SERVER),
+        (400, "InvalidArgument", FaultKind.REJECTED),
+        (400, None, FaultKind.REJECTED),
+        (405, "MethodNotAllowed", FaultKind.REJECTED),
+        (411, None, FaultKind.REJECTED),
+        (418, "Teapot", FaultKind.REJECTED),
     ],
 )
-def test_an_answer_is_read_once(status: int, code: str | None, kind: Kind) -> None:
+def test_an_answer_is_read_once(status: int, code: str | None, kind: FaultKind) -> None:
     """The store's code decides, else the status; what nobody can place is the server's failure, a 4xx a rejection."""
-    assert kind_of(status, code) is kind
+    assert fault_kind(status, code) is kind
 
 
 def test_every_error_code_has_a_kind() -> None:
     """The tables name kinds only, and every kind has a sentence."""
-    assert set(faults._SENTENCES) == set(Kind)
-    assert set(faults._CODES.values()) | set(faults._STATUSES.values()) <= set(Kind)
+    assert set(s3_answers._SENTENCES) == set(FaultKind)
+    assert set(s3_answers._KIND_BY_CODE.values()) | set(s3_answers._KIND_BY_STATUS.values()) <= set(FaultKind)
 
 
 # --- outcomes of writes ---
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", FaultKind)
 @pytest.mark.parametrize("conditional", [False, True], ids=["plain", "conditional"])
-def test_a_failed_write_has_one_outcome(kind: Kind, *, conditional: bool) -> None:
+def test_a_failed_write_has_one_outcome(kind: FaultKind, *, conditional: bool) -> None:
     """Refused only where the condition was answered, unknown wherever it may have happened, an error for the rest."""
     refusals = {
-        Kind.CONDITION: Refusal.CONDITION,
-        Kind.MISSING_KEY: Refusal.CONDITION,
-        Kind.CONFLICT: Refusal.CONFLICT,
-        Kind.UNSUPPORTED: Refusal.UNSUPPORTED,
+        FaultKind.CONDITION: Refusal.CONDITION,
+        FaultKind.MISSING_KEY: Refusal.CONDITION,
+        FaultKind.CONFLICT: Refusal.CONFLICT,
+        FaultKind.UNSUPPORTED: Refusal.UNSUPPORTED,
     }
     fault = Fault(kind, "detail")
 
@@ -121,10 +121,10 @@ def test_a_failed_write_has_one_outcome(kind: Kind, *, conditional: bool) -> Non
 
     if conditional and kind in refusals:
         assert outcome() == Refused(refusals[kind])
-    elif kind in TRANSIENT or kind is Kind.CONFLICT:
+    elif kind in TRANSIENT or kind is FaultKind.CONFLICT:
         unknown = outcome()
         assert isinstance(unknown, Unknown)
-        assert unknown.fault.transient or kind is Kind.CONFLICT
+        assert unknown.fault.transient or kind is FaultKind.CONFLICT
     else:
         with pytest.raises(StoreError) as caught:
             outcome()
@@ -135,10 +135,10 @@ def test_a_failed_write_has_one_outcome(kind: Kind, *, conditional: bool) -> Non
 # --- sentences ---
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", FaultKind)
 @pytest.mark.parametrize("place", [AT_HOME, AT_AWS], ids=["home", "aws"])
 @pytest.mark.parametrize("key", ["a/key", None])
-def test_every_kind_has_a_sentence(kind: Kind, place: Place, key: str | None) -> None:
+def test_every_kind_has_a_sentence(kind: FaultKind, place: Place, key: str | None) -> None:
     """One line without a place left open, which ends with a full stop, names the store or the bucket, and its cause."""
     cause = ValueError("deep down")
     error = Fault(kind, "599 SomeCode", cause).error(place, "PutObject", key)
@@ -156,20 +156,20 @@ def test_every_kind_has_a_sentence(kind: Kind, place: Place, key: str | None) ->
 @pytest.mark.parametrize(
     ("kind", "named"),
     [
-        (Kind.MISSING_BUCKET, ["'my-bucket'", "http://store.test:9000", "s3.bucket_name", "s3.endpoint_url"]),
-        (Kind.NO_CREDENTIALS, ["http://store.test:9000", "s3.aws_access_key_id", "s3.aws_secret_access_key"]),
-        (Kind.WRONG_KEY_ID, ["AKID…", "s3.aws_access_key_id"]),
-        (Kind.WRONG_SECRET, ["AKID…", "s3.aws_secret_access_key"]),
-        (Kind.EXPIRED, ["AKID…", "s3.aws_session_token"]),
-        (Kind.DENIED, ["'my-bucket'", "PutObject a/key", "s3:PutObject"]),
-        (Kind.WRONG_REGION, ["'my-bucket'", "'eu-test-1'", "s3.region_name"]),
-        (Kind.CLOCK_SKEW, ["clock"]),
-        (Kind.UNREACHABLE, ["http://store.test:9000", "s3.endpoint_url"]),
-        (Kind.TLS, ["http://store.test:9000", "s3.use_ssl", "s3.ca_bundle"]),
-        (Kind.TIMEOUT, ["http://store.test:9000", "s3.request_timeout_seconds"]),
+        (FaultKind.MISSING_BUCKET, ["'my-bucket'", "http://store.test:9000", "s3.bucket_name", "s3.endpoint_url"]),
+        (FaultKind.NO_CREDENTIALS, ["http://store.test:9000", "s3.aws_access_key_id", "s3.aws_secret_access_key"]),
+        (FaultKind.WRONG_KEY_ID, ["AKID…", "s3.aws_access_key_id"]),
+        (FaultKind.WRONG_SECRET, ["AKID…", "s3.aws_secret_access_key"]),
+        (FaultKind.EXPIRED, ["AKID…", "s3.aws_session_token"]),
+        (FaultKind.DENIED, ["'my-bucket'", "PutObject a/key", "s3:PutObject"]),
+        (FaultKind.WRONG_REGION, ["'my-bucket'", "'eu-test-1'", "s3.region_name"]),
+        (FaultKind.CLOCK_SKEW, ["clock"]),
+        (FaultKind.UNREACHABLE, ["http://store.test:9000", "s3.endpoint_url"]),
+        (FaultKind.TLS, ["http://store.test:9000", "s3.use_ssl", "s3.ca_bundle"]),
+        (FaultKind.TIMEOUT, ["http://store.test:9000", "s3.request_timeout_seconds"]),
     ],
 )
-def test_a_sentence_names_what_to_correct(kind: Kind, named: list[str]) -> None:
+def test_a_sentence_names_what_to_correct(kind: FaultKind, named: list[str]) -> None:
     """What is wrong and the setting that mends it are named; of the access key, its beginning only."""
     sentence = str(Fault(kind, "detail").error(AT_HOME, "PutObject", "a/key"))
     assert [name for name in named if name not in sentence] == []
@@ -179,7 +179,7 @@ def test_a_sentence_names_what_to_correct(kind: Kind, named: list[str]) -> None:
 def test_settings_that_sentences_name_exist() -> None:
     """Every setting that a sentence sends its reader to is one."""
     known = set(environment_variables().values())
-    for sentence in faults._SENTENCES.values():
+    for sentence in s3_answers._SENTENCES.values():
         words = [word.strip(",.;:()") for word in sentence.split()]
         assert [
             word for word in words if word.startswith(("s3.", "retry.", "concurrency.")) and word not in known
@@ -188,7 +188,7 @@ def test_settings_that_sentences_name_exist() -> None:
 
 def test_aws_is_named_by_its_region() -> None:
     """Without an endpoint the store is AWS, and without keys of their own the credentials are the session's."""
-    sentence = str(Fault(Kind.WRONG_SECRET, "detail").error(AT_AWS, "PutObject"))
+    sentence = str(Fault(FaultKind.WRONG_SECRET, "detail").error(AT_AWS, "PutObject"))
     assert "AWS S3 (eu-test-1)" in sentence
     assert "the credentials of the session" in sentence
 
