@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pawnqueue import ClaimBusyError, ClaimReference, InvalidArgumentError, LeaseLostError, PawnQueueError, StoreError
+from pawnqueue.domain.claim_terms import SESSION_TTL_SECONDS
 
 if TYPE_CHECKING:
     from pawnqueue import Claim, Portion, SyncPawnQueue
@@ -18,10 +19,6 @@ Offset = dict[str, Any]
 
 logger = logging.getLogger("pawnqueue.spark")
 
-#: For how many seconds a claim is kept by a renewal: so long a query may be down, and find its last batch again.
-TTL: Final = 300.0
-#: For how many seconds after its last renewal a process is trusted: so long a restart waits for one that was killed.
-SESSION_TTL: Final = 30.0
 #: For so long a restart waits for the session of its former self.
 PATIENCE: Final = 120.0
 #: Where there is nothing, Spark asks a hundred times a second: each question waits for so long.
@@ -63,7 +60,7 @@ class StreamClaims:
         self._queue = queue
         self._topic = topic
         self._consumer = consumer
-        self._ttl, self._session_ttl = ttl, min(SESSION_TTL, ttl)
+        self._ttl, self._session_ttl = ttl, min(SESSION_TTL_SECONDS, ttl)
         self._held: dict[str, Claim] = {}
         self._keeping: dict[str, ExitStack] = {}
         self._unread: set[str] = set()  # the ids of claims that were found again without their messages

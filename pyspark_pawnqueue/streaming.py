@@ -22,7 +22,7 @@ So a query of which the last batch was followed by no latestOffset has left it u
 the sink has it. Its restart acks it, or the driver, which can tell (:func:`.stream_end.ack_finished`). Where neither
 comes within the claim's time, others are given the messages.
 
-A restart waits until its former self has left its claim, or is no longer trusted (:data:`.stream_claims.SESSION_TTL`).
+A restart waits until its former self has left its claim, or is no longer trusted (``SESSION_TTL_SECONDS``).
 A claim that was made before Spark had noted the very first offset is found by nobody: its messages come when its time
 is over.
 """
@@ -40,10 +40,11 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
 from pawnqueue import SyncPawnQueue
+from pawnqueue.domain.claim_terms import HANDED_OVER_TTL_SECONDS
 from pyspark_pawnqueue.columns import Rows
 from pyspark_pawnqueue.options import told
 from pyspark_pawnqueue.reading import PortionPartition, batches
-from pyspark_pawnqueue.stream_claims import TTL, StreamClaims, checked_offset, first_offset
+from pyspark_pawnqueue.stream_claims import StreamClaims, checked_offset, first_offset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +71,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._settings = options.settings()
             self._topic = options.topic
             self._consumer = options.consumer
-            self._ttl = options.ttl or TTL
+            self._ttl = options.ttl or HANDED_OVER_TTL_SECONDS
             self._most = options.max_messages_per_batch or MOST
             self._parts = options.partitions
         self._first = first_offset(uuid.uuid4().hex)  # Spark asks for it twice

@@ -80,7 +80,7 @@ class Clients:
         self._stores.pop(address, None)
         queue = self._queues.pop(address, None)
         if queue is not None:
-            SESSIONS.rest(queue)
+            SESSIONS.stop_renewing(queue)
             queue.close(keep_claims=True)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
@@ -90,7 +90,7 @@ class Clients:
         """
         if self._pid != os.getpid():
             return
-        SESSIONS.rest()  # lest they take their queue's end for the loss of their claims, and stop the task
+        SESSIONS.stop_renewing()  # or they would take the end of their queue for a lost claim, and stop the task
         give_up = time.monotonic() + timeout
         for queue in list(self._queues.values()):
             try:

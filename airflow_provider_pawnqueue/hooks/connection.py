@@ -15,16 +15,13 @@ from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, Final
 
 from pawnqueue import ConfigError, Settings
+from pawnqueue.domain.claim_terms import HANDED_OVER_TTL_SECONDS
 from pawnqueue.settings.short_names import names_of_settings, nest_by_path
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
 CONN_TYPE: Final = "pawnqueue"
-
-#: What a claim made in Airflow has without renewal, unless the connection or the task says otherwise: a janitor that
-#: runs every minute may fail twice, and a task may wait for its slot as long.
-DEFAULT_TTL: Final = 300.0
 
 _TTL: Final = "polling.visibility_timeout_seconds"
 _REFRESH: Final = "polling.lease_refresh_interval_seconds"
@@ -102,7 +99,7 @@ def read(connection: Connection) -> Address:
         given["s3.aws_secret_access_key"] = connection.password
     if connection.schema and "s3.bucket_name" not in given:
         given["s3.bucket_name"] = connection.schema
-    given.setdefault(_TTL, DEFAULT_TTL)
+    given.setdefault(_TTL, HANDED_OVER_TTL_SECONDS)
     with suppress(TypeError, ValueError):  # what is no time is told of below
         if 0 < float(given[_TTL]) < _SHORT_TTL:
             given.setdefault(_REFRESH, float(given[_TTL]) / 4)

@@ -17,7 +17,7 @@ from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.key_rotation import ask_airflow_here
-from airflow_provider_pawnqueue.hooks.patience import patiently
+from airflow_provider_pawnqueue.hooks.retries import retry_store
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS, final_if_lost
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError, let_stop
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION, is_its_own_supervisor
@@ -181,7 +181,7 @@ class PawnQueueHook(BaseHook):
         :param shared: look only. For tasks that work side by side on one claim, mapped ones for example: nobody is kept
             from it then, and what keeps it are its time to live and the janitor.
         """
-        queue = patiently(lambda: self.queue, "Opening the queue")
+        queue = retry_store(lambda: self.queue, "Opening the queue")
         reference = references.from_xcom(claim, self.settings, "messages")
         inline = references.inline_messages(claim)
         if not _is_watched_task() or shared:
@@ -204,7 +204,7 @@ class PawnQueueHook(BaseHook):
         :param ttl: for how many seconds a renewal keeps it; without it, as it was claimed for.
         :param payloads: whether its messages are read; False: by who settles it only.
         """
-        queue = patiently(lambda: self.queue, "Opening the queue")
+        queue = retry_store(lambda: self.queue, "Opening the queue")
         reference = references.from_xcom(claim, self.settings, "working_on")
         if not _is_watched_task():
             let_stop()

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 Given: TypeAlias = "Claim | ClaimReference | Mapping[str, Any] | str"
 
 #: So large all messages of a claim may be together, as JSON, to be in its reference; else the bucket has them.
-LARGEST_INLINE: Final = 16 * 1024
+MAX_INLINE_BYTES: Final = 16 * 1024
 #: How deeply a payload may be nested that goes along. The publisher's default limit is 64. Airflow's API gives up at
 #: about 190, and a database may at less: MySQL's JSON ends at 100, of which the fields around a payload take some.
 MOST_DEPTH: Final = 80
 #: The integers of msgpack.
 _INTEGERS: Final = range(-(2**63), 2**64)
 _LONG_INTEGER: Final = re.compile(r"[0-9]{19}")
-_TOO_LARGE: Final = LARGEST_INLINE + 1
+_TOO_LARGE: Final = MAX_INLINE_BYTES + 1
 _FIELDS: Final = tuple(field.name for field in fields(Message))
 
 

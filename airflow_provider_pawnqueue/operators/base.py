@@ -10,8 +10,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.diagnosis import in_airflow
-from airflow_provider_pawnqueue.hooks.patience import may_pass
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.hooks.retries import may_succeed_later
 from airflow_provider_pawnqueue.links import TopicLink
 from pawnqueue import ClaimBusyError, PawnQueueError, PublishError, QueueClosedError, StoreError
 
@@ -52,8 +52,8 @@ def failure_of(error: PawnQueueError) -> AirflowException:
 def _is_passing(error: PawnQueueError) -> bool:
     """Say whether another try may go better, and does nothing twice."""
     if isinstance(error, StoreError):
-        return may_pass(error)
+        return may_succeed_later(error)
     if isinstance(error, PublishError):
         # Only if nothing was published: what was, would be published again.
-        return set(error.failed) == set(error.ids) and all(map(may_pass, error.failed.values()))
+        return set(error.failed) == set(error.ids) and all(map(may_succeed_later, error.failed.values()))
     return isinstance(error, (ClaimBusyError, QueueClosedError))

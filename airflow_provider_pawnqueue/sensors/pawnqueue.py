@@ -1,4 +1,4 @@
-"""The sensor: it waits for messages and claims them for its DAG run."""
+"""The sensor, which waits for messages and claims them for its DAG run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
-from airflow_provider_pawnqueue.hooks import claiming, references
+from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import (
     DEFAULT_CONN_ID,
     check_constants,
@@ -30,9 +30,16 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     checked_topics,
     is_constant,
 )
-from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.hooks.task_claims import (
+    UnforeseenError,
+    claim_for_task,
+    claim_id_of,
+    hand_over,
+    is_enough,
+    release_all,
+)
 from airflow_provider_pawnqueue.links import TopicLink
 from airflow_provider_pawnqueue.operators.base import failure_of, failures
 from airflow_provider_pawnqueue.operators.outputs import ClaimsOutput
@@ -51,26 +58,29 @@ RELEASE_WAIT_SECONDS: Final = 3.0
 
 
 class PawnQueueSensor(BaseSensorOperator):
-    """Waits for messages in a topic, and claims them for its run; returns a reference to the claim.
+    """Waits for messages in a topic, claims them for its run, and returns a reference to the claim.
 
-    Pass that on: ``PawnQueueSettleOperator(claim=sensor.output)``; ``PawnQueueHook().messages(claim)`` gives the
-    messages in a task. While they are few and small, they are in the reference too (``claim["messages"]``).
+    Pass the reference on: ``PawnQueueSettleOperator(claim=sensor.output)``. In a task,
+    ``PawnQueueHook().messages(claim)`` returns the messages. Few and small messages are in the reference too
+    (``claim["messages"]``).
 
-    In each of its tries, and after every restart of whatever waits for it, this task has the same claim. Once it is
-    cleared it gives back what it had, and claims anew.
+    The task has the same claim in each of its tries, and after each restart of the process that waits for it. When it
+    is cleared, it releases that claim and claims anew.
 
-    :param topic: the topic; a list of them: as soon as one has messages, a list of references is returned.
-    :param max_messages: how many to claim at most; without it, what the connection says (``max_messages_per_poll``),
-        which is 10 where it says nothing.
-    :param min_messages: wait until there are so many (a batch that is worth a Spark job's start) ...
-    :param max_wait: ... or until the oldest has waited for so long (seconds, or a timedelta). Without it, for all.
+    :param topic: the topic, or a list of topics. With a list, the sensor returns a list of references as soon as one
+        topic has messages.
+    :param max_messages: how many to claim at most; without it, the connection's ``max_messages_per_poll``, which is 10
+        unless it is set.
+    :param min_messages: wait until this many are claimable (a batch that is worth a Spark job's start) ...
+    :param max_wait: ... or until the oldest has waited for this long (seconds, or a timedelta). Without it, there is no
+        such limit.
     :param consumer: the name under which it claims; without it, ``{dag_id}.{task_id}``.
-    :param ttl: for how many seconds the claim lasts unless it is renewed, by a task that works on it or by the janitor;
-        without it, what the connection says (``visibility_timeout_seconds``), which is 300 where it says nothing.
-    :param inline: carry messages along in XCom while they are few and small; else tasks read them from the bucket.
-    :param deferrable: wait in the triggerer, which needs no worker. Else the sensor polls, by ``mode`` and
+    :param ttl: for how many seconds the claim lasts without a renewal. A task that works on it renews it, and so does
+        the janitor. Without it, the connection's ``visibility_timeout_seconds``, which is 300 unless it is set.
+    :param inline: carry few and small messages along in XCom. Otherwise tasks read them from the bucket.
+    :param deferrable: wait in the triggerer, which needs no worker. Otherwise the sensor polls, by ``mode`` and
         ``poke_interval``.
-    :param pawnqueue_conn_id: the connection that says where the queue is.
+    :param pawnqueue_conn_id: the connection of the queue.
     """
 
     template_fields: Sequence[str] = (
@@ -99,8 +109,9 @@ class PawnQueueSensor(BaseSensorOperator):
         poke_interval: float | timedelta = 5.0,
         **kwargs: Any,
     ) -> None:
-        # Another try finds the same claim. It is for what Airflow itself loses (a worker that dies, a trigger that
-        # fires as the sensor is deferred): what only a person can mend, and a timeout, fail at once all the same.
+        # Another try finds the same claim. It helps where Airflow loses the task: a worker dies, or a trigger fires
+        # while the sensor is deferred. A timeout fails the task at once all the same, and so does an error that only a
+        # person can mend.
         kwargs.setdefault("retries", 2)
         kwargs.setdefault("retry_delay", timedelta(seconds=10))
         super().__init__(poke_interval=poke_interval, max_wait=max_wait, **kwargs)
@@ -127,26 +138,26 @@ class PawnQueueSensor(BaseSensorOperator):
 
     @property
     def output(self) -> ClaimsOutput:
-        """The claim, for the tasks that work on it."""
+        """The reference to the claim, for the tasks that work on it."""
         return ClaimsOutput(self)
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401 - one reference, or a list
-        """Claim what there is; where there is nothing, wait in the triggerer, or poll."""
+        """Claim what is claimable. If nothing is, wait in the triggerer, or poll."""
         self._terms = self._terms_of(context)  # for on_kill
         if not self.deferrable:
             return super().execute(context)
-        # Before 3.4, Airflow often fails a task whose trigger fires within a second of the deferral, as one does for a
-        # topic with messages. The trigger would make the same claim: the claim's identity is the task's.
+        # Before 3.4, Airflow often fails a task whose trigger fires within a second of the deferral, as it would for a
+        # topic with messages. The trigger makes the same claim, as the claim's id is the task's.
         claims = self._first_claims()
         return self._returned(claims) if claims else self._wait(self._terms, self._time_left(context))
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Claim what there is."""
+        """Claim what is claimable."""
         claims = self._claims(self._terms_of(context))
         return PokeReturnValue(bool(claims), self._returned(claims) if claims else None)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ANN401 - likewise
-        """Go on when the trigger has fired: hours may have passed since."""
+        """Go on with the trigger's event, perhaps hours after it fired."""
         if "error" in event:
             self._fail(event)
         self._terms = self._terms_of(context)  # for on_kill
@@ -159,28 +170,26 @@ class PawnQueueSensor(BaseSensorOperator):
             except AirflowException as failed:
                 if not isinstance(failed.__cause__, LeaseLostError):
                     raise
-                self.log.warning("What was claimed was lost before this task went on, so it waits again: %s", failed)
+                self.log.warning("The claim was lost before this task went on, so it waits again: %s", failed)
         kept = [claim for claim in claims if claim is not None]
         if not kept:
             return self._wait(self._terms, self._time_left(context))
         return self._returned(kept)
 
     def on_kill(self) -> None:
-        """Give back what was claimed, as a user has ended the task, or it took too long."""
-        for terms in self._terms:
-            try:
-                count = PawnQueueHook(self.pawnqueue_conn_id).queue.run(
-                    partial(claiming.released, terms=terms, reason="its task was ended", wait=RELEASE_WAIT_SECONDS)
-                )
-                if count:
-                    self.log.info("Gave back %d messages of topic %s.", count, terms.topic)
-            except Exception as error:  # noqa: BLE001 - at the end of a process, Python itself refuses threads and more
-                self.log.warning("What was claimed is given back when its time is over: %s", error)
+        """Release what was claimed, as a user has ended the task, or it took too long."""
+        if not self._terms:
+            return
+        release = partial(release_all, each=self._terms, reason="its task was ended", wait=RELEASE_WAIT_SECONDS)
+        try:
+            PawnQueueHook(self.pawnqueue_conn_id).queue.run(release)
+        except Exception as error:  # noqa: BLE001 - at the end of a process, Python itself refuses threads and more
+            self.log.warning("What was claimed could not be released, and waits for its ttl: %s", error)
 
-    # --- what there is ---
+    # --- claiming ---
 
     def _first_claims(self) -> list[dict[str, Any]]:
-        """Claim what there is before this task defers; what fails here fails it as the trigger's error would."""
+        """Claim before the task defers. An error fails the task as the trigger's error would."""
         try:
             return self._claims(self._terms)
         except AirflowException as failed:
@@ -191,19 +200,19 @@ class PawnQueueSensor(BaseSensorOperator):
             raise
 
     def _claims(self, wanted: Sequence[ClaimTerms]) -> list[dict[str, Any]]:
-        """Look once at each topic, and claim what there is. What another look may not meet is logged, and no error."""
+        """Poll each topic once, and claim what is claimable. An error that may pass is logged only."""
         hook = PawnQueueHook(self.pawnqueue_conn_id)
         claims: list[dict[str, Any]] = []
-        with self._until_the_next_look():
-            queue = hook.queue  # opened first: a store that is away is waited for once, not once for each topic
+        with self._until_the_next_poll():
+            queue = hook.queue  # opened first: the task waits for a store that does not answer once, not once a topic
             for terms in wanted:
-                with self._until_the_next_look():
+                with self._until_the_next_poll():
                     claims += self._claims_of(hook, queue, terms)
         return claims
 
     def _claims_of(self, hook: PawnQueueHook, queue: SyncPawnQueue, terms: ClaimTerms) -> list[dict[str, Any]]:
         try:
-            claim = queue.run(partial(_claimed, terms=terms))
+            claim = queue.run(partial(_claim_once, terms=terms))
             claim = None if claim is None else self._with_messages(hook, claim)
         except (PawnQueueError, AirflowException):
             raise
@@ -212,7 +221,7 @@ class PawnQueueSensor(BaseSensorOperator):
         return [] if claim is None else [claim]
 
     @contextmanager
-    def _until_the_next_look(self) -> Iterator[None]:
+    def _until_the_next_poll(self) -> Iterator[None]:
         try:
             yield
         except (ClaimBusyError, LeaseLostError) as error:
@@ -221,9 +230,9 @@ class PawnQueueSensor(BaseSensorOperator):
             failure = failure_of(error)
             if isinstance(failure, AirflowFailException) or (isinstance(error, StoreError) and error.denied):
                 raise failure from error
-            self.log.warning("The store did not answer, and is asked again: %s", error)
+            self.log.warning("The store did not answer. The next poll tries again: %s", error)
 
-    # --- what it waits for ---
+    # --- the terms ---
 
     def _terms_of(self, context: Context) -> list[ClaimTerms]:
         owner = Owner.of(context)
@@ -268,11 +277,11 @@ class PawnQueueSensor(BaseSensorOperator):
         left = self.timeout if started is None else self.timeout - (datetime.now(UTC) - started).total_seconds()
         return max(1.0, left)
 
-    # --- what it returns ---
+    # --- the result ---
 
     def _with_messages(self, hook: PawnQueueHook, claim: dict[str, Any]) -> dict[str, Any] | None:
-        """Find the claim as it stands now, renewed, and leave it to the next task; None: nothing of it is left."""
-        small = self.inline and claim["bytes"] <= references.LARGEST_INLINE
+        """Renew the claim, leave it to the next task, and return its reference; None: all of it is settled."""
+        small = self.inline and claim["bytes"] <= references.MAX_INLINE_BYTES
         with hook.working_on(claim, ttl=self._ttl, payloads=small) as held:
             if not held:
                 return None
@@ -289,15 +298,15 @@ class PawnQueueSensor(BaseSensorOperator):
     def _fail(self, event: dict[str, Any]) -> NoReturn:
         if event.get("transient"):
             raise AirflowException(event["error"])
-        # Another try would meet the same: a person has to mend it.
+        # Another try would fail in the same way: a person has to mend it.
         raise AirflowFailException(event["error"])
 
 
-async def _claimed(queue: PawnQueue, terms: ClaimTerms) -> dict[str, Any] | None:
-    """Claim once, if there is as much as is wanted."""
-    if terms.min_messages > 1 and not await queue.known_claims(terms.topic, [claiming.claim_id_of(terms)]):
+async def _claim_once(queue: PawnQueue, terms: ClaimTerms) -> dict[str, Any] | None:
+    """Claim once, if as much is claimable as the task waits for."""
+    if terms.min_messages > 1 and not await queue.known_claims(terms.topic, [claim_id_of(terms)]):
         backlog = await queue.backlog(terms.topic, at_least=terms.min_messages)
-        if not claiming.is_worth_it(terms, backlog.pending, backlog):
+        if not is_enough(terms, backlog.pending, backlog):
             return None
-    claim = await claiming.claimed(queue, terms)
-    return await claiming.handed_over(queue, claim) if claim else None
+    claim = await claim_for_task(queue, terms)
+    return await hand_over(queue, claim) if claim else None

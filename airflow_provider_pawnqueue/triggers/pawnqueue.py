@@ -1,6 +1,6 @@
-"""Triggers: one that claims for a sensor, and one that rings for an asset watcher and claims nothing.
+"""Triggers: one that claims messages for a sensor, and one that tells an asset watcher of a backlog.
 
-Airflow imports this in the event loop that all triggers share, so it imports little; see :func:`_load`.
+Airflow imports this module in the event loop that all triggers share, so it imports little: see :func:`_load`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID, checked_count, checked_seconds, checked_text
 
-_WAITING: Final = f"{__package__}.waiting"
+_RUNS: Final = f"{__package__}.trigger_runs"
 
 
 class PawnQueueClaimTrigger(BaseTrigger):
     """Waits for messages, claims them for a task, and fires once with references to the claims.
 
-    It may be run again at any time, here or by another triggerer: by the owner's name it finds the claim that it has
-    made. What it has claimed is released when a user ends the task, and by nothing else.
+    It may be run again at any time, here or by another triggerer: it finds the claim that it has made by the owner's
+    name. What it has claimed is released only when a user ends the task.
 
     :param topics: the topics to wait for. The trigger fires as soon as one of them has messages.
     :param owner: on whose behalf: the task, its run, and how often that run was cleared.
@@ -63,34 +63,35 @@ class PawnQueueClaimTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait, and fire once: with the claims, or with what only a person can mend."""
+        """Wait, and fire once: with the claims, or with an error."""
         await _load()
-        from airflow_provider_pawnqueue.triggers import waiting  # noqa: PLC0415 - loaded by now
+        from airflow_provider_pawnqueue.triggers import trigger_runs  # noqa: PLC0415 - loaded by now
 
-        yield TriggerEvent(await waiting.event_of(self))
+        yield TriggerEvent(await trigger_runs.claim_event(self))
 
     async def on_kill(self) -> None:
-        """Give back what was claimed, as a user has ended the task. Not at a restart of the triggerer: that goes on."""
+        """Release what was claimed, as a user has ended the task. A restart of the triggerer does not call this."""
         try:
             await _load()
-            from airflow_provider_pawnqueue.triggers import waiting  # noqa: PLC0415 - loaded by now
+            from airflow_provider_pawnqueue.triggers import trigger_runs  # noqa: PLC0415 - loaded by now
 
-            await waiting.release(self)
+            await trigger_runs.release(self)
         except Exception as error:  # noqa: BLE001 - at the end of a process, Python itself refuses threads and more
-            self.log.warning("What was claimed is given back when its time is over: %s", error)
+            self.log.warning("What was claimed could not be released, and waits for its ttl: %s", error)
 
 
 class PawnQueueEventTrigger(BaseEventTrigger):
-    """Rings while there is a backlog, for an ``AssetWatcher``. It claims nothing: the DAG's own task does that.
+    """Fires while a topic has a backlog, for an ``AssetWatcher``. It claims nothing: the DAG's own task does that.
 
-    Airflow starts one run for a burst of asset events, and loses those of a triggerer's last second, so an event must
-    not carry a claim. The trigger rings again while messages are left, once its last ring was answered by a claim; a
-    ring without an answer is repeated ever more seldom. So nothing is stranded, and few runs find nothing.
+    An event must not carry a claim: Airflow starts one run for a burst of asset events, and loses those of a
+    triggerer's last second. While messages are left, the trigger fires again after its last event was answered by a
+    claim. It repeats an event without an answer at growing intervals. So no message is stranded, and few runs find
+    nothing.
 
     :param topic: the topic to listen to.
-    :param min_messages: ring only when this many messages can be claimed.
-    :param ring_every: the shortest time between two rings, in seconds.
-    :param queue: the queue of triggers to run in, as Airflow's base class takes it (Airflow 3.4).
+    :param min_messages: fire only when this many messages can be claimed.
+    :param ring_every: the shortest time between two events, in seconds.
+    :param queue: the triggerer queue to run in, as Airflow's base class takes it (Airflow 3.4).
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class PawnQueueEventTrigger(BaseEventTrigger):
         **later: Any,
     ) -> None:
         super().__init__(**({} if queue is None else {"queue": queue}))
-        if getattr(self, "queue", None) != queue:  # an older base class ignores what it does not know
+        if getattr(self, "queue", None) != queue:  # an older base class ignores it
             raise ValueError(f"queue={queue!r} needs Airflow 3.4 or newer: leave it out.")
         del later
         self.topic = checked_text(topic, "topic")
@@ -113,7 +114,7 @@ class PawnQueueEventTrigger(BaseEventTrigger):
         self.ring_every = checked_seconds(ring_every, "ring_every")
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Say how it is made again; the same text each time, as Airflow tells triggers apart by it."""
+        """Return how to make it again. Airflow tells triggers apart by this, so it is the same each time."""
         return f"{type(self).__module__}.{type(self).__qualname__}", {
             "topic": self.topic,
             "pawnqueue_conn_id": self.pawnqueue_conn_id,
@@ -122,11 +123,11 @@ class PawnQueueEventTrigger(BaseEventTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Ring for as long as a watcher listens. A failure is logged and never an event, which would start a run."""
+        """Fire for as long as a watcher listens. A failure is logged; an event would start a run."""
         await _load()
-        from airflow_provider_pawnqueue.triggers import waiting  # noqa: PLC0415 - loaded by now
+        from airflow_provider_pawnqueue.triggers import trigger_runs  # noqa: PLC0415 - loaded by now
 
-        async for backlog in waiting.rings_of(self):
+        async for backlog in trigger_runs.backlogs_to_report(self):
             yield TriggerEvent(
                 {
                     "topic": self.topic,
@@ -137,5 +138,5 @@ class PawnQueueEventTrigger(BaseEventTrigger):
 
 
 async def _load() -> None:
-    """Import the queue in a thread: a tenth of a second or more, for which all triggers would stand still."""
-    await asyncio.to_thread(importlib.import_module, _WAITING)
+    """Import the queue in a thread. It takes a tenth of a second or more, in which other triggers could not run."""
+    await asyncio.to_thread(importlib.import_module, _RUNS)

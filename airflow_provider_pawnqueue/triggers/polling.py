@@ -1,7 +1,7 @@
-"""One poll for all that wait for a topic in this process, however many they are.
+"""One poll of a topic for all tasks and watchers in this process that wait for it.
 
-Whoever waits is given its turn in the order in which it came. Only the first is looked for: if there is nothing for it,
-there is nothing for those behind it either. An idle topic costs one look every ``polling.interval_seconds``.
+Waiting tasks are served in the order in which they came. Only the first one is claimed for: if it finds nothing, the
+tasks behind it find nothing either. An idle topic costs one listing every ``polling.interval_seconds``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary
 
-from airflow_provider_pawnqueue.hooks import claiming
-from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
-from airflow_provider_pawnqueue.hooks.patience import OF_A_TRIGGER
+from airflow_provider_pawnqueue.hooks import task_claims
+from airflow_provider_pawnqueue.hooks.retries import TRIGGER_OUTAGE_SECONDS
+from airflow_provider_pawnqueue.hooks.task_claims import UnforeseenError
 from airflow_provider_pawnqueue.triggers.janitor_watch import JanitorWatch
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueueError, QueueClosedError, StoreError, TopicNotFoundError
 
@@ -27,266 +27,266 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The pause after a look that found something, or after somebody came; it doubles while there is nothing.
-FIRST_PAUSE: Final = 0.5
-#: The same while the store does not answer, at most.
-LONGEST_PAUSE: Final = 30.0
-#: The same while the store denies what it has allowed before, until the connection has other keys.
-LONGEST_PAUSE_DENIED: Final = 5.0
-#: Why a claim is given back that nobody is there to take.
+#: The pause after a poll that found something, or after a new waiter. It doubles after each poll that finds nothing.
+MIN_PAUSE_SECONDS: Final = 0.5
+#: The longest pause while the store does not answer.
+MAX_OUTAGE_PAUSE_SECONDS: Final = 30.0
+#: The longest pause while the store denies what it allowed before. The connection may have other keys at any moment.
+MAX_DENIED_PAUSE_SECONDS: Final = 5.0
+#: Why a claim is released after its task went away.
 NOBODY_WAITS: Final = "nobody waits for it any more"
 
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """Somebody who waits for a claim: ``given`` becomes its reference, as XCom carries it; None: it goes without."""
+    """A task that waits for a claim. ``given`` becomes the claim's reference for XCom, or None: it goes without."""
 
     terms: ClaimTerms
     given: asyncio.Future[dict[str, Any] | None]
-    is_new: bool = True  # nobody has looked yet whether its claim is there
-    is_known: bool = False  # it is: whatever there is, this one is had by its id
-    was_known: bool = False  # what it was given is nothing new: others may have been given it before
-    was_seen: bool = False  # a look has found out whether there is something for it
-    is_leaving: bool = False  # it goes with what the next look has for it, or without
-    is_taken: bool = False  # what it was given has arrived
-    busy_until: float = 0.0  # by the loop's time: somebody else works for its claim
+    is_new: bool = True  # nobody has looked yet whether its claim exists
+    has_claim: bool = False  # its claim exists, and is found by its id whether or not the topic has messages
+    had_claim: bool = False  # the claim that it was given existed before: others may have been given it too
+    was_polled_for: bool = False  # a whole poll has passed since it came
+    is_leaving: bool = False  # it goes after the next poll, with a claim or without
+    is_taken: bool = False  # its task has received what it was given
+    busy_until: float = 0.0  # by the loop's time: another process works on its claim
 
     @property
-    def has_something_new(self) -> bool:
-        """Whether it was given a claim, and one that nobody can have been given before."""
+    def has_new_claim(self) -> bool:
+        """Whether it was given a claim that nobody else can have been given."""
         given = self.given
-        if (
-            given.cancelled() or given.exception() is not None
-        ):  # asked for: one that nobody takes is no error of anybody's
+        # The exception is asked for, so that asyncio does not log one that nobody takes.
+        if given.cancelled() or given.exception() is not None:
             return False
-        return bool(given.result()) and not self.was_known
+        return bool(given.result()) and not self.had_claim
+
+    def give(self, reference: dict[str, Any] | None) -> None:
+        """Give it a claim, or None, unless something was given already."""
+        if not self.given.done():
+            self.given.set_result(reference)
 
     def fail(self, error: PawnQueueError) -> None:
-        """Give it an error, if nothing was given yet."""
+        """Give it an error, unless something was given already."""
         if not self.given.done():
             self.given.set_exception(error)
 
     def take(self) -> dict[str, Any] | None:
-        """Take what was given; its errors are raised."""
+        """Return what was given, or raise the error that was."""
         self.is_taken = True
         return self.given.result()
 
 
 @dataclass(eq=False, slots=True)
-class _Bell:
-    """Somebody who wants to hear that there is something."""
+class _Listener:
+    """A watcher that wants each backlog of at least this size."""
 
-    at_least: int
+    min_messages: int
     heard: asyncio.Queue[Backlog | PawnQueueError] = field(default_factory=asyncio.Queue)
 
 
 class Poll:
-    """That of a topic. It runs in the loop of its queue, while anybody waits."""
+    """The poll of one topic. It runs in the loop of its queue while a task or a watcher waits."""
 
     def __init__(self, queue: PawnQueue, topic: str) -> None:
         self._queue = queue
         self._topic = topic
         self._waiters: list[Waiter] = []
-        self._bells: list[_Bell] = []
-        self._came = asyncio.Event()
-        self._looks = False
+        self._listeners: list[_Listener] = []
+        self._woken = asyncio.Event()
+        self._is_polling = False
         self._task: asyncio.Task[None] | None = None
-        self._errands: set[asyncio.Task[None]] = set()
+        self._releases: set[asyncio.Task[None]] = set()
         self._janitor = JanitorWatch(queue, topic)
-        self._has_looked = False
+        self._was_allowed = False
         self._denied_since: float | None = None  # by the loop's time
 
-    # --- who waits ---
+    # --- tasks and watchers that wait ---
 
     def join(self, terms: ClaimTerms) -> Waiter:
-        """Wait from now on, until something is given; who joins has to :meth:`leave`."""
+        """Wait for a claim from now on. The caller has to :meth:`leave`."""
         waiter = Waiter(terms, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         self._wake()
         return waiter
 
-    def last_call(self, waiter: Waiter) -> None:
-        """Let somebody go who has enough: with what there is for it by now, or without."""
-        if waiter.was_seen and not self._looks:
-            _give(waiter, None)
+    def finish(self, waiter: Waiter) -> None:
+        """End a wait soon: with what the poll that is under way finds, or without a claim."""
+        if waiter.was_polled_for and not self._is_polling:
+            waiter.give(None)
         waiter.is_leaving = True
         self._wake()
 
     def leave(self, waiter: Waiter) -> None:
-        """Wait no more; what was given and not taken is given back."""
-        # ⚑ by identity: of a task that was cleared, two wait for a moment, and the one that goes is the old one
+        """Wait no more. What was given and not taken is released."""
+        # ⚑ By identity: two waiters of a cleared task wait for a moment, and it is the old one that goes.
         self._waiters = [other for other in self._waiters if other is not waiter]
         if not waiter.given.done():
             waiter.given.cancel()
-        elif not waiter.is_taken and waiter.has_something_new:
-            errand = asyncio.create_task(self._give_back(waiter.terms), name=f"pawnqueue-back-{self._topic}")
-            self._errands.add(errand)
-            errand.add_done_callback(self._errands.discard)
+        elif not waiter.is_taken and waiter.has_new_claim:
+            release = asyncio.create_task(self._release(waiter.terms), name=f"pawnqueue-release-{self._topic}")
+            self._releases.add(release)
+            release.add_done_callback(self._releases.discard)
 
     @asynccontextmanager
-    async def bell(self, at_least: int = 1) -> AsyncIterator[asyncio.Queue[Backlog | PawnQueueError]]:
-        """Hear of each look that finds so many messages."""
-        bell = _Bell(at_least)
-        self._bells.append(bell)
+    async def listen(self, min_messages: int = 1) -> AsyncIterator[asyncio.Queue[Backlog | PawnQueueError]]:
+        """Receive the backlog of each poll that finds at least this many messages."""
+        listener = _Listener(min_messages)
+        self._listeners.append(listener)
         self._wake()
         try:
-            yield bell.heard
+            yield listener.heard
         finally:
-            self._bells = [other for other in self._bells if other is not bell]
+            self._listeners = [other for other in self._listeners if other is not listener]
 
-    async def _give_back(self, terms: ClaimTerms) -> None:
-        try:
-            await claiming.released(self._queue, terms, NOBODY_WAITS)
-        except PawnQueueError as error:
-            logger.warning("What nobody waits for any more is given back when its time is over: %s", error)
+    async def _release(self, terms: ClaimTerms) -> None:
+        await task_claims.release_all(self._queue, [terms], NOBODY_WAITS, wait=0.0)
 
-    # --- looking ---
+    # --- polling ---
 
     def _wake(self) -> None:
-        self._came.set()
+        self._woken.set()
         if self._task is None or self._task.done():
             _POLLS.setdefault(self._queue, {}).setdefault(self._topic, self)
             self._task = asyncio.create_task(self._run(), name=f"pawnqueue-poll-{self._topic}")
 
     async def _run(self) -> None:
-        pause = FIRST_PAUSE
-        while self._waiters or self._bells:
-            self._came.clear()
-            longest = max(self._queue.settings.polling.interval_seconds, FIRST_PAUSE)
+        pause = MIN_PAUSE_SECONDS
+        while self._waiters or self._listeners:
+            self._woken.clear()
+            longest = max(self._queue.settings.polling.interval_seconds, MIN_PAUSE_SECONDS)
             try:
-                found = await self._look()
+                found = await self._poll()
             except StoreError as error:
-                if not (error.transient or self._may_be_mended(error)):
+                if not (error.transient or self._may_be_allowed_again(error)):
                     self._fail(error)
                     continue
-                logger.warning("Topic %s is looked at again, as the store did not answer: %s", self._topic, error)
-                found, longest = False, LONGEST_PAUSE_DENIED if error.denied else LONGEST_PAUSE
+                logger.warning("The poll of topic %s failed and is tried again: %s", self._topic, error)
+                found, longest = False, MAX_DENIED_PAUSE_SECONDS if error.denied else MAX_OUTAGE_PAUSE_SECONDS
             except PawnQueueError as error:
                 self._fail(error)
                 continue
-            except Exception as error:  # noqa: BLE001 - a defect of ours; those who wait have retries
+            except Exception as error:  # noqa: BLE001 - a defect of ours; the waiting tasks have retries
                 self._fail(self._unforeseen(error, "Looking for messages"))
                 continue
             else:
-                self._denied_since, self._has_looked = None, True
+                self._denied_since, self._was_allowed = None, True
             if not found:
                 await self._janitor.look()
-            pause = FIRST_PAUSE if found else min(pause * 2, longest)
-            if self._waiters or self._bells:
-                pause = await self._rest(pause)
-        # Nothing of a queue is kept that nobody uses.
+            pause = MIN_PAUSE_SECONDS if found else min(pause * 2, longest)
+            if self._waiters or self._listeners:
+                pause = await self._sleep(pause)
+        # Nothing is kept of a queue that nobody uses.
         _POLLS.get(self._queue, {}).pop(self._topic, None)
 
-    def _may_be_mended(self, error: StoreError) -> bool:
-        """Return whether those who wait are to wait on although the store denies what it has allowed before.
+    def _may_be_allowed_again(self, error: StoreError) -> bool:
+        """Return whether to go on although the store denies what it allowed before.
 
-        Keys are being replaced: the new ones may be in the connection only after the store refuses the old ones.
+        Where keys are replaced, the connection may name the new ones only after the store refuses the old ones.
         """
-        if not (error.denied and self._has_looked):
+        if not (error.denied and self._was_allowed):
             return False
         now = asyncio.get_running_loop().time()
         if self._denied_since is None:
             self._denied_since = now
-        return now - self._denied_since < OF_A_TRIGGER
+        return now - self._denied_since < TRIGGER_OUTAGE_SECONDS
 
-    async def _rest(self, pause: float) -> float:
-        """Wait until it is time to look again, and say how long the next pause is to be doubled from."""
-        await asyncio.sleep(FIRST_PAUSE / 2)  # those who come together are looked for together
-        left = pause - FIRST_PAUSE / 2 + random.uniform(0, 0.1)  # noqa: S311 - against looking in step, no secret
+    async def _sleep(self, pause: float) -> float:
+        """Wait until the next poll is due, and return the pause from which the following one is doubled."""
+        await asyncio.sleep(MIN_PAUSE_SECONDS / 2)  # tasks that come together share a poll
+        left = pause - MIN_PAUSE_SECONDS / 2 + random.uniform(0, 0.1)  # noqa: S311 - no secret; polls spread out
         try:
-            await asyncio.wait_for(self._came.wait(), max(0.0, left))
+            await asyncio.wait_for(self._woken.wait(), max(0.0, left))
         except TimeoutError:
             return pause
-        return FIRST_PAUSE
+        return MIN_PAUSE_SECONDS
 
-    async def _look(self) -> bool:
-        """Give what there is to whom it belongs; return whether there was anything."""
-        self._looks = True
+    async def _poll(self) -> bool:
+        """Look once, give each waiting task what it can have, and return whether anything was found."""
+        self._is_polling = True
         waiters = list(self._waiters)
         try:
-            found = await self._look_for(waiters)
+            found = await self._serve_all(waiters)
             for waiter in waiters:
-                waiter.was_seen = True
+                waiter.was_polled_for = True
         finally:
-            self._looks = False
+            self._is_polling = False
             for waiter in waiters:
                 if waiter.is_leaving:
-                    _give(waiter, None)
+                    waiter.give(None)
         return found
 
-    async def _look_for(self, waiters: list[Waiter]) -> bool:
+    async def _serve_all(self, waiters: list[Waiter]) -> bool:
         await self._find_old_claims(waiters)
         backlog: Backlog | None = None
-        if self._bells or any(waiter.terms.min_messages > 1 for waiter in waiters):
-            at_least = max([bell.at_least for bell in self._bells] + [one.terms.min_messages for one in waiters])
-            backlog = await self._queue.backlog(self._topic, at_least=at_least, claims=bool(self._bells))
-            self._ring(backlog)
+        if self._listeners or any(waiter.terms.min_messages > 1 for waiter in waiters):
+            at_least = max([one.min_messages for one in self._listeners] + [one.terms.min_messages for one in waiters])
+            backlog = await self._queue.backlog(self._topic, at_least=at_least, claims=bool(self._listeners))
+            self._tell_listeners(backlog)
         pending = 0 if backlog is None else backlog.pending
         now = asyncio.get_running_loop().time()
-        outdated = _outdated(waiters)
+        cleared = _cleared(waiters)
         found = is_empty = False
         for waiter in waiters:
-            if waiter.given.done() or waiter.busy_until > now or waiter in outdated:
+            if waiter.given.done() or waiter.busy_until > now or waiter in cleared:
                 continue
-            if not waiter.is_known and (is_empty or not claiming.is_worth_it(waiter.terms, pending, backlog)):
+            if not waiter.has_claim and (is_empty or not task_claims.is_enough(waiter.terms, pending, backlog)):
                 continue
             outcome = await self._serve(waiter)
             if isinstance(outcome, int):
                 found = True
                 pending -= outcome
             elif outcome == "nothing":
-                is_empty = True  # for everybody: only claims that are there already are to be had
+                is_empty = True  # for the others too: only claims that exist already can still be given
         return found
 
     async def _find_old_claims(self, waiters: list[Waiter]) -> None:
-        """Find out, by one LIST for all who are new here, whose claim is there from before a restart."""
+        """Find out which new waiters have a claim from before a restart: one LIST for all of them."""
         new = [waiter for waiter in waiters if waiter.is_new]
         if not new:
             return
-        known = await self._queue.known_claims(self._topic, {claiming.claim_id_of(waiter.terms) for waiter in new})
+        known = await self._queue.known_claims(self._topic, {task_claims.claim_id_of(waiter.terms) for waiter in new})
         for waiter in new:
-            waiter.is_new, waiter.is_known = False, claiming.claim_id_of(waiter.terms) in known
+            waiter.is_new, waiter.has_claim = False, task_claims.claim_id_of(waiter.terms) in known
 
     async def _serve(self, waiter: Waiter) -> int | Literal["nothing", "not now"]:
-        """Claim for one; return how many messages it was given. What befalls its claim concerns nobody else."""
-        waiter.was_known, waiter.busy_until = waiter.is_known, 0.0
+        """Claim for one task, and return how many messages it was given. Its errors concern no other task."""
+        waiter.had_claim, waiter.busy_until = waiter.has_claim, 0.0
         try:
-            claim = await claiming.claimed(self._queue, waiter.terms, is_known=waiter.is_known)
-            waiter.is_known = False  # if it had ended, it is one like any other now
+            claim = await task_claims.claim_for_task(self._queue, waiter.terms, may_exist=waiter.has_claim)
+            waiter.has_claim = False  # an old claim that had ended is out of the way
             if not claim:
                 return "nothing"
             return await self._hand(waiter, claim)
         except ClaimBusyError as busy:
             logger.info("Task %s waits: %s", waiter.terms.owner, busy)
-            waiter.busy_until = asyncio.get_running_loop().time() + min(busy.retry_after, LONGEST_PAUSE) + FIRST_PAUSE
-            waiter.is_known = True
+            pause = min(busy.retry_after, MAX_OUTAGE_PAUSE_SECONDS) + MIN_PAUSE_SECONDS
+            waiter.busy_until = asyncio.get_running_loop().time() + pause
+            waiter.has_claim = True
         except LeaseLostError as error:
-            logger.warning(
-                "What was claimed for task %s was lost at once, so it waits on: %s", waiter.terms.owner, error
-            )
-            waiter.is_known = True
+            logger.warning("Task %s lost its claim before it began, and waits on: %s", waiter.terms.owner, error)
+            waiter.has_claim = True
         except StoreError as error:
-            waiter.is_known = True  # it may have been claimed
+            waiter.has_claim = True  # it may have been made
             if not await self._is_of_its_claim(waiter, error):
                 raise
             waiter.fail(error)
         except (TopicNotFoundError, QueueClosedError):
-            waiter.is_known = True
+            waiter.has_claim = True
             raise
         except PawnQueueError as error:
             waiter.fail(error)
-        except Exception as error:  # noqa: BLE001 - a defect of ours, or of one message: it concerns nobody else
+        except Exception as error:  # noqa: BLE001 - a defect of ours, or of one message
             waiter.fail(self._unforeseen(error, f"Claiming for task {waiter.terms.owner}"))
         return "not now"
 
     async def _is_of_its_claim(self, waiter: Waiter, error: StoreError) -> bool:
-        """Return whether only the claim that one task has already is refused. ⚑ §5.6: then it is that task's error.
+        """Return whether the store refuses only the claim that one task has. ⚑ §5.6: then it is that task's error.
 
-        :raises StoreError: the store refuses to list the topic's claims, too: it concerns all who wait.
+        :raises StoreError: the store also refuses to list the topic's claims, which concerns all waiting tasks.
         """
-        if error.transient or not waiter.was_known:
+        if error.transient or not waiter.had_claim:
             return False
-        await self._queue.known_claims(self._topic, {claiming.claim_id_of(waiter.terms)})
+        await self._queue.known_claims(self._topic, {task_claims.claim_id_of(waiter.terms)})
         return True
 
     def _unforeseen(self, error: Exception, what: str) -> UnforeseenError:
@@ -296,39 +296,33 @@ class Poll:
 
     async def _hand(self, waiter: Waiter, claim: Claim) -> int:
         count = len(claim)
-        if waiter.given.done() and not waiter.was_known:  # it was cancelled meanwhile
+        if waiter.given.done() and not waiter.had_claim:  # it was cancelled meanwhile
             await self._queue.requeue(claim, reason=NOBODY_WAITS)
             return count
-        reference = await claiming.handed_over(self._queue, claim)
-        if not waiter.given.done():
-            waiter.given.set_result(reference)
-        elif not waiter.was_known:
-            await self._give_back(waiter.terms)
+        reference = await task_claims.hand_over(self._queue, claim)
+        if waiter.given.done() and not waiter.had_claim:
+            await self._release(waiter.terms)
+        waiter.give(reference)
         return count
 
-    def _ring(self, backlog: Backlog) -> None:
-        for bell in self._bells:
-            if backlog.pending >= bell.at_least:
-                bell.heard.put_nowait(backlog)
+    def _tell_listeners(self, backlog: Backlog) -> None:
+        for listener in self._listeners:
+            if backlog.pending >= listener.min_messages:
+                listener.heard.put_nowait(backlog)
 
     def _fail(self, error: PawnQueueError) -> None:
-        """Tell all who wait what only a person can mend."""
+        """End all waits with an error that only a person can mend."""
         for waiter in self._waiters:
             waiter.fail(error)
         self._waiters = []
-        for bell in self._bells:
-            bell.heard.put_nowait(error)
-        self._bells = []
+        for listener in self._listeners:
+            listener.heard.put_nowait(error)
+        self._listeners = []
 
 
-def _give(waiter: Waiter, what: dict[str, Any] | None) -> None:
-    if not waiter.given.done():
-        waiter.given.set_result(what)
-
-
-def _outdated(waiters: list[Waiter]) -> list[Waiter]:
-    """Return those whose task was cleared while its successor waits here: they are about to be ended."""
-    owners = [(waiter, claiming.owner_of(waiter.terms)) for waiter in waiters]
+def _cleared(waiters: list[Waiter]) -> list[Waiter]:
+    """Return the waiters of cleared tasks whose successors wait here too. Airflow is about to end them."""
+    owners = [(waiter, task_claims.owner_of(waiter.terms)) for waiter in waiters]
     newest: dict[str, int] = {}
     for _, owner in owners:
         if owner is not None:
@@ -336,11 +330,11 @@ def _outdated(waiters: list[Waiter]) -> list[Waiter]:
     return [waiter for waiter, owner in owners if owner is not None and owner.clear_number < newest[owner.claim_id]]
 
 
-#: Those of each queue of this process, by topic.
+#: The polls of each queue of this process, by topic.
 _POLLS: Final[WeakKeyDictionary[PawnQueue, dict[str, Poll]]] = WeakKeyDictionary()
 
 
 def poll_of(queue: PawnQueue, topic: str) -> Poll:
-    """Return the one poll of a topic. Called in the loop of the queue."""
+    """Return the one poll of a topic. Call it in the loop of the queue."""
     known = _POLLS.get(queue, {}).get(topic)
     return known if known is not None else Poll(queue, topic)

@@ -6,6 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
+#: How long a claim lasts without a renewal where its own process renews it. Why there are two defaults:
+#: ``docs/explanation/decisions/default-ttl.md``.
+DEFAULT_TTL_SECONDS: Final = 30.0
+#: The same where a claim goes from process to process: from task to task in Airflow, through restarts in Spark.
+HANDED_OVER_TTL_SECONDS: Final = 300.0
+#: How long after its last renewal a process is trusted with a claim that lasts for longer. After a process was killed,
+#: the next one waits for this time.
+SESSION_TTL_SECONDS: Final = 30.0
+
 #: Terms of a caller that waits for a backlog before it claims: ``PawnQueue.claim`` has no such arguments.
 _BACKLOG_TERMS: Final = ("min_messages", "max_wait")
 

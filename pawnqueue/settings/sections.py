@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from pawnqueue.domain.claim_terms import DEFAULT_TTL_SECONDS
 from pawnqueue.settings import kinds as kind
 from pawnqueue.settings.base import Section
 
@@ -83,7 +84,8 @@ class PollingSettings(Section, title="polling"):
     interval_seconds: kind.Seconds = Field(5.0, description="Pause between two polls of a topic that was empty.")
     max_messages_per_poll: kind.Count = Field(10, description="How many messages one claim takes, unless it says.")
     visibility_timeout_seconds: kind.SomeSeconds = Field(
-        30.0, description="How long a claim lasts without renewal (its ttl); then others may take the messages."
+        DEFAULT_TTL_SECONDS,
+        description="How long a claim lasts without renewal (its ttl); then others may take the messages.",
     )
     lease_refresh_interval_seconds: kind.SomeSeconds = Field(
         10.0, description="How often a claim is renewed while it is worked on; under half of its time."

@@ -10,9 +10,10 @@ from urllib.parse import quote
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_pawnqueue.hooks.connection import DEFAULT_TTL, Address, read
+from airflow_provider_pawnqueue.hooks.connection import Address, read
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from pawnqueue import ConfigError, Settings
+from pawnqueue.domain.claim_terms import HANDED_OVER_TTL_SECONDS
 from pawnqueue.settings import S3Settings
 from tests.support.airflow_names import connection_from_uri, redact, secrets_masker
 
@@ -118,7 +119,7 @@ def test_fields_left_empty_say_nothing() -> None:
     nothing = dict.fromkeys(("jitter_min_ms", "visibility_timeout_seconds", "max_messages_per_poll"))
     found = read(made({"bucket_name": "queues", **left, **nothing}, host="", login="", password="", schema=""))
     assert found == read(made({"bucket_name": "queues"}))
-    assert found.settings.polling.visibility_timeout_seconds == DEFAULT_TTL
+    assert found.settings.polling.visibility_timeout_seconds == HANDED_OVER_TTL_SECONDS
     assert found.settings.s3.region_name == "us-east-1"
 
 

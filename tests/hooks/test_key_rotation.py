@@ -18,7 +18,7 @@ from airflow_provider_pawnqueue.hooks import key_rotation, references
 from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.base import failure_of
-from airflow_provider_pawnqueue.triggers.waiting import failure
+from airflow_provider_pawnqueue.triggers.trigger_runs import error_event
 from pawnqueue import PublishError, StoreError
 from tests.hooks.test_supervision import TASK_RUNNER
 from tests.support.faults import Behaviour, FaultServer
@@ -83,7 +83,7 @@ def test_an_error_of_keys_leaves_a_task_its_other_tries() -> None:
     """They are mended in the connection, or in the store, while the task waits for its next try."""
     for error in (StoreError("so", denied=True), StoreError("so", transient=True)):
         assert not isinstance(failure_of(error), AirflowFailException)
-        assert failure(error)["transient"] is True
+        assert error_event(error)["transient"] is True
         nothing_published = PublishError("so", ids=["a"], failed={"a": error})
         assert not isinstance(failure_of(nothing_published), AirflowFailException)
     assert isinstance(failure_of(StoreError("so")), AirflowFailException)

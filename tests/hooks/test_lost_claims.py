@@ -20,7 +20,7 @@ from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.testing import memory_queue
 
 logging.basicConfig(level="ERROR")
-sessions.INTERVAL, supervision.LOST_SECONDS = 0.1, 0.5
+sessions.RENEWAL_SECONDS, supervision.LOST_SECONDS = 0.1, 0.5
 FOR_LONGER = 1.5
 
 def say(what):

@@ -146,7 +146,7 @@ def test_a_message_that_cannot_be_written_stays_in_the_bucket() -> None:
         payload = {"in": payload}
     deep = replace(MESSAGE, payload=payload)
     assert references.text_of(deep) is None
-    assert references.size_of([MESSAGE, deep]) > references.LARGEST_INLINE
+    assert references.size_of([MESSAGE, deep]) > references.MAX_INLINE_BYTES
     assert "messages" not in references.to_xcom(REFERENCE, HERE, count=2, size=1, messages=[MESSAGE, deep])
 
 

@@ -59,7 +59,7 @@ def test_a_reference_after_attaching_in_the_same_process(
     hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is settled in the session of this process, which goes on with the claim; nobody waits for itself."""
-    monkeypatch.setattr(sessions, "attached", None)  # what would wait for the other session
+    monkeypatch.setattr(sessions, "attach_when_free", None)  # what would wait for the other session
     held = hook.attach(claim)
     first, second, third = held.ids
     assert hook.ack(claim, [first]).acked == [first]
@@ -106,7 +106,7 @@ def test_another_one_waits(
         assert not waiting.done()
         other.leave(held)
         assert len(waiting.result(10).acked) == 3
-    assert caplog.text.count("waiting until it has ended") == 1
+    assert caplog.text.count("Waiting until that has ended") == 1
 
 
 def test_it_does_not_wait_for_ever(hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue) -> None:
@@ -115,7 +115,7 @@ def test_it_does_not_wait_for_ever(hook: PawnQueueHook, claim: dict[str, Any], o
     other.attach(reference, session_ttl=30)
     began = time.monotonic()
     with pytest.raises(ClaimBusyError):
-        sessions.attached(hook.queue, reference, patience=0.6)
+        sessions.attach_when_free(hook.queue, reference, seconds=0.6)
     assert time.monotonic() - began > 0.5
 
 
@@ -293,7 +293,7 @@ class TestStopping:
     @pytest.fixture(autouse=True)
     def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Renewals come often."""
-        monkeypatch.setattr(sessions, "INTERVAL", 0.1)
+        monkeypatch.setattr(sessions, "RENEWAL_SECONDS", 0.1)
 
     def test_it_is_stopped_in_its_sleep(
         self, hook: PawnQueueHook, claim: dict[str, Any], store: MemoryStore, in_a_task: None
@@ -368,7 +368,7 @@ WORK = """
 import os, sys, time, signal, logging
 from airflow_provider_pawnqueue.hooks import pawnqueue, sessions, stopping, supervision
 pawnqueue.in_a_task = lambda: True
-sessions.SESSION_TTL, sessions.INTERVAL = {session}, 1.0
+sessions.SESSION_TTL_SECONDS, sessions.RENEWAL_SECONDS = {session}, 1.0
 supervision.WATCH_SECONDS = 0.1
 hook = pawnqueue.PawnQueueHook("q")
 claim = dict(topic="orders", claim_id="mine", generation=int(sys.argv[1]), session=sys.argv[2])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_pawnqueue.hooks import patience
+from airflow_provider_pawnqueue.hooks import retries
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY
 from airflow_provider_pawnqueue.operators.pawnqueue import (
@@ -322,7 +322,7 @@ class Silent(HookedStore):
 
 def test_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another try may go better, so the task fails such that there is one, once it has waited for long enough."""
-    monkeypatch.setattr(patience, "OF_A_TASK", 0.0)
+    monkeypatch.setattr(retries, "TASK_OUTAGE_SECONDS", 0.0)
     store = Silent(MemoryStore())
     connecting = connected(monkeypatch, store=store, retry={"budget_seconds": 0.1})
     claim = claim_of(next(connecting), 1)

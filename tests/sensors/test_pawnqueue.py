@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk import DAG
 
-from airflow_provider_pawnqueue.hooks import claiming, references
+from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
@@ -103,7 +103,7 @@ async def test_large_messages_stay_in_the_bucket(queue: SyncPawnQueue) -> None:
     queue.publish(TOPIC, [{"text": "x" * 9000} for _ in range(2)])
     claim = one.execute_complete(context, await event_of(told.trigger))
     assert "messages" not in claim
-    assert claim["bytes"] > references.LARGEST_INLINE
+    assert claim["bytes"] > references.MAX_INLINE_BYTES
     assert len(json.dumps(claim)) < 600
 
 
@@ -277,7 +277,7 @@ def test_an_unforeseen_error_quotes_no_payload(
     async def failing(*_: Any, **__: Any) -> Any:
         raise ValueError("payload with a password")
 
-    monkeypatch.setattr(claiming, "claimed", failing)
+    monkeypatch.setattr("airflow_provider_pawnqueue.sensors.pawnqueue.claim_for_task", failing)
     with pytest.raises(AirflowException, match=r"ValueError at test_pawnqueue\.py:\d+") as raised:
         sensor(deferrable=deferrable).execute(context_of(FakeTask("claim")))
     assert "password" not in "".join(traceback.format_exception(raised.value))
@@ -358,7 +358,7 @@ def test_killed_without_a_connection(
     deferred(one)
     monkeypatch.delenv("AIRFLOW_CONN_PAWNQUEUE_DEFAULT")
     one.on_kill()
-    assert "is given back when its time is over: There is no connection" in capsys.readouterr().out
+    assert "could not be released, and waits for its ttl: There is no connection" in capsys.readouterr().out
 
 
 AT_EXIT = """
@@ -385,7 +385,7 @@ def test_killed_while_python_ends() -> None:
         [sys.executable, "-c", AT_EXIT], env=environ, cwd=ROOT, text=True, capture_output=True, check=True
     )
     said = ended.stdout + ended.stderr
-    assert "is given back when its time is over" in said
+    assert "could not be released, and waits for its ttl" in said
     assert "Traceback" not in said
 
 

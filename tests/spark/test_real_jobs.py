@@ -16,9 +16,9 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-from airflow_provider_pawnqueue.hooks.sessions import SESSION_TTL
 from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY
 from pawnqueue import ClaimBusyError, ClaimReference, SyncPawnQueue
+from pawnqueue.domain.claim_terms import SESSION_TTL_SECONDS
 from tests.spark.submitted import TASK, Place, claim_of, is_running
 from tests.support.airflow import TOPIC, context_of
 from tests.support.waiting import wait_until
@@ -220,7 +220,9 @@ def test_nothing_outlives_a_task_that_dies_with_its_guard(queue: SyncPawnQueue, 
             task.kill()
             task.wait()
 
-    wait_until(lambda: not any(map(is_running, processes(place).values())), "the job has ended", seconds=SESSION_TTL)
+    wait_until(
+        lambda: not any(map(is_running, processes(place).values())), "the job has ended", seconds=SESSION_TTL_SECONDS
+    )
     with pytest.raises(ClaimBusyError):  # and it has done so in time
         queue.attach(ClaimReference.from_dict(claim))
     wait_until(lambda: place.left_behind == [], "its folder is gone")

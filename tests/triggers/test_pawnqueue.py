@@ -15,7 +15,7 @@ from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger
-from airflow_provider_pawnqueue.triggers.waiting import failure
+from airflow_provider_pawnqueue.triggers.trigger_runs import error_event
 from pawnqueue import MemoryStore, StoreError, TopicNotFoundError
 from tests.support.airflow import TOPIC, connected
 
@@ -159,7 +159,7 @@ async def test_the_user_ended_it_and_deleted_the_connection(
     """Whatever goes wrong is logged: the claim ends with its time."""
     monkeypatch.delenv("AIRFLOW_CONN_PAWNQUEUE_DEFAULT")
     await trigger().on_kill()
-    assert "is given back when its time is over: There is no connection" in capsys.readouterr().out
+    assert "could not be released, and waits for its ttl: There is no connection" in capsys.readouterr().out
 
 
 async def test_an_unknown_topic_is_an_event(queue: SyncPawnQueue) -> None:
@@ -181,9 +181,9 @@ async def test_a_bad_connection_is_an_event(queue: SyncPawnQueue, monkeypatch: p
 
 def test_which_errors_are_transient() -> None:
     """Those of a store that may answer a little later."""
-    assert failure(StoreError("so", transient=True)) == {"error": "so", "transient": True}
-    assert failure(StoreError("so"))["transient"] is False
-    assert failure(TopicNotFoundError("so"))["transient"] is False
+    assert error_event(StoreError("so", transient=True)) == {"error": "so", "transient": True}
+    assert error_event(StoreError("so"))["transient"] is False
+    assert error_event(TopicNotFoundError("so"))["transient"] is False
 
 
 async def rung(ringing: Any) -> Any:
@@ -220,9 +220,9 @@ async def test_a_topic_that_is_missing_is_logged_once(queue: SyncPawnQueue, caps
     assert (await first)["backlog"] == 1
     await ringing.aclose()
     said = capsys.readouterr().out
-    assert said.count("event trigger of topic later cannot look, and goes on trying: Topic 'later' does not exist") == 1
+    assert said.count("event trigger of topic later failed and goes on trying: Topic 'later' does not exist") == 1
     assert "`airflow pawnqueue create-topic later`" in said
-    assert said.count("event trigger of topic later can look again") == 1
+    assert said.count("event trigger of topic later works again") == 1
     assert "Traceback" not in said
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_pawnqueue.hooks import claiming
-from airflow_provider_pawnqueue.hooks.claiming import UnforeseenError
+from airflow_provider_pawnqueue.hooks import task_claims
+from airflow_provider_pawnqueue.hooks.task_claims import UnforeseenError
 from airflow_provider_pawnqueue.triggers import polling
 from airflow_provider_pawnqueue.triggers.polling import Poll, poll_of
-from airflow_provider_pawnqueue.triggers.waiting import failure
+from airflow_provider_pawnqueue.triggers.trigger_runs import error_event
 from pawnqueue import ClaimReference, InvalidArgumentError, StoreError, TopicNotFoundError
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
@@ -252,7 +252,7 @@ async def test_a_busy_claim_does_not_block_others(world: LoopWorld) -> None:
     """Whose claim somebody else works on waits for that; those behind it are served."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(4))
-    held = await claiming.claimed(bob.queue, terms("task-0", max_messages=2))
+    held = await task_claims.claim_for_task(bob.queue, terms("task-0", max_messages=2))
     tasks = waiting(ann, 2, max_messages=2)
     assert (await asyncio.wait_for(tasks[1], 2))["count"] == 2
     await world.later(5)
@@ -307,8 +307,8 @@ async def test_a_refused_claim_fails_its_own_task_alone(world: LoopWorld) -> Non
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(1))
     first = terms("task-0")
-    await claiming.claimed(bob.queue, first)
-    ann.client.inject("denied", "GET", layout.claim(TOPIC, f"{claiming.claim_id_of(first)}.0"))
+    await task_claims.claim_for_task(bob.queue, first)
+    ann.client.inject("denied", "GET", layout.claim(TOPIC, f"{task_claims.claim_id_of(first)}.0"))
     tasks = waiting(ann, 3)
     await world.later(5)
     assert isinstance(tasks[0].exception(), StoreError)
@@ -360,7 +360,7 @@ async def test_keys_that_nobody_replaces_fail_all(world: LoopWorld) -> None:
     await world.later(590)
     assert not any(task.done() for task in tasks)
     ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
-    assert all(isinstance(error, StoreError) and failure(error)["transient"] for error in ended)
+    assert all(isinstance(error, StoreError) and error_event(error)["transient"] for error in ended)
 
 
 @virtual
@@ -371,7 +371,7 @@ async def test_an_unknown_topic_fails_all(world: LoopWorld) -> None:
     asked = replace(terms(), topic="nothing-here")
     ended = await asyncio.gather(*(waited(poll, asked) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(error, TopicNotFoundError) and "nothing-here" in str(error) for error in ended)
-    async with poll.bell() as heard:
+    async with poll.listen() as heard:
         assert isinstance(await heard.get(), TopicNotFoundError)
 
 
@@ -399,8 +399,8 @@ def test_an_unforeseen_error_fails_its_own_task_alone(monkeypatch: pytest.Monkey
             raise ValueError(SECRET)
         return await claim(queue, asked, **more)
 
-    claim = claiming.claimed
-    monkeypatch.setattr(claiming, "claimed", claimed)
+    claim = task_claims.claim_for_task
+    monkeypatch.setattr(task_claims, "claim_for_task", claimed)
 
     @virtual
     async def played(world: LoopWorld) -> None:
@@ -411,7 +411,7 @@ def test_an_unforeseen_error_fails_its_own_task_alone(monkeypatch: pytest.Monkey
         right = asyncio.create_task(waited(poll, terms("right")))
         with pytest.raises(UnforeseenError, match=r"ValueError at test_polling\.py:\d+") as told:
             await wrong
-        assert failure(told.value) == {"error": str(told.value), "transient": True}
+        assert error_event(told.value) == {"error": str(told.value), "transient": True}
         assert (await asyncio.wait_for(right, 2))["count"] == 3
         assert SECRET not in caplog.text + str(told.value)
         assert "ValueError at" in caplog.text
@@ -453,7 +453,7 @@ async def test_a_message_that_no_encoder_takes_strands_nobody(world: LoopWorld) 
 async def test_a_bell_rings_and_claims_nothing(world: LoopWorld) -> None:
     """At each look while there is a backlog that is large enough; not before."""
     ann, bob = await world.process(), await world.process()
-    async with poll_of(ann.queue, TOPIC).bell(3) as heard:
+    async with poll_of(ann.queue, TOPIC).listen(3) as heard:
         await bob.queue.publish(TOPIC, numbered(2))
         await world.later(20)
         assert heard.empty()

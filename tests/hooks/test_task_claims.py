@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_pawnqueue.hooks.claiming import CLEARED, claimed, handed_over, released
 from airflow_provider_pawnqueue.hooks.identity import Owner
+from airflow_provider_pawnqueue.hooks.task_claims import CLEARED, claim_for_task, hand_over, release_for_task
 from pawnqueue import ClaimBusyError, InvalidArgumentError
 from pawnqueue.domain.claim_terms import ClaimTerms
 from tests.pawnqueue.virtual import TOPIC, Died, numbered, numbers
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 async def fired(queue: PawnQueue, *, clear: int = 0) -> Claim:
     """Claim as a trigger does, up to its event."""
-    claim = await claimed(queue, terms(clear=clear, max_messages=2))
-    await handed_over(queue, claim)
+    claim = await claim_for_task(queue, terms(clear=clear, max_messages=2))
+    await hand_over(queue, claim)
     return claim
 
 
@@ -32,7 +32,7 @@ async def test_every_try_has_the_same_claim(world: LoopWorld) -> None:
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(5))
     first = await fired(ann.queue)
-    again = await claimed(bob.queue, terms(max_messages=2))
+    again = await claim_for_task(bob.queue, terms(max_messages=2))
     assert again.stem == first.stem
     assert numbers(again) == numbers(first) == [0, 1]
 
@@ -44,9 +44,9 @@ async def test_died_before_the_record(world: LoopWorld) -> None:
     await bob.queue.publish(TOPIC, numbered(5))
     ann.client.inject("dies", "PUT", f"{TOPIC}/claims/*")
     with suppress(Died):
-        await claimed(ann.queue, terms(max_messages=2))
+        await claim_for_task(ann.queue, terms(max_messages=2))
     world._processes.remove(ann)
-    assert numbers(await claimed(bob.queue, terms(max_messages=2))) == [0, 1]
+    assert numbers(await claim_for_task(bob.queue, terms(max_messages=2))) == [0, 1]
 
 
 @virtual
@@ -54,13 +54,13 @@ async def test_died_after_the_record(world: LoopWorld) -> None:
     """Who comes while the first attempt may be alive waits; once its time is over, the same claim is had."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(5))
-    first = await claimed(ann.queue, terms(max_messages=2, ttl=300.0))
+    first = await claim_for_task(ann.queue, terms(max_messages=2, ttl=300.0))
     ann.client.dead = True
     world._processes.remove(ann)
     with pytest.raises(ClaimBusyError):
-        await claimed(bob.queue, terms(max_messages=2, ttl=300.0))
+        await claim_for_task(bob.queue, terms(max_messages=2, ttl=300.0))
     await world.later(40)
-    again = await claimed(bob.queue, terms(max_messages=2, ttl=300.0))
+    again = await claim_for_task(bob.queue, terms(max_messages=2, ttl=300.0))
     assert (again.stem, numbers(again)) == (first.stem, [0, 1])
 
 
@@ -70,7 +70,7 @@ async def test_a_cleared_task_claims_anew(world: LoopWorld) -> None:
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(2))
     first = await fired(ann.queue)
-    second = await claimed(bob.queue, terms(clear=1, max_messages=2))
+    second = await claim_for_task(bob.queue, terms(clear=1, max_messages=2))
     assert (second.claim_id, second.generation) == (first.claim_id, first.generation + 1)
     assert numbers(second) == [0, 1]
     assert world.bucket.record(first.stem).state == "closed"
@@ -82,13 +82,13 @@ async def test_a_cleared_task_waits_for_who_works(world: LoopWorld) -> None:
     """While the old try works on it, the new one has nothing; as soon as it has left, the new one claims."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(4))
-    first = await claimed(ann.queue, terms(max_messages=2))
+    first = await claim_for_task(ann.queue, terms(max_messages=2))
     for _ in range(3):
         with pytest.raises(ClaimBusyError):
-            await claimed(bob.queue, terms(clear=1, max_messages=2))
+            await claim_for_task(bob.queue, terms(clear=1, max_messages=2))
         assert len(world.bucket.below("claims/")) == 1
     await ann.queue.leave(first)
-    assert len(await claimed(bob.queue, terms(clear=1, max_messages=2))) == 2
+    assert len(await claim_for_task(bob.queue, terms(clear=1, max_messages=2))) == 2
 
 
 @virtual
@@ -98,10 +98,10 @@ async def test_the_outdated_trigger_gets_nothing(world: LoopWorld) -> None:
     await ann.queue.publish(TOPIC, numbered(9))
     second = await fired(bob.queue, clear=1)
     with pytest.raises(ClaimBusyError):
-        await claimed(ann.queue, terms(max_messages=2))
+        await claim_for_task(ann.queue, terms(max_messages=2))
     await bob.queue.ack(await bob.queue.attach(second.hand_over()))
     with pytest.raises(ClaimBusyError, match=r"task claim of run run of DAG dag was cleared"):
-        await claimed(ann.queue, terms(max_messages=2))
+        await claim_for_task(ann.queue, terms(max_messages=2))
     assert world.bucket.below("claims/") == [f"{second.stem}.json"]
 
 
@@ -111,10 +111,10 @@ async def test_the_outdated_trigger_gets_nothing_back(world: LoopWorld) -> None:
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(1))
     await fired(ann.queue)
-    assert await released(bob.queue, terms(clear=1), CLEARED) == 1
+    assert await release_for_task(bob.queue, terms(clear=1), CLEARED) == 1
     with pytest.raises(ClaimBusyError):
-        await claimed(ann.queue, terms())
-    assert numbers(await claimed(bob.queue, terms(clear=1))) == [0]
+        await claim_for_task(ann.queue, terms())
+    assert numbers(await claim_for_task(bob.queue, terms(clear=1))) == [0]
 
 
 @virtual
@@ -126,9 +126,9 @@ async def test_a_run_that_was_deleted_and_made_anew(world: LoopWorld) -> None:
         claim = await fired(ann.queue, clear=clear)
         await ann.queue.nack(await ann.queue.attach(claim.hand_over()), requeue=True, reason=CLEARED)
     with pytest.raises(ClaimBusyError, match="was cleared"):
-        await claimed(bob.queue, terms(max_messages=2))
+        await claim_for_task(bob.queue, terms(max_messages=2))
     await world.clock.sleep(60)
-    assert len(await claimed(bob.queue, terms(max_messages=2))) == 2
+    assert len(await claim_for_task(bob.queue, terms(max_messages=2))) == 2
 
 
 @virtual
@@ -137,9 +137,9 @@ async def test_a_task_whose_successor_never_claimed(world: LoopWorld) -> None:
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(1))
     await fired(ann.queue)
-    assert await released(bob.queue, terms(clear=1), CLEARED) == 1
+    assert await release_for_task(bob.queue, terms(clear=1), CLEARED) == 1
     await world.clock.sleep(60)
-    assert numbers(await claimed(bob.queue, terms())) == [0]
+    assert numbers(await claim_for_task(bob.queue, terms())) == [0]
 
 
 @pytest.mark.parametrize("how", ["settled", "fenced", "over", "given back"])
@@ -156,15 +156,15 @@ def test_a_lost_claim_is_followed_by_a_new_round(how: str) -> None:
         elif how == "fenced":
             world.fence(first)
         elif how == "given back":
-            await released(bob.queue, terms(), "why not")
+            await release_for_task(bob.queue, terms(), "why not")
         else:
             await world.later(400)
             assert len(await bob.queue.claim(TOPIC, "other", max_messages=2)) == 2
-        second = await claimed(bob.queue, terms(max_messages=2))
+        second = await claim_for_task(bob.queue, terms(max_messages=2))
         assert second.generation == 1
         assert Owner.parse(second.owner) == owner(round_=1)
-        await handed_over(bob.queue, second)
-        third = await claimed(ann.queue, terms(max_messages=2))
+        await hand_over(bob.queue, second)
+        third = await claim_for_task(ann.queue, terms(max_messages=2))
         assert (third.stem, third.ids) == (second.stem, second.ids)
 
     played()
@@ -174,12 +174,12 @@ def test_a_lost_claim_is_followed_by_a_new_round(how: str) -> None:
 async def test_there_is_nothing(world: LoopWorld) -> None:
     """A claim without messages, and nothing is written; also after a claim was lost."""
     ann = await world.process()
-    assert not await claimed(ann.queue, terms())
+    assert not await claim_for_task(ann.queue, terms())
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await fired(ann.queue)
     await ann.queue.ack(await ann.queue.attach(claim.hand_over()))
     before = world.bucket.snapshot()
-    assert not await claimed(ann.queue, terms())
+    assert not await claim_for_task(ann.queue, terms())
     assert world.bucket.snapshot() == before
 
 
@@ -190,7 +190,7 @@ async def test_two_at_once(world: LoopWorld) -> None:
     await ann.queue.publish(TOPIC, numbered(20))
     for process in (ann, bob):
         process.client.latency = 0.01
-    asked = (claimed(process.queue, terms(max_messages=5)) for process in (ann, bob))
+    asked = (claim_for_task(process.queue, terms(max_messages=5)) for process in (ann, bob))
     ended = await asyncio.gather(*asked, return_exceptions=True)
     assert sorted(type(each).__name__ for each in ended) == ["ClaimBusyError", "HeldClaim"]
     assert len(world.bucket.below("claims/")) == 1
@@ -201,12 +201,12 @@ async def test_released_gives_back(world: LoopWorld) -> None:
     """Once; and who releases again, or has never had anything, claims nothing."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(5))
-    assert await released(bob.queue, terms(), "because") == 0
+    assert await release_for_task(bob.queue, terms(), "because") == 0
     await fired(ann.queue)
-    assert await released(bob.queue, terms(), "because") == 2
+    assert await release_for_task(bob.queue, terms(), "because") == 2
     before = world.bucket.snapshot()
     for clear in (0, 1):
-        assert await released(bob.queue, terms(clear=clear), "because") == 0
+        assert await release_for_task(bob.queue, terms(clear=clear), "because") == 0
     assert world.bucket.snapshot() == before
 
 
@@ -218,7 +218,7 @@ async def test_released_in_a_later_round(world: LoopWorld) -> None:
     first = await fired(ann.queue)
     await ann.queue.ack(await ann.queue.attach(first.hand_over()))
     await fired(ann.queue)
-    assert await released(bob.queue, terms(), "because") == 2
+    assert await release_for_task(bob.queue, terms(), "because") == 2
     assert (await bob.queue.stats(TOPIC)).pending == 3
 
 
@@ -229,7 +229,7 @@ async def test_released_is_not_the_successors(world: LoopWorld) -> None:
     await ann.queue.publish(TOPIC, numbered(5))
     await fired(bob.queue, clear=1)
     before = world.bucket.snapshot()
-    assert await released(ann.queue, terms(), "because") == 0
+    assert await release_for_task(ann.queue, terms(), "because") == 0
     assert world.bucket.snapshot() == before
 
 
@@ -238,10 +238,10 @@ async def test_released_waits_for_who_works(world: LoopWorld) -> None:
     """For as long as it is told, and then it says who works on it."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(1))
-    claim = await claimed(ann.queue, terms())
+    claim = await claim_for_task(ann.queue, terms())
     with pytest.raises(ClaimBusyError):
-        await released(bob.queue, terms(), "because", wait=1)
-    asked = asyncio.create_task(released(bob.queue, terms(), "because", wait=20))
+        await release_for_task(bob.queue, terms(), "because", wait=1)
+    asked = asyncio.create_task(release_for_task(bob.queue, terms(), "because", wait=20))
     await world.later(1)
     await ann.queue.leave(claim)
     assert await asked == 1
@@ -253,10 +253,10 @@ async def test_a_program_claims_by_its_own_name(world: LoopWorld) -> None:
     ann = await world.process()
     await ann.queue.publish(TOPIC, numbered(2))
     asked = ClaimTerms(topic=TOPIC, owner="script-7", consumer="billing", max_messages=1)
-    claim = await claimed(ann.queue, asked)
+    claim = await claim_for_task(ann.queue, asked)
     assert claim.claim_id == "script-7"
     await ann.queue.ack(claim)
-    assert not await claimed(ann.queue, asked)
+    assert not await claim_for_task(ann.queue, asked)
 
 
 @virtual
@@ -264,7 +264,7 @@ async def test_as_many_as_it_waits_for(world: LoopWorld) -> None:
     """Who waits for more than the settings give in one claim is given as many as it waits for."""
     ann = await world.process()
     await ann.queue.publish(TOPIC, numbered(40))
-    assert len(await claimed(ann.queue, terms(min_messages=30))) == 30
+    assert len(await claim_for_task(ann.queue, terms(min_messages=30))) == 30
 
 
 @virtual
@@ -272,4 +272,4 @@ async def test_a_wrong_time_to_live_is_told(world: LoopWorld) -> None:
     """By the queue's own sentence."""
     ann = await world.process()
     with pytest.raises(InvalidArgumentError, match="ttl"):
-        await claimed(ann.queue, terms(ttl=0.5))
+        await claim_for_task(ann.queue, terms(ttl=0.5))
