@@ -229,7 +229,7 @@ def test_a_claim_that_is_lost(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The job ends at once, and the task fails by what has happened, without another try."""
-    monkeypatch.setattr(sessions, "INTERVAL", 0.2)
+    monkeypatch.setattr(sessions, "RENEWAL_SECONDS", 0.2)
     claim = claim_of(queue)
 
     with (
@@ -246,7 +246,7 @@ def test_a_claim_that_is_lost_where_no_signal_comes_through(
     queue: SyncPawnQueue, store: MemoryStore, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that works in another thread than the main one notices it as well."""
-    monkeypatch.setattr(sessions, "INTERVAL", 0.2)
+    monkeypatch.setattr(sessions, "RENEWAL_SECONDS", 0.2)
     claim = claim_of(queue)
     signal.signal(stopping._SIGNAL, lambda *_: None)  # a use of its own for it
     failed: list[BaseException] = []
