@@ -11,6 +11,7 @@ from pawnqueue.errors import StoreError
 from pawnqueue.events import Events
 from pawnqueue.registers.claim_records import ClaimRecordRegister
 from pawnqueue.registers.leases import LeaseRegister
+from pawnqueue.registers.topic_markers import TopicMarker
 from pawnqueue.registers.write_records import WriteRecordRegister
 from pawnqueue.runtime.done_writes import DoneWrites
 from pawnqueue.stores.server_time import local_seconds
@@ -75,6 +76,10 @@ class Context:
     def claim_record(self, topic: str, stem: str) -> ClaimRecordRegister:
         """Return the register of one generation of a claim."""
         return ClaimRecordRegister(self.registers, topic, stem, self.now)
+
+    def topic_marker(self, topic: str) -> TopicMarker:
+        """Return the register of a topic and its settings."""
+        return TopicMarker(self.registers, topic)
 
     def write_record(self, topic: str, write_id: str) -> WriteRecordRegister:
         """Return the register of a staged write."""

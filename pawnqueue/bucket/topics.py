@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 from pydantic import ValidationError
 
 from pawnqueue.arguments import shown
-from pawnqueue.claims import topic_record
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import TopicRecord, TopicSettings
 from pawnqueue.domain.times import instant
@@ -22,12 +21,12 @@ from pawnqueue.errors import (
     TopicNotFoundError,
 )
 from pawnqueue.events import TopicChanged
-from pawnqueue.registers.strategy import Step
+from pawnqueue.registers.topic_markers import TopicMarker
 from pawnqueue.runtime.concurrency import SharedWork, for_each
-from pawnqueue.stores.port import Done, Refused, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
+    from pawnqueue.registers.register import Versioned
 
 
 #: How long a topic's record is relied upon, and how long it is that a topic which was there is there.
@@ -85,14 +84,18 @@ class Topics:
         found = await self.find(topic)
         if found is None:
             record = TopicRecord(topic=topic, created_at=await self._time.now_iso(), settings=wanted)
-            [outcome] = await self._registers.write([Step(layout.topic_marker(topic), record)])
-            if isinstance(outcome, Done):
+            fault = None
+            try:
+                created = await TopicMarker(self._registers, topic).create(record)
+            except StoreError as error:
+                created, fault = None, error
+            if created is not None:
                 self._events.tell(TopicChanged(topic=topic, what="created"))
                 return record
             found = await self.find(topic)
             if found is None:
-                raise _undecided(topic, "create_topic", outcome)
-        existing = found[0]
+                raise _undecided(topic, "create_topic", fault)
+        existing = found.value
         differing = [name for name in settings if getattr(existing.settings, name) != getattr(wanted, name)]
         if differing:
             names = ", ".join(f"{name}={getattr(existing.settings, name)!r}" for name in differing)
@@ -111,16 +114,19 @@ class Topics:
             found = await self.find(topic)
             if found is None:
                 raise topic_not_found(topic, "update_topic")
-            record, version = found
+            record = found.value
             changed = record.model_copy(update={"settings": _settings(topic, record.settings, settings)})
             if changed.settings == record.settings:
                 return record
-            [outcome] = await self._registers.write([Step(layout.topic_marker(topic), changed, version)])
-            if isinstance(outcome, Done):
+            try:
+                replaced = await TopicMarker(self._registers, topic).replace(found, changed)
+            except StoreError as error:
+                raise _undecided(topic, "update_topic", error) from error
+            if replaced is not None:
                 self._events.tell(TopicChanged(topic=topic, what="changed"))
                 return changed
-            if isinstance(outcome, Unknown) or not await backoff.pause():
-                raise _undecided(topic, "update_topic", outcome)
+            if not await backoff.pause():
+                raise _undecided(topic, "update_topic")
 
     async def get(self, topic: str, operation: str = "topic") -> TopicRecord:
         """Return the topic's record. A marker that pawn-queue wrote is a topic with default settings."""
@@ -128,7 +134,7 @@ class Topics:
         found = await self.find(topic)
         if found is None:
             raise topic_not_found(topic, operation)
-        return found[0]
+        return found.value
 
     async def swept_at(self, topic: str) -> datetime | None:
         """Return when a janitor last swept the topic: one HEAD."""
@@ -146,9 +152,9 @@ class Topics:
         patient = self._registers.through(self._store.with_budget(patience))
         return await patient.head(layout.topic_marker(topic)) is not None
 
-    async def find(self, topic: str) -> tuple[TopicRecord, str] | None:
-        """Return the topic's record and its version, or None if there is no such topic."""
-        return await topic_record.read(self._registers, topic)
+    async def find(self, topic: str) -> Versioned[TopicRecord] | None:
+        """Return the topic's record and its version, or None if the topic does not exist."""
+        return await TopicMarker(self._registers, topic).look()
 
 
 class KnownTopics:
@@ -217,8 +223,8 @@ class KnownTopics:
         found = await self._topics.find(topic)
         if found is None:
             return None
-        self._remember(topic, found[0], began, changes)
-        return found[0]
+        self._remember(topic, found.value, began, changes)
+        return found.value
 
     async def _create(self, topic: str) -> None:
         began, changes = self._clock.elapsed(), self._changes
@@ -265,11 +271,10 @@ def topic_not_found(topic: str, operation: str) -> TopicNotFoundError:
     )
 
 
-def _undecided(topic: str, operation: str, outcome: Refused | Unknown) -> StoreError:
-    cause = outcome.fault if isinstance(outcome, Unknown) else None
-    told = f" ({cause})" if cause else ""
+def _undecided(topic: str, operation: str, cause: StoreError | None = None) -> StoreError:
+    why = f" ({cause})" if cause is not None else ""
     return StoreError(
-        f"It could not be found out whether topic {topic!r} was written{told}: try again.",
+        f"It could not be found out whether topic {topic!r} was written{why}: try again.",
         topic=topic,
         operation=operation,
         cause=cause,

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 from pawnqueue.catalog import units
-from pawnqueue.claims import topic_record
 from pawnqueue.claims.claim import Message
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.records import Decision, Envelope, UnreadableRecordError
@@ -52,13 +51,13 @@ class Bodies:
         if too_often:
             # ⚑ §4: as the topic is set now. What this process has read of it may be a minute old.
             try:
-                found_topic = await topic_record.read(context.with_budget(seconds).registers, topic.name)
+                found_topic = await context.with_budget(seconds).topic_marker(topic.name).look()
             except (StoreError, CompatibilityError) as error:
                 for uuid in too_often:
                     bodies.aside[uuid] = error
                     bodies.decisions[uuid] = Decision(how="released", unseen=True)
             else:
-                topic = found_topic[0] if found_topic is not None else topic
+                topic = found_topic.value if found_topic is not None else topic
                 for uuid in _delivered_too_often(topic, members):
                     bodies.decisions[uuid] = _out_of_deliveries(topic, members[uuid])
         wanted = [uuid for uuid in members if uuid not in bodies.decisions]

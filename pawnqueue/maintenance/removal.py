@@ -16,7 +16,6 @@ from pawnqueue.domain.identifiers import Version
 from pawnqueue.errors import PawnQueueError, StoreError, TopicNotEmptyError
 from pawnqueue.events import TopicChanged, logger_of
 from pawnqueue.publish import writes
-from pawnqueue.registers.strategy import Step
 from pawnqueue.runtime.cancellation import finish_despite_cancellation
 from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import Unknown
@@ -87,13 +86,13 @@ async def delete(context: Context, topics: Topics, topic: str, *, force: bool, d
     found = await topics.find(topic)
     try:
         # The marker goes first, so that publishers stop; what came in before that is seen by the second look.
-        await finish_despite_cancellation(lambda: removal.remove_marker(Version(found[1] if found else "")))
+        await finish_despite_cancellation(lambda: removal.remove_marker(found.version if found else Version("")))
         await context.clock.sleep(EXISTENCE_CACHE_SECONDS)  # which is how long they rely on what they saw
         await (removal.remove_all() if force else removal.remove_the_rest())
     except BaseException:
         # What was not deleted to the end is there, so that it can be used, or deleted again: whatever interrupts it.
         if found is not None:
-            record = found[0]
+            record = found.value
             await finish_despite_cancellation(lambda: removal.restore(record))
         raise
     context.events.tell(TopicChanged(topic=topic, what="deleted"))
@@ -154,12 +153,9 @@ class _Removal:
     async def restore(self, record: TopicRecord) -> None:
         """Let the topic be there again, unless somebody has created it anew."""
         try:
-            [outcome] = await self._context.registers.write([Step(self._marker, record)])
+            await self._context.topic_marker(self._topic).create(record)
         except PawnQueueError as error:
             logger.error("%s: %s", self._left_behind(), error)  # noqa: TRY400 - the error says it all
-        else:
-            if isinstance(outcome, Unknown):
-                logger.error("%s: %s", self._left_behind(), outcome.fault)
 
     async def remove_the_rest(self) -> None:
         """Remove what stands for no message, if that is all there is."""

@@ -1,6 +1,7 @@
 """One register of a known kind: read as its record, and changed by compare-and-set.
 
-Leases, claim records and write records are registers; each kind has a module here that knows its key and its garbage.
+Leases, claim records, write records and topics' markers are registers. Each kind has a module here that knows its key
+and its garbage.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ class Register(ABC, Generic[R]):
 
     async def read(self) -> Versioned[R] | None:
         """Return what the register holds, or None where it does not exist."""
-        found = await self._registers.read(self._key)
-        return None if found is None else Versioned(self._understand(found), found.info.version)
+        return self._versioned(await self._registers.read(self._key))
+
+    async def look(self) -> Versioned[R] | None:
+        """Return what the register shows at this moment, or None: see :meth:`.strategy.Registers.look`."""
+        return self._versioned(await self._registers.look(self._key))
 
     async def create(self, record: R) -> Versioned[R] | None:
         """Write a register that does not exist; None: somebody else has created it.
@@ -62,6 +66,9 @@ class Register(ABC, Generic[R]):
         :raises StoreError: it is not known whether it was written.
         """
         return await self._write(record, found.version)
+
+    def _versioned(self, found: StoredObject | None) -> Versioned[R] | None:
+        return None if found is None else Versioned(self._understand(found), found.info.version)
 
     @abstractmethod
     def _understand(self, found: StoredObject) -> R:

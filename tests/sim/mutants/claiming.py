@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from pawnqueue.claims import bodies as bodies_module
 from pawnqueue.claims import by_id, claiming, effects, open_claims, renewing, settling, takeover
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.claiming import Attempt
@@ -183,7 +182,7 @@ def closed_keeps() -> Patches:
 def buried_by_hearsay() -> Patches:
     class AsItWasRead:
         @staticmethod
-        async def read(*_: Any) -> None:
+        async def look() -> None:
             return None
 
-    return [(bodies_module, "topic_record", AsItWasRead)]
+    return [(Context, "topic_marker", lambda *_: AsItWasRead)]
