@@ -14,6 +14,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # It is written when everything is installed, and never before: an interrupted `make venv` begins again.
 STAMP := $(VENV)/.installed
+# Both distributions, as the clone itself: the provider asks for the engine by its version, and gets the one that is beside it.
+PROJECTS := pyproject.toml hatch_build.py tools/engine/pyproject.toml tools/engine/hatch_build.py
+EDITABLE = PAWNQUEUE_ENGINE=by-version $(1) -m pip install --disable-pip-version-check --progress-bar off -e tools/engine -e '.[$(2)]'
 EXTRAS := messaging,spark,dev
 OLD_EXTRAS := messaging,dev
 COMPOSE_EXTRAS := messaging,spark
@@ -62,9 +65,9 @@ demo: $(STAMP)  ## two minutes: 2,000 orders through S3, Airflow and Spark, and 
 demo-queue: $(STAMP)  ## half a minute: the queue alone, four consumers, one killed and one frozen
 	@$(BIN)/python -m tools.demo.queue
 
-venv: $(STAMP)  ## .venv with the project and all that its tests need; again only after pyproject.toml or constraints.txt changed
+venv: $(STAMP)  ## .venv with the project and all that its tests need; again only after a pyproject.toml or constraints.txt changed
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): $(PROJECTS) constraints.txt
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "No Python 3.11 or newer was found: install one, or name it: make venv PYTHON=/path/to/python" >&2; exit 1; fi
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -78,7 +81,7 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "== $(VENV): a new virtual environment, with $$("$(PYTHON)" --version)"; "$(PYTHON)" -m venv --clear $(VENV); fi
 	@echo "== $(VENV): installing the project and what its tests need: some 250 packages, 2 GB on disk, Spark and a Java among them; some minutes"
 	@rm -f $(STAMP)
-	@$(call PIP,$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[$(EXTRAS)]')
+	@$(call PIP,$(call EDITABLE,$(BIN)/python,$(EXTRAS)) -c constraints.txt)
 	@touch $(STAMP)
 	@echo "== $(VENV): ready"
 
@@ -129,18 +132,18 @@ test-compat: $(OLD_STAMP) $(NEXT_STAMP)  ## the tests of Airflow's layer, and it
 	@echo "== the example DAGs on it"; $(NEXT)/bin/python -m pytest -W ignore tests/e2e/airflow/test_examples.py
 	@echo "== runs that an event trigger starts on it"; $(NEXT)/bin/python -m pytest -W ignore tests/e2e/airflow/test_event_runs.py
 
-$(OLD_STAMP): pyproject.toml $(OLD_PINS)
+$(OLD_STAMP): $(PROJECTS) $(OLD_PINS)
 	@echo "== $(OLD): the oldest Airflow that is claimed (about 200 packages; a few minutes)"
 	@rm -f $(OLD_STAMP)
 	@test -x $(OLD)/bin/python || "$(PYTHON)" -m venv $(OLD)
-	@$(call PIP,$(OLD)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(OLD_PINS) -e '.[$(OLD_EXTRAS)]')
+	@$(call PIP,$(call EDITABLE,$(OLD)/bin/python,$(OLD_EXTRAS)) -c $(OLD_PINS))
 	@touch $(OLD_STAMP)
 
-$(NEXT_STAMP): pyproject.toml $(NEXT_PINS)
+$(NEXT_STAMP): $(PROJECTS) $(NEXT_PINS)
 	@echo "== $(NEXT): the newest pre-release of Airflow that was tried (about 200 packages; a few minutes)"
 	@rm -f $(NEXT_STAMP)
 	@test -x $(NEXT)/bin/python || "$(PYTHON)" -m venv $(NEXT)
-	@$(call PIP,$(NEXT)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(NEXT_PINS) -r tests/compat/versions-next.txt -e '.[$(OLD_EXTRAS)]')
+	@$(call PIP,$(call EDITABLE,$(NEXT)/bin/python,$(OLD_EXTRAS)) -c $(NEXT_PINS) -r tests/compat/versions-next.txt)
 	@touch $(NEXT_STAMP)
 
 test-compose: $(STAMP) $(COMPOSE_STAMP)  ## docker-compose.yaml, read by docker-compose, and its services run without containers (Debian's packages)
@@ -155,7 +158,7 @@ test-compose: $(STAMP) $(COMPOSE_STAMP)  ## docker-compose.yaml, read by docker-
 	fi
 	@echo "== docker-compose.yaml"; $(PYTEST) tests/compose
 
-$(COMPOSE_STAMP): pyproject.toml constraints.txt $(COMPOSE_PINS) | $(STAMP)
+$(COMPOSE_STAMP): $(PROJECTS) constraints.txt $(COMPOSE_PINS) | $(STAMP)
 	@echo "== $(COMPOSE): what the image of docker-compose.yaml has (about 150 packages; some minutes)"
 	@rm -f $(COMPOSE_STAMP)
 	@test -x $(COMPOSE)/bin/python || $(BIN)/python -m venv $(COMPOSE)
@@ -195,7 +198,7 @@ bench: $(STAMP)  ## the benchmarks, on servers that they start themselves (ONLY=
 docs: $(STAMP)  ## build/site: the documentation as a site, to be opened from there; a dead link is an error
 	@$(BIN)/python -m tools.site
 
-dist: $(STAMP)  ## dist/: sdist and wheel of the provider, and of the engine by itself, checked as an index checks them
+dist: $(STAMP)  ## dist/: sdist and wheel of both distributions, checked as an index checks them
 	@echo "== dist"; $(BIN)/python -m tools.release build dist
 
 release-check: $(STAMP)  ## whether version, tag, changelog and dist/ agree, before they are published

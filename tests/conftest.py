@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadScopeScheduling
 
 from pawnqueue import Settings
-from tests.support.wheels import Wheels, build
+from tests.support.wheels import Wheels, wheels_in
 from tools import release
 from tools.kit import servers
 
@@ -117,17 +117,17 @@ def ceph() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
-    """The wheels of both distributions, built from this tree."""
-    return build(Path(__file__).parent.parent, tmp_path_factory.mktemp("wheels"))
-
-
-@pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what `make dist` builds from this tree: sdist and wheel of both distributions."""
     folder = tmp_path_factory.mktemp("release") / "dist"
     release.build(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def wheels(dist: Path) -> Wheels:
+    """The wheels of both distributions, built from this tree."""
+    return wheels_in(dist)
 
 
 @pytest.fixture(scope="session")

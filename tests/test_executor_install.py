@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.environments import environment_of
+from tests.support.environments import environment_with
 from tests.support.faults import FaultServer
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ import importlib.metadata
 import importlib.util
 import sys
 
-import airflow_provider_pawnqueue
+import pawnqueue
 from pawnqueue import MemoryStore, PawnQueue, Settings
 
-for absent in ("airflow", "pyspark"):
+for absent in ("airflow", "airflow_provider_pawnqueue", "pyspark"):
     assert importlib.util.find_spec(absent) is None, f"{absent} is installed here: the test proves nothing"
 
 
@@ -44,8 +44,9 @@ for client in ("obstore", "boto3"):
     asyncio.run(use(PawnQueue.open(Settings.from_env(s3={"client": client, "key_prefix": f"{client}/"}))))
 
 assert not {"airflow", "pyspark"} & set(sys.modules)
-assert importlib.metadata.version("pawnqueue-engine") == airflow_provider_pawnqueue.__version__
-print(airflow_provider_pawnqueue.__file__)
+assert importlib.metadata.version("pawnqueue-engine") == pawnqueue.__version__
+assert importlib.util.find_spec("pyspark_pawnqueue")
+print(pawnqueue.__file__)
 """
 
 BUCKET = "queues"
@@ -55,7 +56,7 @@ BUCKET = "queues"
 def test_engine_runs_without_airflow_and_spark(tmp_path: Path, wheels: Wheels) -> None:
     """The engine's wheel, with what it asks for and no more, opens a queue in memory and on S3, by both clients."""
     environment = tmp_path / "venv"
-    python = environment_of(wheels.engine, environment)
+    python = environment_with(environment, "pawnqueue-engine", "--no-index", wheels.engine)
 
     with FaultServer(buckets=(BUCKET,)) as server:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PAWNQUEUE_"))}

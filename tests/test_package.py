@@ -15,13 +15,14 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 import airflow_provider_pawnqueue
+import pawnqueue
 from airflow_provider_pawnqueue.provider_info import get_provider_info
 
 TOP = Path(__file__).parent.parent
-PACKAGE = airflow_provider_pawnqueue.__name__
 DISTRIBUTION = "airflow-provider-pawnqueue"
+ENGINE = "pawnqueue-engine"
 
-# What an executor does not have (Airflow, Spark), and what would cost every start of the engine too much.
+# What an executor does not have (Airflow, Spark), and what would cost every start of the queue too much.
 TOO_HEAVY = {"airflow", "boto3", "botocore", "pandas", "pyarrow", "pyspark", "pyspark_pawnqueue", "sqlalchemy"}
 
 
@@ -39,13 +40,13 @@ def _run(program: str, **environment: str) -> str:
     return done.stdout.strip().rpartition("\n")[2]
 
 
-@pytest.mark.parametrize("module", ["engine", "provider_info"])
+@pytest.mark.parametrize("module", ["pawnqueue", "airflow_provider_pawnqueue.provider_info"])
 def test_import_stays_light(module: str) -> None:
-    """The engine and the provider's declaration import neither Airflow nor Spark, and boto3 only when it is used."""
-    program = f"import json, sys, {PACKAGE}.{module}; print(json.dumps(sorted(sys.modules)))"
+    """The queue and the provider's declaration import neither Airflow nor Spark, and boto3 only when it is used."""
+    program = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
     imported = {name.partition(".")[0] for name in json.loads(_run(program))}
 
-    assert PACKAGE in imported
+    assert module.partition(".")[0] in imported
     assert not imported & TOO_HEAVY
 
 
@@ -58,22 +59,22 @@ TOO_HEAVY_FOR_SPARK = TOO_HEAVY - {"pyspark", "pyspark_pawnqueue", "pandas", "py
 
 
 def test_what_spark_imports_stays_light() -> None:
-    """Where Spark looks for data sources, ours brings its own three files and the engine, no client and no Airflow."""
+    """Where Spark looks for data sources, ours brings three modules and the queue, but no client and no Airflow."""
     program = (
         "import json, sys, pyspark.sql.datasource; before = set(sys.modules)\n"
-        "import pyspark_pawnqueue; print(json.dumps(sorted(set(sys.modules) - before)))"
+        "from pyspark_pawnqueue import DefaultSource; print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     imported = json.loads(_run(program))
-    spark = {name for name in imported if name.startswith(f"{PACKAGE}.spark")}
+    spark = {name for name in imported if name.startswith("pyspark_pawnqueue")}
 
     assert not {name.partition(".")[0] for name in imported} & (TOO_HEAVY_FOR_SPARK | {"pandas", "pyarrow"})
-    assert spark == {f"{PACKAGE}.spark", *(f"{PACKAGE}.spark.{name}" for name in ("datasource", "job", "options"))}
+    assert spark == {"pyspark_pawnqueue", *(f"pyspark_pawnqueue.{name}" for name in ("datasource", "job", "options"))}
 
 
 def test_sparks_two_distributions_are_of_one_version() -> None:
     """Both own the folder ``pyspark``: of unequal versions, what is there is neither's."""
     project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
-    named = [each for extra in project["optional-dependencies"].values() for each in extra] + project["dependencies"]
+    named = [each for extra in project["optional-dependencies"].values() for each in extra]
     pins = (TOP / "constraints.txt").read_text().splitlines()
     versions = {
         (place, name): [line.partition("==")[2] for line in lines if re.match(rf"{name}(?![\w-])", line)]
@@ -98,8 +99,10 @@ def _spark() -> Path:
 
 
 def test_version_is_the_one_installed() -> None:
-    """The package and the installed distribution agree on the version; if not, the editable install is stale."""
-    assert importlib.metadata.version(DISTRIBUTION) == airflow_provider_pawnqueue.__version__
+    """Both packages and both installed distributions have one version; if not, the editable install is stale."""
+    installed = {importlib.metadata.version(name) for name in (DISTRIBUTION, ENGINE)}
+    assert installed == {airflow_provider_pawnqueue.__version__, pawnqueue.__version__}
+    assert len(installed) == 1
 
 
 def test_entry_point_is_the_provider_info() -> None:
@@ -143,17 +146,17 @@ def test_constraints_are_exact_pins() -> None:
     assert pins
     assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._+!]+", pin)] == []
     assert len(set(names)) == len(names)
-    assert DISTRIBUTION not in names
+    assert not {DISTRIBUTION, ENGINE} & set(names)
     assert "://" not in text
 
 
 def test_constraints_cover_what_the_project_asks_for() -> None:
-    """Whatever pyproject.toml names, core and extras, is pinned."""
-    requirements = importlib.metadata.requires(DISTRIBUTION) or []
+    """What the two distributions require, extras included, is pinned."""
+    requirements = [each for name in (DISTRIBUTION, ENGINE) for each in importlib.metadata.requires(name) or []]
     asked = {re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", each)[0]).lower() for each in requirements}
     pins = (TOP / "constraints.txt").read_text().splitlines()
 
-    assert asked - {re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins} == set()
+    assert asked - {ENGINE} - {re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins} == set()
 
 
 # Folders of one machine, and the hosts that packages come from: neither is anybody else's. The pattern and the examples

@@ -19,8 +19,9 @@ NOTES = "# Changelog\n\n## [Unreleased]\n\n## [1.2.3] - 2026-11-30\n\n### Added\
 def tree(tmp_path: Path) -> Path:
     """A clone that is ready: version 1.2.3, its notes, its tag, its four files."""
     top = tmp_path / "clone"
-    (top / release.PACKAGE).mkdir(parents=True)
-    (top / release.PACKAGE / "__init__.py").write_text('"""The version."""\n\n__version__ = "1.2.3"\n')
+    for package in release.PACKAGES:
+        (top / package).mkdir(parents=True)
+    set_version(top, "1.2.3")
     (top / "CHANGELOG.md").write_text(NOTES)
     (top / ".gitignore").write_text("dist/\n")
     (top / "dist").mkdir()
@@ -36,6 +37,12 @@ def git(top: Path, *arguments: str) -> None:
     """Run git, with an author of its own and no settings of the machine's."""
     author = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", *author, *arguments], cwd=top, check=True, capture_output=True)
+
+
+def set_version(top: Path, number: str, *packages: str) -> None:
+    """Have these packages say a version; without any, all."""
+    for package in packages or release.PACKAGES:
+        (top / package / "__init__.py").write_text(f'"""The version."""\n\n__version__ = "{number}"\n')
 
 
 def commit(top: Path) -> None:
@@ -57,8 +64,7 @@ def test_nothing_is_said_of_a_tree_that_agrees(tree: Path) -> None:
 
 def test_another_version_than_the_tags_is_told(tree: Path) -> None:
     """Whoever forgets to raise the version, or tags the commit before, hears it, of each part."""
-    path = tree / release.PACKAGE / "__init__.py"
-    path.write_text(path.read_text().replace("1.2.3", "1.2.4"))
+    set_version(tree, "1.2.4")
     commit(tree)
     git(tree, "tag", "v1.2.5")
 
@@ -100,9 +106,19 @@ def test_a_version_without_notes_is_told(tree: Path) -> None:
 
 def test_a_version_of_another_form_is_told(tree: Path) -> None:
     """An index would take it, and sort it where nobody looks for it."""
-    path = tree / release.PACKAGE / "__init__.py"
-    path.write_text(path.read_text().replace("1.2.3", "1.2.3.dev4"))
+    set_version(tree, "1.2.3.dev4")
     assert told(tree)[0] == "The version 1.2.3.dev4 is neither like 1.2.3 nor like 1.2.3rc1."
+
+
+def test_two_versions_in_one_tree_are_refused(tree: Path) -> None:
+    """The provider would ask for an engine that nobody has built: neither is the tree checked, nor is it built."""
+    set_version(tree, "1.2.2", "pawnqueue")
+    told = "airflow_provider_pawnqueue/__init__.py says 1.2.3 and pawnqueue/__init__.py says 1.2.2"
+    with pytest.raises(SystemExit, match=told):
+        release.problems(tree / "dist", tree)
+    with pytest.raises(SystemExit, match=told):
+        release.build(tree / "dist", tree)
+    assert len(list((tree / "dist").iterdir())) == 4
 
 
 def test_the_exit_status_says_whether_it_agrees(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,6 @@ echo "== resolving and installing everything for $target (more than a gigabyte w
 
 # Only what stands on `name==version` lines: no address of an index or of a folder ever gets into the file.
 echo "# The exact versions that the tests run on. Made by: $made_by" >"$scratch/constraints.txt"
-"${pip[@]}" freeze --exclude airflow-provider-pawnqueue | grep -E '^[A-Za-z0-9._-]+==[^ @]+$' >>"$scratch/constraints.txt"
+"${pip[@]}" freeze --exclude airflow-provider-pawnqueue --exclude pawnqueue-engine | grep -E '^[A-Za-z0-9._-]+==[^ @]+$' >>"$scratch/constraints.txt"
 cp "$scratch/constraints.txt" "$target"
 echo "== $target: $(grep -c == "$target") versions"

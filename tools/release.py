@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -12,9 +13,12 @@ import sys
 from pathlib import Path
 
 TOP = Path(__file__).parent.parent
-PACKAGE = "airflow_provider_pawnqueue"
+#: The packages that say the version of their distribution, which is one for both.
+PACKAGES = ("airflow_provider_pawnqueue", "pawnqueue")
 #: The two distributions: what the files of each begin with, and the folder that it is built from.
-DISTRIBUTIONS = {PACKAGE: ".", "pawnqueue_engine": "tools/engine"}
+DISTRIBUTIONS = {"airflow_provider_pawnqueue": ".", "pawnqueue_engine": "tools/engine"}
+#: Makes the provider depend on a version of the engine, not on this clone's folder: hatch_build.py reads it.
+BY_VERSION = {"PAWNQUEUE_ENGINE": "by-version"}
 
 _VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 _FORM = re.compile(r"\d+\.\d+\.\d+(rc\d+)?")
@@ -25,6 +29,7 @@ def build(folder: Path, top: Path = TOP) -> list[Path]:
 
     Each wheel is built from its sdist, so what is missing in the one fails the other.
     """
+    version(top)  # nothing is built where the packages have two versions
     shutil.rmtree(folder, ignore_errors=True)
     for place in DISTRIBUTIONS.values():
         _python("build", "--outdir", str(folder), str(top / place))
@@ -34,11 +39,12 @@ def build(folder: Path, top: Path = TOP) -> list[Path]:
 
 
 def version(top: Path = TOP) -> str:
-    """Return the version, as text of the file that says it: nothing is imported."""
-    found = _VERSION.search((top / PACKAGE / "__init__.py").read_text(encoding="utf-8"))
-    if found is None:
-        raise SystemExit(f"{PACKAGE}/__init__.py has no line __version__ = ...")
-    return found[1]
+    """Return the version that both packages have, as text of their files: nothing is imported."""
+    numbers = {package: _version(top / package / "__init__.py") for package in PACKAGES}
+    if len(set(numbers.values())) > 1:
+        told = " and ".join(f"{package}/__init__.py says {number}" for package, number in numbers.items())
+        raise SystemExit(f"Both packages have to have one version: {told}.")
+    return numbers[PACKAGES[0]]
 
 
 def file_names(number: str) -> set[str]:
@@ -86,6 +92,13 @@ def main(arguments: list[str]) -> int:
     return status
 
 
+def _version(path: Path) -> str:
+    found = _VERSION.search(path.read_text(encoding="utf-8"))
+    if found is None:
+        raise SystemExit(f"{path} has no line __version__ = ...")
+    return found[1]
+
+
 def _notes(number: str, text: str) -> str:
     found = re.search(
         rf"^## \[{re.escape(number)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
@@ -101,7 +114,9 @@ def _git(top: Path, *arguments: str) -> str:
 
 
 def _python(module: str, *arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", module, *arguments]
+    environ = os.environ | BY_VERSION
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"python -m {module} {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
 

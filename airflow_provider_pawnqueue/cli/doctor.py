@@ -12,6 +12,7 @@ from airflow_provider_pawnqueue import __version__
 from airflow_provider_pawnqueue.cli.running import command, fail, show
 from airflow_provider_pawnqueue.triggers.janitor_watch import is_swept, no_janitor
 from pawnqueue import PawnQueueError
+from pawnqueue import __version__ as engine_version
 from pawnqueue.domain.layout import BUCKET_RECORD
 from pawnqueue.registers import csprng_verify
 from pawnqueue.registers.strategies import STRATEGIES
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pawnqueue import Health, ProbeResult, SyncPawnQueue
 
 _LIBRARIES: Final = ("apache-airflow", "apache-airflow-providers-amazon", "obstore", "boto3")
-_ENGINE: Final = "pawnqueue-engine"
 #: How many topics are read to see whether a janitor sweeps them. Most janitors sweep all topics.
 _MAX_SAMPLED_TOPICS: Final = 20
 #: A clock that differs by more makes the logs of two machines hard to compare.
@@ -77,13 +77,14 @@ def doctor(hook: PawnQueueHook, args: Namespace) -> None:
 
 def _add_versions(findings: _Findings) -> None:
     findings.add("airflow-provider-pawnqueue", __version__)
-    engine = _version(_ENGINE)
-    if engine is not None and engine != __version__:
+    if engine_version == __version__:
+        findings.add("pawnqueue-engine", engine_version)
+    else:
         findings.add_wrong(
-            _ENGINE,
-            engine,
-            f"{_ENGINE} {engine} is installed beside the provider {__version__}, and each has overwritten files of the "
-            "other: uninstall both, then install airflow-provider-pawnqueue alone, which contains the engine.",
+            "pawnqueue-engine",
+            engine_version,
+            f"airflow-provider-pawnqueue is {__version__} and pawnqueue-engine is {engine_version}. They work together "
+            "only in the same version: pip install --upgrade airflow-provider-pawnqueue pawnqueue-engine",
         )
     findings.add("python", platform.python_version())
     for name in _LIBRARIES:

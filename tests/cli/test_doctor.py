@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_pawnqueue import __version__
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from pawnqueue import MemoryStore
@@ -132,12 +133,13 @@ def test_a_wrong_connection_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert "did you mean 'bucket_name'?" in done.err
 
 
-def test_an_engine_of_another_version_beside_it_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of the two have overwritten each other."""
-    monkeypatch.setattr("airflow_provider_pawnqueue.cli.doctor._version", lambda _: "0.0.1")
+def test_an_engine_of_another_version_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both versions are named, and what brings both to one."""
+    monkeypatch.setattr("airflow_provider_pawnqueue.cli.doctor.engine_version", "0.0.1")
 
     done = run("doctor", "--output", "json")
 
     assert done.code == 1
     assert states(done)["pawnqueue-engine"] == ("wrong", "0.0.1")
-    assert "uninstall both" in done.err
+    assert f"airflow-provider-pawnqueue is {__version__} and pawnqueue-engine is 0.0.1" in done.err
+    assert "pip install --upgrade airflow-provider-pawnqueue pawnqueue-engine" in done.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pawnqueue import Settings
-    from tests.support.wheels import Wheels
     from tools.kit.servers import S3Server
     from tools.kit.spark import SparkCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(400)]
 
+TOP = Path(__file__).parent.parent.parent
 #: A job takes a few of them; on a machine that does other work, many more.
 SECONDS = 240.0
 
@@ -31,7 +32,7 @@ JOB = """
 import json
 import sys
 from pyspark.sql import SparkSession
-import airflow_provider_pawnqueue
+import pyspark_pawnqueue
 
 spark = SparkSession.builder.getOrCreate()
 if "register" in sys.argv:
@@ -41,13 +42,13 @@ if "register" in sys.argv:
 
 def where(batches):
     import sys
-    import airflow_provider_pawnqueue
+    import pyspark_pawnqueue
     import pyarrow as pa
 
     for batch in batches:
         yield pa.RecordBatch.from_pydict({
             "order_id": batch.column("order_id").to_pylist(),
-            "package": [airflow_provider_pawnqueue.__file__] * batch.num_rows,
+            "package": [pyspark_pawnqueue.__file__] * batch.num_rows,
             "airflow": ["airflow" in sys.modules] * batch.num_rows,
         })
 
@@ -56,7 +57,7 @@ options = json.load(open(sys.argv[1]))
 frame = spark.read.format("pawnqueue").options(**options).option("payloadSchema", "order_id long").load()
 rows = frame.mapInArrow(where, "order_id long, package string, airflow boolean").collect()
 print(json.dumps({
-    "driver": airflow_provider_pawnqueue.__file__,
+    "driver": pyspark_pawnqueue.__file__,
     "orders": [row.order_id for row in rows],
     "executors": sorted({row.package for row in rows}),
     "airflow": any(row.airflow for row in rows),
@@ -65,10 +66,10 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def packed(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the engine's wheel installs, and nothing else."""
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what ``pawnqueue-engine`` installs, and nothing else."""
     folder = tmp_path_factory.mktemp("packed")
-    pip("install", "--no-deps", "--no-compile", "--target", folder, wheels.engine)
+    pip("install", "--no-deps", "--no-compile", "--target", folder, TOP / "tools" / "engine")
     return folder
 
 
@@ -112,7 +113,7 @@ def job(tmp_path: Path) -> Path:
 def test_executors_have_it_from_an_archive(
     tmp_path: Path, packed: Path, told: Path, job: Path, spark_cluster: SparkCluster
 ) -> None:
-    """The engine's wheel, unpacked and archived, is all that they need; the driver finds it by itself."""
+    """The archive of one distribution is all that they need; the driver finds it by itself."""
     archive = tmp_path / "pawnqueue.tar.gz"
     with tarfile.open(archive, "w:gz") as packing:
         packing.add(packed, ".")
@@ -130,23 +131,22 @@ def test_executors_have_it_from_an_archive(
     assert found["orders"] == list(range(10))
     assert Path(found["driver"]).is_relative_to(packed)
     assert [path.partition("/pawnqueue/")[2] for path in found["executors"]] == [
-        "airflow_provider_pawnqueue/__init__.py"
+        "pyspark_pawnqueue/__init__.py"
     ] * len(found["executors"])
     assert found["airflow"] is False
 
 
 def test_it_comes_along_as_a_zip_and_is_registered(
-    tmp_path: Path, wheels: Wheels, told: Path, job: Path, spark_cluster: SparkCluster
+    tmp_path: Path, packed: Path, told: Path, job: Path, spark_cluster: SparkCluster
 ) -> None:
     """By ``--py-files`` Spark does not find the format by itself: one call tells it."""
-    files = tmp_path / "pawnqueue.zip"
-    files.write_bytes(wheels.engine.read_bytes())
+    files = shutil.make_archive(str(tmp_path / "pawnqueue"), "zip", packed)
     done = submit(
         job,
         [told, "register"],
         master=spark_cluster.master_url,
         env={"PYTHONPATH": ""},
-        conf={"spark.submit.pyFiles": str(files)},
+        conf={"spark.submit.pyFiles": files},
         seconds=SECONDS,
     )
 

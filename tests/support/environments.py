@@ -1,4 +1,4 @@
-"""Virtual environments that have one wheel, with what it asks for and no more."""
+"""Virtual environments that have one distribution, with what it requires and no more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections import defaultdict
 from importlib.metadata import Distribution, distribution, distributions
 from itertools import accumulate
 from typing import TYPE_CHECKING
-from zipfile import ZipFile
 
 from packaging.requirements import Requirement
 
@@ -19,25 +18,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def environment_of(wheel: Path, folder: Path) -> Path:
-    """Make the environment of a wheel in ``folder``, and return its Python.
+#: What has to be installed, not linked: the tests' environment has it as the clone.
+_OURS = {"airflow-provider-pawnqueue", "pawnqueue-engine"}
 
-    What the wheel requires is linked from the environment of the tests: nothing is downloaded.
+
+def environment_with(folder: Path, distribution_name: str, *installed: str | Path) -> Path:
+    """Make an environment with one of our distributions and what it requires, and return its Python.
+
+    What others publish is linked from the environment of the tests.
+
+    :param installed: pip's arguments: what to install, and where it finds the other one of our distributions.
     """
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
     [packages] = folder.glob("lib/python3*/site-packages")
-    _link(_closure(_requirements(wheel)), packages)
-    pip("--python", python, "install", "--no-deps", "--no-index", wheel)
+    _link((each for each in _closure([distribution_name]) if each.name not in _OURS), packages)
+    pip("--python", python, "install", *installed)
     pip("--python", python, "check")
     return python
-
-
-def _requirements(wheel: Path) -> list[str]:
-    with ZipFile(wheel) as archive:
-        [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
-        lines = archive.read(name).decode().partition("\n\n")[0].splitlines()
-    return [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
 
 
 def _closure(requirements: Iterable[str]) -> list[Distribution]:

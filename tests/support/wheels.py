@@ -1,4 +1,4 @@
-"""The wheels, built from the tree itself (`make dist` builds them from the sdists), and pip."""
+"""The wheels that `make dist` builds, and pip."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wheels:
-    """One wheel of each distribution, built from the same tree."""
+    """One wheel of each distribution, in one folder."""
 
     provider: Path
     engine: Path
+
+
+def wheels_in(folder: Path) -> Wheels:
+    """Return the wheels that are in a folder of built files."""
+    [provider] = folder.glob("airflow_provider_pawnqueue-*.whl")
+    [engine] = folder.glob("pawnqueue_engine-*.whl")
+    return Wheels(provider, engine)
 
 
 def pip(*arguments: str | Path) -> None:
@@ -24,11 +31,3 @@ def pip(*arguments: str | Path) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def build(top: Path, folder: Path) -> Wheels:
-    """Build both wheels of the project that is in ``top``."""
-    pip("wheel", "--no-deps", "--wheel-dir", folder, top, top / "tools" / "engine")
-    [provider] = folder.glob("airflow_provider_pawnqueue-*.whl")
-    [engine] = folder.glob("pawnqueue_engine-*.whl")
-    return Wheels(provider, engine)

@@ -1,4 +1,4 @@
-"""The engine's files, which the provider has too: in the tree they lie above this folder, in an sdist in it."""
+"""The packages of this distribution. In a clone they lie at the top, in an sdist beside this file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+PACKAGES = ("pawnqueue", "pyspark_pawnqueue")
 
-class SharedFiles(BuildHookInterface):  # type: ignore[type-arg]
-    """Puts the paths of ``shared`` into the wheel and the sdist, under the names that they have in the tree."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - the builder's own call
-        """Name them to the builder; one that is not there fails the build."""
+class Packages(BuildHookInterface):  # type: ignore[type-arg]
+    """Puts the packages into the wheel and the sdist, under their names."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Name the folders to the builder, which fails if one is missing. An editable wheel holds no files."""
+        if version == "editable":
+            return
         here = Path(self.root)
-        # Its own first: an sdist may be unpacked two folders below a tree.
-        top = here if (here / "airflow_provider_pawnqueue").is_dir() else here.parents[1]
-        build_data["force_include"].update({str(top / name): name for name in self.config["shared"]})
+        # An sdist may be unpacked two folders below a clone, so what lies beside this file comes first.
+        top = here if (here / PACKAGES[0]).is_dir() else here.parents[1]
+        build_data["force_include"].update({str(top / name): name for name in PACKAGES})
