@@ -51,6 +51,8 @@ print(pawnqueue.__file__)
 
 BUCKET = "queues"
 
+pytestmark = pytest.mark.timeout(400)  # the distributions are built first, and pip installs them
+
 
 @pytest.mark.slow
 def test_engine_runs_without_airflow_and_spark(tmp_path: Path, wheels: Wheels) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 TOP = Path(__file__).parent.parent
 PROVIDER = "airflow-provider-pawnqueue"
 
+pytestmark = pytest.mark.timeout(400)  # the distributions are built first, and pip installs them
+
 
 @pytest.mark.slow
 def test_airflow_finds_the_provider_in_an_empty_environment(tmp_path: Path, wheels: Wheels) -> None:

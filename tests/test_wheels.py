@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TOP = Path(__file__).parent.parent
 VERSION = airflow_provider_pawnqueue.__version__
 
+pytestmark = pytest.mark.timeout(400)  # the distributions are built first, and pip installs them
+
 
 def _files(wheel: Path) -> dict[str, bytes]:
     with ZipFile(wheel) as archive:

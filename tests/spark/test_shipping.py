@@ -130,9 +130,9 @@ def test_executors_have_it_from_an_archive(
     found = json.loads(done.output)
     assert found["orders"] == list(range(10))
     assert Path(found["driver"]).is_relative_to(packed)
-    assert [path.partition("/pawnqueue/")[2] for path in found["executors"]] == [
-        "pyspark_pawnqueue/__init__.py"
-    ] * len(found["executors"])
+    assert [path.partition("/pawnqueue/")[2] for path in found["executors"]] == ["pyspark_pawnqueue/__init__.py"] * len(
+        found["executors"]
+    )
     assert found["airflow"] is False
 
 
