@@ -1,4 +1,4 @@
-"""The janitor: every minute it finishes what crashed tasks left, and keeps the claims of runs that go on.
+"""The janitor: every minute it finishes what crashed tasks left, and renews the claims of runs that go on.
 
 Have one for each connection. Without it everything still works, with longer waits: see docs/airflow.md.
 """

@@ -1,7 +1,7 @@
 """Mapped work, a summary of it, and an alert on dead letters, which comes after the settlement.
 
 An index that fails buries its own message only. The summary cannot run then, which concerns no message. The alert runs
-whatever became of the work, and the run has failed all the same.
+whatever became of the work, and the run still fails.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ with DAG("orders_alert", schedule=None, catchup=False, tags=["pawnqueue"]):
 
         @task
         def register(message: dict) -> str:
-            """Fail for one that has no name, and for no other."""
+            """Fail for a message without a name only."""
             return message["payload"]["name"]
 
         @task
         def summarise(names: list[str]) -> int:
-            """Want the results of all: it does not run if one of them failed."""
+            """Take the results of all indexes: it does not run if one of them failed."""
             return len(list(names))
 
         summarise(register.expand(message=claim.messages))
 
     @task
     def alert(settlement: dict[str, Any]) -> list[str]:
-        """Tell of dead letters: of each reason how many, and which."""
+        """Report dead letters: for each reason how many, and which."""
         # Send it to the person on call instead.
         return [
             f"{why['count']} dead letters: {why['reason']} ({', '.join(why['ids'])})"

@@ -1,4 +1,4 @@
-"""One mapped task for each message, side by side: what fails is given back, with its error; the rest is acked."""
+"""One mapped task for each message, side by side. A failed message is given back with its error; others are acked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_provider_pawnqueue.decorators import claimed
 
 TOPIC = "parcels"
 
-# A group of tasks: "claim", which waits; yours; "settle", which nobody can forget.
+# A group of tasks: "claim", which waits; yours; and "settle", which always runs.
 with (
     DAG("orders_mapped", schedule=None, catchup=False, tags=["pawnqueue"]),
     claimed(TOPIC, max_messages=50, on_failure="requeue", delay=60) as claim,
@@ -18,9 +18,9 @@ with (
 
     @task(retries=1, retry_delay=timedelta(seconds=5))
     def deliver(message: dict) -> str:
-        """Each is given one message: ``id``, ``payload``, ``headers``, ``deliveries``.
+        """Work on one message, which has ``id``, ``payload``, ``headers``, ``deliveries``.
 
-        Index 7 of this task speaks for the eighth message, and for no other.
+        Index 7 of this task decides about the eighth message, and about no other.
         """
         if message["payload"].get("address") is None:
             raise ValueError("the parcel has no address")

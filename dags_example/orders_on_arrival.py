@@ -1,7 +1,8 @@
 """Start a run when messages arrive, instead of having a run wait for them.
 
-The watcher in the triggerer rings for a backlog, and again for what a claim has left. It claims nothing: a burst of
-rings may start one run only, and each run claims as much as there is. So nothing is stranded, also after a pause.
+The watcher in the triggerer rings for a backlog, and again for messages that a claim has left. It claims nothing: a
+burst of rings may start one run only, and each run claims as much as it finds. So no message is left over, not even
+after a pause.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ else:
 
 with (
     DAG("orders_on_arrival", schedule=schedule, catchup=False, max_active_runs=2, tags=["pawnqueue"]),
-    # Two runs may be started for one backlog: a run that finds nothing for a minute is skipped, which is no failure.
+    # Two runs may be started for one backlog: a run that finds nothing for a minute is skipped, and not failed.
     claimed(TOPIC, max_messages=100, timeout=60, soft_fail=True) as claim,
 ):
 

@@ -1,10 +1,10 @@
 """One DAG run for each message: a dispatcher claims a batch, and each message becomes a partition of an asset.
 
-Needs Airflow 3.2 or newer, which has partitioned assets. The message's id is the partition key of its run, so you find
+Needs Airflow 3.2 or newer, which has partitioned assets. The message's id is the partition key of its run. So you find
 the run of an order in the UI, clear it, and have that one order worked on again.
 
-The dispatcher's messages are acked once their runs are asked for, and a run is given the key alone. So keep what is in
-a message where its run finds it by the id: in a table, or in an object of its own.
+The dispatcher acks its messages once their runs are requested, and a run gets only the key. So store a message's
+content where its run finds it by the id: in a table, or in an object of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ with (
 
     @task(outlets=[ticket])
     def dispatch(claim: dict, *, outlet_events) -> list[str]:  # noqa: ANN001 - given by Airflow
-        """Make a run for each. The runs get the messages by their partition keys, from wherever you keep them."""
+        """Make a run for each message. A run gets its message by its partition key, from where you store it."""
         messages = PawnQueueHook().messages(claim)
         outlet_events[ticket].add_partitions([message.id for message in messages])
         return [message.id for message in messages]

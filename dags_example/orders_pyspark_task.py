@@ -1,7 +1,7 @@
-"""Spark inside of a task: ``@task.pyspark`` has a session in the worker's own process, without ``spark-submit``.
+"""Spark inside a task: ``@task.pyspark`` has a session in the worker's own process, without ``spark-submit``.
 
-For what fits on the worker, and for Spark Connect. The task works on the claim as any other one does: it is kept while
-the block runs, and the next try has it if the worker dies.
+For work that fits on the worker, and for Spark Connect. The task works on the claim like any other: the claim is
+renewed while the block runs, and the next try gets it if the worker dies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ with (
 
     @task.pyspark(conn_id="spark_default", retries=2, retry_delay=timedelta(seconds=5))
     def totals(claim: dict, spark) -> dict[str, int]:  # noqa: ANN001 - given by Airflow's Spark provider
-        """Count what was ordered of each item; what is no order is reported, and buried."""
+        """Count the orders of each item; a message that is not a valid order is reported, and buried."""
         with reading(claim) as options:
             reader = spark.read.format("pawnqueue").options(**options)
             orders = reader.option("payloadSchema", "item string, quantity int").load().cache()

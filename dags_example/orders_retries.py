@@ -1,8 +1,8 @@
 """Retries, dead letters, and giving them back.
 
-A message that fails goes back to the queue, and the next run is given it again: at once, or after ``delay`` seconds.
-After three deliveries it is a dead letter, with its last error as the reason. Once whatever was wrong is mended, the
-second DAG gives them back.
+A message that fails goes back to the queue, and the next run gets it again: at once, or after ``delay`` seconds.
+After three deliveries it is a dead letter, with its last error as the reason. Once the cause is corrected, the
+second DAG gives the dead letters back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ with DAG("payments", schedule=None, catchup=False, tags=["pawnqueue"]):
         def book(claim: dict) -> None:
             """Report which messages failed; the others are done.
 
-            It succeeds, as it has done what can be done: so the run is green, and the bad ones are tried again.
+            It succeeds, as it has done what it can: so the run is green, and the failed messages are tried again.
             """
             failed = {}
             for message in PawnQueueHook().messages(claim):

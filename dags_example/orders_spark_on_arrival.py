@@ -1,7 +1,7 @@
-"""Orders when they arrive, by Spark: messages ring, a run claims them, a Spark job works on them, and they are settled.
+"""Orders when they arrive, by Spark: messages start a run, which claims them; a job works on them; they are settled.
 
-Nobody waits: while nothing arrives, nothing runs. What the job rejects is given back, and delivered again as often as
-the topic allows (``max_deliveries``): then it is a dead letter, with the reason that the job gave.
+While no order arrives, nothing runs. Orders that the job rejects are given back, and delivered again as often as
+the topic allows (``max_deliveries``). Then they are dead letters, with the reason that the job gave.
 
 Needs what ``orders_spark.py`` needs, and the Variable ``orders_out``: the folder for Parquet that driver and executors
 share.
@@ -36,7 +36,7 @@ except ImportError:  # before Airflow 3.4, a burst of events is one run
 else:
     schedule = AssetTriggeredTimetable(arriving, batch_asset_events=True)
 
-# One run at a time: what arrives meanwhile rings for the next one, and is its batch.
+# One run at a time: orders that arrive meanwhile start the next one, and are its batch.
 with (
     DAG("orders_spark_on_arrival", schedule=schedule, catchup=False, max_active_runs=1, tags=["pawnqueue", "spark"]),
     claimed(TOPIC, max_messages=10_000, timeout=60, soft_fail=True) as claim,

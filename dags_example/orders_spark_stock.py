@@ -1,14 +1,16 @@
-"""The same job by Airflow's own ``SparkSubmitOperator``, which is given the claim by a template.
+"""The same job by Airflow's own ``SparkSubmitOperator``, which gets the claim by a template.
 
-It works, and this is what one gives up by it:
+It works, but you give up:
 
-- Nobody works on the claim, as far as the queue can tell: its ``ttl`` alone keeps it, and the janitor. So the ``ttl``
-  is longer than the longest job; and where the task is killed, its next try does not wait for the first one's driver.
-- A task that is killed leaves its Python driver running (``on_kill`` ends the JVM alone). Two drivers may have one
-  claim, and a driver may outlive it: what they write has to be fit for that, as ``spark_jobs/parquet_once.py`` is.
-- Where the queue is, and its secret, the job has from the worker's environment (``PAWNQUEUE_*``), from no connection.
-- The job has nobody to report to: what it rejects is acked with the rest, and is in its table ``rejected`` only.
-- A connection ``spark_default`` that is not there means YARN, and an error about that.
+- The session: no process works on the claim, as far as the queue can tell, and only its ``ttl`` and the janitor keep
+  it. So the ``ttl`` is longer than the longest job. If the task is killed, its next try does not wait for the first
+  one's driver.
+- The end of the job: a killed task leaves its Python driver running (``on_kill`` ends only the JVM). Two drivers may
+  have one claim, and a driver may outlive it. Their writing has to allow for that, as ``spark_jobs/parquet_once.py``
+  does.
+- The connection: the job gets the queue's address and secret from the worker's environment (``PAWNQUEUE_*``).
+- Reports: orders that the job rejects are acked with the rest, and are only in its table ``rejected``.
+- A clear error: a missing connection ``spark_default`` means YARN, and an error about that.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ with DAG(
     etl = SparkSubmitOperator(
         task_id="etl",
         application=str(JOBS / "orders_etl.py"),
-        # Without the messages, which are in it too while they are few: everybody on the machine can see a command line.
+        # Without the messages, which a small claim contains: everybody on the machine can see a command line.
         application_args=["{{ params.out }}", "{{ dict(ti.xcom_pull(task_ids='claim'), messages=[]) | tojson }}"],
         conn_id="spark_default",
         retries=2,

@@ -1,10 +1,10 @@
-"""Orders as a stream: every ten minutes a job takes what is there, in micro-batches, and ends.
+"""Orders as a stream: every ten minutes a job takes all waiting orders, in micro-batches, and ends.
 
-Each micro-batch is a claim of its own, which the stream acks once it is written: there is no sensor, and nothing to
-settle. One that was killed goes on with the same batch, as long as its checkpoint is there.
+Each micro-batch is a claim of its own, which the stream acks once it is written. So there is no sensor, and nothing to
+settle. A job that was killed continues with the same batch, as long as its checkpoint exists.
 
-The job claims by itself, so that it needs no more than where the queue is: by the workers' ``PAWNQUEUE_*`` variables.
-For a stream that never ends, give the job a third argument, and let something restart it that is no DAG.
+The job claims by itself, so it only needs the queue's address and keys, from the workers' ``PAWNQUEUE_*`` variables.
+For a stream that never ends, give the job a third argument, and let something other than a DAG restart it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Orders of a claim, with what they cost, as messages of another topic, for whoever comes next.
+"""Orders of a claim, with their prices, as messages of another topic, for its consumers.
 
     spark-submit orders_enrich.py TOPIC
 
-For a ``PawnQueueSparkSubmitOperator``, which tells it its claim. A job that is tried again publishes nothing twice, as
+For a ``PawnQueueSparkSubmitOperator``, which passes the claim. A job that is tried again publishes nothing twice, as
 it writes under the claim's name. A run that is cleared after its job has published has another claim, and publishes
-again: whoever that matters to knows the order by its ``order_id``.
+again: consumers recognise an order by its ``order_id``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pyspark.sql import functions as f
 
 from pyspark_pawnqueue.jobs import job_claims, report_failures
 
-#: In your world a table.
+#: In practice a table.
 PRICES = [("apple", "0.25"), ("pear", "0.40"), ("plum", "0.15")]
 
 
 def main(topic: str) -> None:
-    """Price the orders; what has no price, or is none, is reported, and is dealt with by the settlement."""
+    """Price the orders. An order without a price, or an invalid one, is reported to the settlement."""
     spark = SparkSession.builder.appName("orders_enrich").getOrCreate()
     prices = spark.createDataFrame(PRICES, "item string, price string")
     for claim in job_claims():
         reader = spark.read.format("pawnqueue").option("claim", json.dumps(claim.to_dict()))
-        # What is "not null" and is not there makes a row corrupt: it would have an amount that nobody can add up.
+        # A missing "not null" column makes a row corrupt: its amount could not be added up.
         orders = reader.option("payloadSchema", "order_id long not null, item string, quantity int not null").load()
         found = orders.join(f.broadcast(prices), "item", "left").cache()
         unpriced = found.where("_corrupt or price is null")
@@ -35,7 +35,7 @@ def main(topic: str) -> None:
         report_failures(claim, unpriced.select("id", why.alias("reason")))
         amount = (f.col("quantity") * f.col("price").cast("decimal(10,2)")).alias("amount")
         priced = found.where("not _corrupt and price is not null").select("order_id", "item", amount)
-        # Each row is a payload. They can be had all together, once this has ended well, and once for a writeId.
+        # Each row is a payload. All become visible together, once this has succeeded, and once for a writeId.
         priced.write.format("pawnqueue").option("topic", topic).option("writeId", claim.stem).mode("append").save()
 
 

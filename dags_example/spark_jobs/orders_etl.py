@@ -1,10 +1,10 @@
-"""Orders of a claim, checked and summed up, as Parquet: the orders themselves, sums by item, and what was rejected.
+"""Orders of a claim, checked and summed up, as Parquet: the orders themselves, sums by item, and the rejected orders.
 
     spark-submit orders_etl.py OUT [CLAIM]
 
-By a ``PawnQueueSparkSubmitOperator`` it is told its claim, and where the queue is. By any other, pass the claim as the
-sensor returned it, and have the ``PAWNQUEUE_*`` variables in the environment. Twice for a claim is as once: see
-``parquet_once.py`` beside it.
+A ``PawnQueueSparkSubmitOperator`` passes the claim, and the queue's address. With any other, pass the claim as the
+sensor returned it, and set the ``PAWNQUEUE_*`` variables in the environment. A second run for a claim changes nothing:
+see ``parquet_once.py`` beside it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(out: Path, *given: str) -> None:
     for claim in [ClaimReference.of(json.loads(text)) for text in given] or job_claims():
         messages = read(spark, claim).cache()  # they are used four times, and read once
         rejected = messages.where("reason is not null").select("id", "payload", "reason")
-        if not given:  # else nobody listens
+        if not given:  # else there is no task that takes reports
             report_failures(claim, rejected)
         if not is_written(out, claim.stem):
             orders = not_yet_in(out, "orders", messages.where("reason is null"))

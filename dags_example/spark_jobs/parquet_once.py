@@ -1,17 +1,18 @@
 """Rows become Parquet once, however often that is tried, and by however many drivers.
 
-    OUT/claim=NAME/TABLE/*.parquet    what readers read: whole from the moment it is there, and never changed again
-    OUT/_attempt-NAME-…               what a driver is at; readers pass over names that begin with an underscore
+    OUT/claim=NAME/TABLE/*.parquet    for readers: complete from its first moment, and never changed again
+    OUT/_attempt-NAME-…               a driver's work in progress; readers skip names that begin with an underscore
 
-⚑ A claim appears by one rename, tables and all, which the file system refuses where there is a folder of that name. So
-readers never see half a claim; a driver that is killed has written nothing; and of two drivers with one claim the first
-has written, and what the other has is thrown away.
+⚑ A claim appears by one rename of all its tables, which the file system refuses if a folder of that name exists. So
+readers never see half a claim; a killed driver has written nothing; and of two drivers with one claim the first
+writes, and the other one's result is discarded.
 
-⚑ A message that comes again in another claim, as its run was cleared after the rename, is known by its id: rows whose
-id is there already are left out. For that, nobody may rename once his claim has ended: ``confirm`` asks right before.
+⚑ If a run is cleared after the rename, its messages come again in another claim, with the same ids: rows whose
+id is in the table already are left out. So no driver may rename after its claim has ended: ``confirm`` asks right
+before.
 
-OUT is a folder that the driver shares with its executors, on a file system that renames at once: a disk, NFS. An object
-store does not: have a table format there (Delta, Iceberg), and MERGE by ``id`` instead of all this.
+OUT is a folder that the driver shares with its executors, on a file system with an atomic rename: a disk, NFS. An
+object store has none: use a table format there (Delta, Iceberg), and MERGE by ``id`` instead of all this.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def is_written(out: Path, name: str) -> bool:
-    """Say whether a claim is there."""
+    """Return whether a claim is written."""
     return (out / f"claim={name}").exists()
 
 
 def not_yet_in(out: Path, table: str, rows: DataFrame) -> DataFrame:
-    """Leave out rows whose id is in the table; of a table of years, look at the days of this claim alone."""
+    """Leave out rows whose id is in the table. For a large table, look only at the days of this claim."""
     folders = [str(folder) for folder in out.glob(f"claim=*/{table}")]
     if not folders:
         return rows
@@ -46,7 +47,7 @@ def write_once(out: Path, name: str, tables: Mapping[str, DataFrame], *, confirm
     confirm()
     try:
         attempt.rename(out / f"claim={name}")
-    except OSError:  # another driver was here before, and may have cleared up behind itself
+    except OSError:  # another driver was first, and may have removed its attempt already
         if not is_written(out, name):
             raise
     for left in out.glob(f"_attempt-{name}-*"):  # ours, and those of drivers that were killed
