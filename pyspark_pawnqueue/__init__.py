@@ -1,4 +1,4 @@
-"""The format ``pawnqueue`` for Spark, and what jobs import (:mod:`pyspark_pawnqueue.jobs`).
+"""The Spark format ``pawnqueue``, and what jobs import (:mod:`pyspark_pawnqueue.jobs`).
 
 Spark looks for ``DefaultSource`` in every installed package whose name begins with ``pyspark_``.
 """
@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_pawnqueue.datasource import PawnQueueDataSource as DefaultSource
+    from pyspark_pawnqueue.spark_errors import PawnQueueSparkError
 
-__all__ = ["DefaultSource"]
+__all__ = ["DefaultSource", "PawnQueueSparkError"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - as Python asks for it
-    """Import the data source when Spark asks for it: Airflow imports modules of this package where Spark is missing."""
+    """Import on first use: Airflow imports modules of this package on machines without Spark."""
     if name == "DefaultSource":
         from pyspark_pawnqueue.datasource import PawnQueueDataSource  # noqa: PLC0415 - as above
 
         return PawnQueueDataSource
+    if name == "PawnQueueSparkError":
+        from pyspark_pawnqueue.spark_errors import PawnQueueSparkError  # noqa: PLC0415 - as above
+
+        return PawnQueueSparkError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """The format ``pawnqueue``: claimed messages as DataFrames, and DataFrames as messages.
 
-Spark finds it by itself where the package is installed; elsewhere ``register(spark)`` tells it.
+Spark finds it by itself where the package is installed. Elsewhere ``register(spark)`` announces it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from pyspark_pawnqueue.options import Options, told
+from pyspark_pawnqueue.spark_errors import raise_spark_errors
+from pyspark_pawnqueue.spark_options import SparkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-# What reads and writes is imported where it is used: Spark imports this module in each process that plans a query.
+# Readers and writers are imported where they are used: Spark imports this module in each process that plans a query.
 
 
 class PawnQueueDataSource(DataSource):
@@ -32,50 +33,50 @@ class PawnQueueDataSource(DataSource):
         """Return the name of the format."""
         return "pawnqueue"
 
+    @raise_spark_errors()
     def schema(self) -> StructType:
-        """Return the columns of what is read."""
-        from pyspark_pawnqueue.columns import schema_of  # noqa: PLC0415 - as above
+        """Return the columns that a query reads."""
+        from pyspark_pawnqueue.messages_to_rows import schema_of  # noqa: PLC0415 - as above
 
-        with told():
-            options = Options.of(self.options)
-            return schema_of(options.payload_schema, dead=options.shows_dead)
+        options = SparkOptions.of(self.options)
+        return schema_of(options.payload_schema, dead=options.is_dead_mode)
 
+    @raise_spark_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a claim, or looks at a topic."""
-        from pyspark_pawnqueue.reading import PortionReader  # noqa: PLC0415 - as above
+        """Return the reader of a claim or a topic."""
+        from pyspark_pawnqueue.batch_reader import BatchReader  # noqa: PLC0415 - as above
 
-        with told():
-            return PortionReader(Options.of(self.options), schema)
+        return BatchReader(SparkOptions.of(self.options), schema)
 
+    @raise_spark_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return what claims micro-batches from a topic."""
-        from pyspark_pawnqueue.streaming import ClaimStreamReader  # noqa: PLC0415 - as above
+        """Return the reader that claims micro-batches from a topic."""
+        from pyspark_pawnqueue.stream_reader import StreamReader  # noqa: PLC0415 - as above
 
-        with told():
-            return ClaimStreamReader(Options.of(self.options), schema)
+        return StreamReader(SparkOptions.of(self.options), schema)
 
+    @raise_spark_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
-        """Return what writes the rows of a DataFrame as messages."""
-        from pyspark_pawnqueue.writing import BatchWriter  # noqa: PLC0415 - as above
+        """Return the writer that publishes the rows of a DataFrame."""
+        from pyspark_pawnqueue.writers import BatchWriter  # noqa: PLC0415 - as above
 
-        with told():
-            return BatchWriter(Options.of(self.options), schema, overwrite=overwrite)
+        return BatchWriter(SparkOptions.of(self.options), schema, overwrite=overwrite)
 
+    @raise_spark_errors()
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Spark's signature
     ) -> DataSourceStreamWriter:
-        """Return what writes the batches of a stream as messages."""
-        from pyspark_pawnqueue.writing import StreamWriter  # noqa: PLC0415 - as above
+        """Return the writer that publishes the batches of a stream."""
+        from pyspark_pawnqueue.writers import StreamWriter  # noqa: PLC0415 - as above
 
-        with told():
-            return StreamWriter(Options.of(self.options), schema, overwrite=overwrite)
+        return StreamWriter(SparkOptions.of(self.options), schema, overwrite=overwrite)
 
 
 def register(spark: SparkSession) -> None:
-    """Tell a session of the format, where the package is not installed but came along: by ``--py-files``, say.
+    """Announce the format to a session that cannot find it: where the package is not installed but shipped as a file.
 
-    :param spark: the session.
+    :param spark: the session, for example of a job that was submitted with ``--py-files``.
     """
     spark.dataSource.register(PawnQueueDataSource)

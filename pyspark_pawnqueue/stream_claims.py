@@ -1,4 +1,4 @@
-"""The claims of a stream, in the process that plans it: made by their ids, kept, acked, and left."""
+"""The claims of a stream, in the process that plans it: made by fixed ids, renewed, acked, and left for a restart."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from pawnqueue import ClaimBusyError, ClaimReference, InvalidArgumentError, LeaseLostError, PawnQueueError, StoreError
+from pawnqueue import ClaimBusyError, ClaimReference, LeaseLostError, PawnQueueError, StoreError
 from pawnqueue.domain.claim_terms import SESSION_TTL_SECONDS
+from pyspark_pawnqueue.spark_errors import invalid_argument, shorten
 
 if TYPE_CHECKING:
     from pawnqueue import Claim, Portion, SyncPawnQueue
@@ -19,14 +20,12 @@ Offset = dict[str, Any]
 
 logger = logging.getLogger("pawnqueue.spark")
 
-#: For so long a restart waits for the session of its former self.
-PATIENCE: Final = 120.0
-#: Where there is nothing, Spark asks a hundred times a second: each question waits for so long.
-PAUSE: Final = 0.5
+#: How long a restart waits for the session of its predecessor to end.
+RESTART_WAIT_SECONDS: Final = 120.0
+#: How long each question for new messages waits while the topic is empty: Spark asks a hundred times a second.
+IDLE_PAUSE_SECONDS: Final = 0.5
 
-#: How many characters of an offset an error shows.
-_SHOWN_CHARACTERS: Final = 60
-
+#: The keys of an offset.
 STREAM, BATCH, CLAIM = "stream", "batch", "claim"
 
 
@@ -36,20 +35,17 @@ def first_offset(stream: str) -> Offset:
 
 
 def checked_offset(given: object) -> Offset:
-    """Return an offset as Spark has kept it, if it is one of ours.
+    """Return an offset of Spark's checkpoint, if this source made it.
 
-    :raises InvalidArgumentError: it is another source's.
+    :raises InvalidArgumentError: another source made it.
     """
     if isinstance(given, dict) and {STREAM, BATCH, CLAIM} <= given.keys():
         stream, batch, claim = given[STREAM], given[BATCH], given[CLAIM]
         if isinstance(stream, str) and type(batch) is int and batch >= 0 and isinstance(claim, dict | None):
             return given
-    shown = repr(given)
-    raise InvalidArgumentError(
-        f"The checkpoint of this query is another source's: the format pawnqueue has not made its offset "
-        f"{shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + '…'}. Give the query a "
-        "checkpointLocation of its own.",
-        operation="spark",
+    raise invalid_argument(
+        f"The checkpoint of this query belongs to another source: the format pawnqueue did not make its offset "
+        f"{shorten(given)}. Give the query a checkpointLocation of its own."
     )
 
 
@@ -62,58 +58,58 @@ class StreamClaims:
         self._consumer = consumer
         self._ttl, self._session_ttl = ttl, min(SESSION_TTL_SECONDS, ttl)
         self._held: dict[str, Claim] = {}
-        self._keeping: dict[str, ExitStack] = {}
+        self._renewals: dict[str, ExitStack] = {}
         self._unread: set[str] = set()  # the ids of claims that were found again without their messages
-        self._finished = 0  # the number of the last batch that is: Spark does one after the other
-        self._is_restarted = True  # as far as it knows
-        self._left: int | None = None  # of what was there in the beginning, where nothing later is to be taken
+        self._last_finished = 0  # the number of a batch: Spark does one batch after the other
+        self._may_be_restarted = True
+        self._remaining: int | None = None  # how many messages of the backlog are left, if only those are wanted
         self._next_look = 0.0
         self._closed = threading.Event()
 
-    def take_what_is_there(self) -> None:
-        """Take so many messages as there are now, and no more."""
-        self._left = self._queue.backlog(self._topic).pending
+    def limit_to_backlog(self) -> None:
+        """Take as many messages as the topic has now, and no more."""
+        self._remaining = self._queue.backlog(self._topic).pending
 
-    def following(self, start: Mapping[str, Any], most: int) -> dict[str, Any]:
-        """Claim the batch after this one, or find it again; return the start where there is nothing."""
+    def claim_next(self, start: Mapping[str, Any], most: int) -> dict[str, Any]:
+        """Claim the batch after this one, or find it again. Return the start if there are no messages."""
         number = int(start[BATCH])
         while True:
             number += 1
-            claim = self._claimed(f"{start[STREAM]}-{number}", most)
+            claim = self._claim(f"{start[STREAM]}-{number}", most)
             if claim:
-                # ⚑ §4, Sessions: it names no session. Who reads it in the checkpoint was handed nothing, and waits
-                # until this process has left the claim, or its time is over: both may be alive.
+                # ⚑ §4, Sessions: the reference names no session. A process that reads it from the checkpoint was
+                # handed nothing: this process may be alive, so the other one waits until it left the claim or expired.
                 reference = ClaimReference(claim.topic, claim.claim_id, claim.generation, session="")
                 return {STREAM: start[STREAM], BATCH: number, CLAIM: reference.to_dict()}
             if claim is None or not (claim.recorded and claim.was_handed_out):
                 return dict(start)
-            # It was claimed before a restart, and others have had it since: the next one is ours.
+            # The stream claimed it before a restart, and others have claimed its messages since. Try the next number.
             logger.warning(
-                "Claim %s of topic %r, which this stream had claimed before it was restarted, has ended: others have "
+                "Claim %s of topic %r has ended, which this stream made before it was restarted. Other consumers have "
                 "its messages. A longer ttl keeps them for a query that is down for longer.",
                 claim.stem,
                 claim.topic,
             )
 
-    def portions(self, end: Mapping[str, Any], parts: int | None) -> list[Portion]:
-        """Plan a batch. One whose claim has ended has no rows: it is acked, or its messages are others'.
+    def plan(self, end: Mapping[str, Any], parts: int | None) -> list[Portion]:
+        """Return the portions of a batch. A batch whose claim has ended has none: it is acked, or others have it.
 
-        That of a topic which was empty when the stream began has none either: Spark makes a batch of every beginning.
+        The batch of a topic that was empty when the stream began has none either: Spark plans it all the same.
 
-        ⚑ A batch without rows is noted as done, and then acked. So only what has ended for good has none, which nobody
-        can ack any more: a claim whose time is over, and which nobody has taken, is taken up again, or the query fails.
+        ⚑ Spark notes a batch without rows as done, and then it is acked. So only a claim that nobody can ack any more
+        has no rows. A claim that has expired, and that nobody has taken, is taken up again, or the query fails.
 
-        :raises LeaseLostError: its time was over once more before it was planned.
+        :raises LeaseLostError: the claim expired twice before it was planned.
         """
         if end[CLAIM] is None:
             return []
         try:
-            return self._planned(end, parts)
+            return self._plan(end, parts)
         except LeaseLostError:
-            return self._planned(end, parts)
+            return self._plan(end, parts)
 
-    def _planned(self, end: Mapping[str, Any], parts: int | None) -> list[Portion]:
-        claim = self._attached(end)
+    def _plan(self, end: Mapping[str, Any], parts: int | None) -> list[Portion]:
+        claim = self._attach(end)
         if claim is None:
             return []
         try:
@@ -126,16 +122,16 @@ class StreamClaims:
             raise
 
     def _settle_overwritten(self, claim: Claim) -> None:
-        """Take out of a batch that is planned again what others have overwritten since it was claimed.
+        """Take those messages out of a batch that were overwritten between its claim and its replay.
 
-        ⚑ §4: only that. The sink may have the batch and leave out its replay, so a message that is as it was claimed
-        stays in it: given back, it would come a second time in a later batch.
+        ⚑ §4: only those. The sink may have the batch already, and leave out its replay. A message that is as it was
+        claimed stays in the batch: if it were given back, it would come a second time in a later batch.
         """
         ids = self._queue.settle_overwritten(claim)
         if ids:
             logger.warning(
-                "Others have overwritten or removed %d of the messages of claim %s of topic %r (%s, say). The batch is "
-                "planned again without them. Dead letters have what is not a message any more.",
+                "%d of the messages of claim %s of topic %r were overwritten or removed after the claim (for example "
+                "%s). The batch is planned again without them. Those that are no longer messages are dead letters now.",
                 len(ids),
                 claim.stem,
                 claim.topic,
@@ -143,54 +139,54 @@ class StreamClaims:
             )
 
     def finish(self, offset: Mapping[str, Any]) -> None:
-        """Ack a batch that the sink has; one that was acked before is left alone."""
+        """Ack a batch that the sink has. A batch that was acked before stays as it is."""
         reference = offset[CLAIM]
-        if reference is None or offset[BATCH] <= self._finished:
+        if reference is None or offset[BATCH] <= self._last_finished:
             return
-        claim = self._attached(offset)
+        claim = self._attach(offset)
         if claim is not None:
             try:
                 ack(self._queue, claim)
             except LeaseLostError as error:
-                warn_of_loss(error)
+                warn_of_lost_batch(error)
             self._release(claim)
-        self._finished = offset[BATCH]
+        self._last_finished = offset[BATCH]
 
     def close(self) -> None:
-        """Leave what is not acked to whoever comes by its id, who need not wait."""
+        """Leave the claims that are not acked to a restart, which need not wait for them."""
         self._closed.set()
-        for keeping in self._keeping.values():
-            with suppress(PawnQueueError):  # then nothing keeps it
-                keeping.close()
+        for renewal in self._renewals.values():
+            with suppress(PawnQueueError):  # its renewals have ended already
+                renewal.close()
         self._queue.close(keep_claims=True)
 
-    def _claimed(self, claim_id: str, most: int) -> Claim | None:
-        """Claim by an id, now and then; None where it is not the time to look, or enough was taken."""
+    def _claim(self, claim_id: str, most: int) -> Claim | None:
+        """Claim under an id. Return None if it is too early to look again, or if the backlog is used up."""
         if claim_id in self._held:
             return self._held[claim_id]
-        is_old = self._is_restarted and claim_id in self._queue.known_claims(self._topic, [claim_id])
-        if self._left is not None and not is_old:
-            most = min(most, self._left)
+        is_old = self._may_be_restarted and claim_id in self._queue.known_claims(self._topic, [claim_id])
+        if self._remaining is not None and not is_old:
+            most = min(most, self._remaining)
             if most == 0:
                 return None
-        elif self._closed.wait(max(0.0, min(PAUSE, self._next_look - time.monotonic()))) or (
+        elif self._closed.wait(max(0.0, min(IDLE_PAUSE_SECONDS, self._next_look - time.monotonic()))) or (
             time.monotonic() < self._next_look
         ):
             return None
-        claim = self._patiently(claim_id, most)
-        self._is_restarted = False
+        claim = self._claim_after_predecessor(claim_id, most)
+        self._may_be_restarted = False
         if claim:
             self._keep(claim)
-            if self._left is not None and not is_old:
-                self._left -= len(claim)
+            if self._remaining is not None and not is_old:
+                self._remaining -= len(claim)
         elif not claim.recorded:
-            self._left = None if self._left is None else 0
+            self._remaining = None if self._remaining is None else 0
             self._next_look = time.monotonic() + self._queue.settings.polling.interval_seconds
         return claim
 
-    def _patiently(self, claim_id: str, most: int) -> Claim:
-        """Claim, and wait for the former self of this query where it may be alive."""
-        give_up = time.monotonic() + PATIENCE
+    def _claim_after_predecessor(self, claim_id: str, most: int) -> Claim:
+        """Claim under an id, and wait as long as a former process of this query may be alive."""
+        give_up = time.monotonic() + RESTART_WAIT_SECONDS
         while True:
             try:
                 return self._queue.claim(
@@ -207,52 +203,58 @@ class StreamClaims:
                 if left <= 0 or self._closed.wait(min(max(busy.retry_after, 0.1), left)):
                     raise
 
-    def _attached(self, offset: Mapping[str, Any]) -> Claim | None:
-        """Return the claim of a batch, found again after a restart; None where it has ended."""
+    def _attach(self, offset: Mapping[str, Any]) -> Claim | None:
+        """Return the claim of a batch, also after a restart; None if it has ended."""
         reference = ClaimReference.of(offset[CLAIM])
         held = self._held.get(reference.claim_id)
         if held is not None:
             return held
-        try:
-            claim = self._queue.attach(
-                reference, payloads=False, wait=PATIENCE, ttl=self._ttl, session_ttl=self._session_ttl
-            )
-        except LeaseLostError as error:
-            warn_of_loss(error)
-            return None
-        if not claim:
-            if claim.ended_unsettled:
-                warn_of_loss(f"Claim {claim.stem} of topic {claim.topic!r} has ended before it was acked.")
-            return None
-        self._unread.add(claim.claim_id)
-        self._keep(claim)
+        claim = attach_ended(self._queue, reference, ttl=self._ttl, session_ttl=self._session_ttl)
+        if claim is not None:
+            self._unread.add(claim.claim_id)
+            self._keep(claim)
         return claim
 
     def _keep(self, claim: Claim) -> None:
         self._held[claim.claim_id] = claim
-        keeping = self._keeping[claim.claim_id] = ExitStack()
-        keeping.enter_context(self._queue.keep_alive(claim, on_lost=warn_of_loss))
+        renewal = self._renewals[claim.claim_id] = ExitStack()
+        renewal.enter_context(self._queue.keep_alive(claim, on_lost=warn_of_lost_batch))
 
     def _release(self, claim: Claim) -> None:
         del self._held[claim.claim_id]
-        with suppress(PawnQueueError):  # it has ended, or is lost, which was told
-            self._keeping.pop(claim.claim_id).close()
+        with suppress(PawnQueueError):  # it has ended or is lost, which was logged
+            self._renewals.pop(claim.claim_id).close()
+
+
+def attach_ended(queue: SyncPawnQueue, reference: ClaimReference, **ttls: float) -> Claim | None:
+    """Take up the claim of a batch whose process has ended. If the claim has ended too, warn, and return None."""
+    try:
+        claim = queue.attach(reference, payloads=False, wait=RESTART_WAIT_SECONDS, **ttls)
+    except LeaseLostError as error:
+        warn_of_lost_batch(error)
+        return None
+    if claim:
+        return claim
+    if claim.ended_unsettled:
+        warn_of_lost_batch(f"Claim {claim.stem} of topic {claim.topic!r} has ended before it was acked.")
+    return None
 
 
 def ack(queue: SyncPawnQueue, claim: Claim) -> int:
-    """Ack a batch, and return how many messages that are.
+    """Ack a batch, and return how many messages it has.
 
-    ⚑ What the store has not answered counts as not done: else nobody would ask again, and the messages came twice.
+    ⚑ An ack that the store has not answered counts as not done. Otherwise nobody would ack again, and the messages
+    would come twice.
 
-    :raises LeaseLostError: others have some of them, or may have.
-    :raises StoreError: nobody can tell whether it is acked; the query's restart asks again.
+    :raises LeaseLostError: others have some of the messages, or may have them.
+    :raises StoreError: it is not known whether the batch is acked. The query's restart acks again.
     """
     done = queue.ack(claim)
     if done.unknown:
         raise StoreError(
-            f"It could not be found out whether claim {claim.stem} of topic {claim.topic!r} is "
-            f"acked, whose {len(done.unknown):,} messages the sink has: start the query again before the claim's time "
-            f"is over, which acks them, or finds them acked. {done.fault}",
+            f"The store did not say whether claim {claim.stem} of topic {claim.topic!r} is acked. The sink has its "
+            f"{len(done.unknown):,} messages: start the query again before the claim expires, which acks them, or "
+            f"finds them acked. {done.fault}",
             topic=claim.topic,
             operation="ack",
             transient=True,
@@ -260,10 +262,10 @@ def ack(queue: SyncPawnQueue, claim: Claim) -> int:
     return len(done.acked)
 
 
-def warn_of_loss(why: object) -> None:
-    """Tell that the sink has, or had, what others may be given."""
+def warn_of_lost_batch(why: object) -> None:
+    """Log that others may receive messages that the sink has, or has in part."""
     logger.warning(
-        "A batch was not acked, and others may have its messages, which the sink has as well, or in part: %s Let the "
-        "sink tell by the column id what it has, or give the stream a longer ttl.",
+        "A batch was not acked, so other consumers may receive its messages. The sink has them too, or some of them: "
+        "%s Let the sink recognize messages by the column id, or give the stream a longer ttl.",
         why,
     )

@@ -11,7 +11,7 @@ import pytest
 import pawnqueue as engine
 from pawnqueue import PawnQueue, SyncPawnQueue
 from pawnqueue.settings import environment_variables
-from pyspark_pawnqueue.options import NAMES
+from pyspark_pawnqueue.spark_options import OPTIONS
 from tools import reference
 from tools.reference import engine as of_engine
 from tools.reference import errors, events
@@ -68,4 +68,4 @@ def test_the_guide_to_spark_has_the_same_options() -> None:
     """Its shorter table names each option for the same uses."""
     section = GUIDE.read_text(encoding="utf-8").partition("\n## Options\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| ([\w, ]+) \|", section, re.MULTILINE)
-    assert dict(rows) == {name: used_for for name, (used_for, _) in NAMES.items()}
+    assert dict(rows) == {name: used_for for name, (used_for, _) in OPTIONS.items()}

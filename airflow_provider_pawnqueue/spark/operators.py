@@ -22,9 +22,15 @@ from airflow_provider_pawnqueue.hooks.clients import settings_for_others
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError
 from airflow_provider_pawnqueue.operators.base import failures
 from airflow_provider_pawnqueue.operators.claim_operator import ClaimOperator
-from airflow_provider_pawnqueue.spark import sentences
-from airflow_provider_pawnqueue.spark.handing import Folder
-from airflow_provider_pawnqueue.spark.submitting import GRACE, SHORT_GRACE, Guarded, environment
+from airflow_provider_pawnqueue.spark import failure_reasons
+from airflow_provider_pawnqueue.spark.failure_reasons import JobOutput
+from airflow_provider_pawnqueue.spark.guarded_process import (
+    GRACE_SECONDS,
+    LOST_CLAIM_GRACE_SECONDS,
+    GuardedProcess,
+    job_environment,
+)
+from airflow_provider_pawnqueue.spark.job_folder import JobFolder
 from pawnqueue import ClaimReference, LeaseLostError
 
 if TYPE_CHECKING:
@@ -37,19 +43,20 @@ _DEPLOY_MODE: Final = "spark.submit.deployMode"
 
 
 class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
-    """Submits a Spark job that works on a claim, and keeps the claim while it runs; returns how many it reported.
+    """Submits a Spark job that works on a claim, and keeps the claim meanwhile. Returns how many messages it reported.
 
-    It is a :class:`SparkSubmitOperator`, and takes all its arguments. The job finds the claim by itself:
-    ``spark.read.format("pawnqueue").load()``, ``job_claims()``; what it says by ``report_failures`` is requeued or
-    buried by the settlement that follows, and the rest acked. Keys of the connection are handed over in a file that
-    nobody else may read, which goes with the job; temporary ones are those of the job's start.
+    It is a :class:`SparkSubmitOperator`, and takes all its arguments. The job finds its claim by itself:
+    ``spark.read.format("pawnqueue").load()``, ``job_claims()``. The settlement that follows requeues or buries the
+    messages that the job has reported by ``report_failures``, and acks the others. The job gets the keys of the
+    connection in a file that nobody else may read, and that is removed with the job. Temporary keys are those of the
+    job's start.
 
-    If the claim is lost, or the task killed, all of the job ends, the JVM and the Python driver too. The driver runs on
-    the worker (``deploy_mode`` client).
+    If the claim is lost or the task is killed, all of the job ends, including the JVM and the Python driver. The driver
+    runs on the worker (``deploy_mode`` client).
 
     :param claim: what the sensor returned.
     :param application: the job: a Python file, or a jar.
-    :param conn_id: the Spark connection, `spark_default` unless it is said; one that does not exist is refused.
+    :param conn_id: the Spark connection, by default `spark_default`. It must exist.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     :param kwargs: all others of :class:`SparkSubmitOperator`.
     """
@@ -58,44 +65,47 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
 
     def __init__(self, *, claim: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as the sensor returned it
         super().__init__(claim=claim, **kwargs)
-        self._running: Guarded | None = None
-        self._is_killed = self._is_told = False
-        self._done: dict[str, int] = {}
+        self._process: GuardedProcess | None = None
+        self._is_killed = self._is_kill_logged = False
+        self._result: dict[str, int] = {}
 
     def execute(self, context: Context) -> dict[str, int]:  # type: ignore[override]  # the provider's returns nothing
         """Submit the job, and wait for its end."""
-        self.claims()  # which skips where there is none
-        self._is_killed = self._is_told = False
-        SparkSubmitOperator.execute(self, context)  # which makes the hook below, and has it submit
-        return self._done
+        self.claims()  # skips the task if there is no claim
+        self._is_killed = self._is_kill_logged = False
+        SparkSubmitOperator.execute(self, context)  # makes the hook below, and has it submit the job
+        return self._result
 
     def on_kill(self) -> None:
-        """End the job, all of it; the task hears of its end, and fails.
+        """End all of the job. The task notices the end, and fails.
 
-        ⚑ Nothing is logged here: Airflow calls this in a handler of signals, in the midst of whatever the task is at,
-        which is mostly writing a line of the job's to its log; whose lock it holds, and would be waited for for ever.
+        ⚑ Nothing is logged here: Airflow calls this in a handler of signals, at any point of the task's work. The task
+        is mostly writing a line of the job to its log then. It holds the log's lock, for which a log call would wait
+        forever.
         """
         self._is_killed = True
-        if self._running is not None:
-            self._running.ask_to_end(GRACE)
+        if self._process is not None:
+            self._process.request_end(GRACE_SECONDS)
 
-    def _tell_of_kill(self) -> None:
-        if self._is_killed and not self._is_told:
-            self._is_told = True
-            self.log.warning("This task is killed: its job ends, the JVM and the Python driver too.")
+    def _log_kill(self) -> None:
+        if self._is_killed and not self._is_kill_logged:
+            self._is_kill_logged = True
+            self.log.warning("This task was killed, so its job ends, including the JVM and the Python driver.")
 
     def _get_hook(self) -> SparkSubmitHook:
-        """Return the provider's hook, which submits in our way; refuse what it would do in another than was meant."""
+        """Return the provider's hook, changed to submit by our guard. Refuse what it would misunderstand."""
         connection = self._spark_connection()
         hook = super()._get_hook()
-        master = hook._connection["master"]  # noqa: SLF001 - nothing public tells it
-        if master == "yarn" and connection.host != "yarn":  # it could not read the connection, and has guessed
-            raise AirflowException(f"The Spark connection {self._conn_id!r} could not be read: another try may.")
+        master = hook._connection["master"]  # noqa: SLF001 - the hook has no public way to read it
+        if master == "yarn" and connection.host != "yarn":  # the hook could not read the connection, and has guessed
+            raise AirflowException(
+                f"The Spark connection {self._conn_id!r} (conn_id) could not be read just now: try the task again."
+            )
         modes = {hook._connection["deploy_mode"], (self.conf or {}).get(_DEPLOY_MODE)}  # noqa: SLF001 - likewise
         if "cluster" in modes:
             raise AirflowFailException(
-                "deploy_mode='cluster' runs the driver on another machine, where it finds neither the claim's "
-                "connection nor whom to report to: submit in client mode (deploy_mode='client'), or take the stock "
+                "deploy_mode='cluster' runs the driver on another machine, where it can neither read the connection of "
+                "the claim nor report failed messages: submit in client mode (deploy_mode='client'), or use the stock "
                 "SparkSubmitOperator, and pass the claim as an argument."
             )
         hook.submit = lambda application="", **_: self._submit(hook, application)  # type: ignore[method-assign]
@@ -106,53 +116,62 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
             return BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException:
             raise AirflowFailException(
-                f"There is no Spark connection {self._conn_id!r} (conn_id), and Spark would be asked for on YARN: make "
-                "one of type spark (Admin, Connections), with the master as its host, say local[*] or spark://host:7077."
+                f"The Spark connection {self._conn_id!r} (conn_id) does not exist, and Spark would look for YARN: make "
+                "one of type spark (Admin, Connections), with the master as its host, for example local[*] or "
+                "spark://host:7077."
             ) from None
 
     def _submit(self, hook: SparkSubmitHook, application: str) -> None:
         """Work on the claims by a job."""
-        if sentences.is_missing(application):
-            raise AirflowFailException(sentences.no_application(application))
+        if failure_reasons.is_missing_file(application):
+            raise AirflowFailException(failure_reasons.missing_application(application))
         command = hook._build_spark_submit_command(application)  # noqa: SLF001 - as the provider does
-        if shutil.which(command[0], path=environment(self.env_vars).get("PATH")) is None:
-            raise AirflowFailException(sentences.no_program(command[0]))
+        if shutil.which(command[0], path=job_environment(self.env_vars).get("PATH")) is None:
+            raise AirflowFailException(failure_reasons.missing_program(command[0]))
         with failures(), ExitStack() as stack:
             queue = self.hook
             held = [stack.enter_context(queue.working_on(claim, payloads=False)) for claim in self.claims()]
-            meant = [claim for claim in held if claim]
-            if not meant:
-                raise AirflowSkipException(f"All messages of {_named(held)} are settled: there is nothing to submit.")
-            found = self._worked_on(meant, hook, command, settings_for_others(queue.address))
-            if found:
-                reports.add(found, ())
-        count = sum(len(claim) for claim in meant)
-        self.log.info("The job has worked on %s: %d messages, %d of which failed.", _named(meant), count, len(found))
-        self._done = {"messages": count, "reported": len(found)}
+            unsettled = [claim for claim in held if claim]
+            if not unsettled:
+                raise AirflowSkipException(
+                    f"All messages of {_describe(held)} are settled, so this task submits no job."
+                )
+            failed = self._work_on(unsettled, hook, command, settings_for_others(queue.address))
+            if failed:
+                reports.add(failed, ())
+        count = sum(len(claim) for claim in unsettled)
+        self.log.info(
+            "The job has worked on %s: %d messages, of which it reported %d as failed.",
+            _describe(unsettled),
+            count,
+            len(failed),
+        )
+        self._result = {"messages": count, "reported": len(failed)}
 
-    def _worked_on(
+    def _work_on(
         self, claims: Sequence[Claim], hook: SparkSubmitHook, command: Sequence[str], settings: Settings
     ) -> dict[str, str]:
-        """Hand the claims over, and run the job; return what it reports."""
-        folder = Folder()
-        given = environment(self.env_vars, folder.variables([_reference(claim) for claim in claims]))
-        grace = min(SHORT_GRACE, settings.claims.margin_seconds / 2)
+        """Hand the claims to the job, and run it. Return the failed messages that it reports, with the reasons."""
+        folder = JobFolder()
+        references = [ClaimReference(claim.topic, claim.claim_id, claim.generation, claim.session) for claim in claims]
+        env = job_environment(self.env_vars, folder.variables(references))
+        grace = min(LOST_CLAIM_GRACE_SECONDS, settings.claims.margin_seconds / 2)
         try:
-            with Guarded(command, given, folder=str(folder.path), grace=grace) as running:
-                folder.make(settings)
-                self._run(hook, running, claims, grace)
-            return folder.report()
+            with GuardedProcess(command, env, folder=str(folder.path), grace=grace) as process:
+                folder.create(settings)
+                self._run(hook, process, claims, grace)
+            return folder.read_report()
         finally:
             folder.remove()
             hook._run_post_submit_commands()  # noqa: SLF001 - as the provider does
 
-    def _run(self, hook: SparkSubmitHook, running: Guarded, claims: Sequence[Claim], grace: float) -> None:
-        """Run the job to its end, with what it prints in the log."""
-        said = sentences.Said()
+    def _run(self, hook: SparkSubmitHook, process: GuardedProcess, claims: Sequence[Claim], grace: float) -> None:
+        """Run the job to its end, and write its output to the log."""
+        output = JobOutput()
 
-        def look() -> None:
-            """Stop where a claim is lost: whoever works in another thread than the main one is not stopped else."""
-            self._tell_of_kill()
+        def check() -> None:
+            """Raise if a claim is lost. A task that does not run in the main thread is not stopped in another way."""
+            self._log_kill()
             lost = next((claim for claim in claims if claim.lost is not None), None)
             if lost is not None:
                 raise LeaseLostError(
@@ -162,40 +181,36 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
                     operation="keep_alive",
                 )
 
-        def lines() -> Iterator[str]:
-            for line in running.lines(look):
+        def redacted_lines() -> Iterator[str]:
+            for line in process.lines(check):
                 shown = str(redact(line))
-                said.hear(shown)
+                output.add(shown)
                 yield shown
 
-        self._running = running
-        if self._is_killed:  # before there was something to end
-            running.ask_to_end(0.0)
+        self._process = process
+        if self._is_killed:  # before there was a process to end
+            process.request_end(0.0)
         try:
-            running.run()
-            hook._process_spark_submit_log(lines())  # noqa: SLF001 - as the provider does
-            status = running.status(look)
+            process.run()
+            hook._process_spark_submit_log(redacted_lines())  # noqa: SLF001 - as the provider does
+            status = process.wait(check)
         except BaseException as error:
             is_lost = isinstance(error, (LeaseLostError, WorkStoppedError))
             self.log.warning(
-                "The job ends, the JVM and the Python driver too, as %s",
-                "its claim is lost: others may have the messages." if is_lost else f"its task does: {error!r}",
+                "The job is ended now, including the JVM and the Python driver, because %s",
+                "its claim is lost, and others may have the messages." if is_lost else f"its task ends: {error!r}",
             )
-            running.end(grace if is_lost else GRACE)
+            process.end(grace if is_lost else GRACE_SECONDS)
             self.log.info("Nothing of the job is left.")
             raise
         finally:
-            self._running = None
+            self._process = None
         if self._is_killed:
-            self._tell_of_kill()
+            self._log_kill()
             raise AirflowException("The task was killed, and its job with it.")
         if status:
-            raise said.failure(status)
+            raise output.failure(status)
 
 
-def _reference(claim: Claim) -> ClaimReference:
-    return ClaimReference(claim.topic, claim.claim_id, claim.generation, claim.session)
-
-
-def _named(claims: Sequence[Claim]) -> str:
+def _describe(claims: Sequence[Claim]) -> str:
     return ", ".join(f"claim {claim.stem} of topic {claim.topic}" for claim in claims)

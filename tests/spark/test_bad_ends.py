@@ -10,7 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-from airflow_provider_pawnqueue.spark.sentences import Said
+from airflow_provider_pawnqueue.spark.failure_reasons import JobOutput
 from tests.spark.submitted import Place, claim_of
 from tests.support.airflow import connected
 from tools.kit.spark import spark_home
@@ -24,9 +24,9 @@ SENTENCE = "Claim mine.0 of topic 'orders' has ended unsettled: claim anew."
 STACKS = f"""
 26/01/01 10:00:00 ERROR Executor: Exception in task 0.0 in stage 0.0 (TID 0)
 org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] Thrown from the worker: Traceback (most recent call):
-pyspark_pawnqueue.options.PawnQueueSparkError: PawnQueue: Another thing, which passed.
+pyspark_pawnqueue.PawnQueueSparkError: PawnQueue: Another thing, which passed.
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:665)
-pyspark_pawnqueue.options.PawnQueueSparkError: PawnQueue: {SENTENCE} SQLSTATE: 38000
+pyspark_pawnqueue.PawnQueueSparkError: PawnQueue: {SENTENCE} SQLSTATE: 38000
 \tat java.base/java.lang.Thread.run(Thread.java:840)
 pyspark.errors.AnalysisException: [PYTHON_DATA_SOURCE_ERROR] ...PawnQueueSparkError: PawnQueue: {SENTENCE[:50]}
 26/01/01 10:00:01 INFO SparkContext: Successfully stopped SparkContext (Uptime: 17381 ms)
@@ -62,10 +62,10 @@ def without_java(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def failure_of(text: str, status: int = 1) -> AirflowException:
     """What a task fails by whose job has printed this."""
-    said = Said()
+    output = JobOutput()
     for line in text.splitlines():
-        said.hear(line)
-    return said.failure(status)
+        output.add(line)
+    return output.failure(status)
 
 
 def test_the_sentence_of_the_job_is_found_among_the_stacks() -> None:
@@ -115,7 +115,7 @@ def test_an_error_of_python_is_told_by_its_last_line(lines: str, told: str) -> N
 
 def test_a_job_that_has_said_nothing() -> None:
     """It is said how it ended."""
-    assert str(failure_of("", 5)) == "spark-submit ended with 5, and has said nothing."
+    assert str(failure_of("", 5)) == "spark-submit ended with 5, and printed nothing."
     assert str(failure_of("", 137)).startswith("spark-submit was killed by signal 9")
 
 
@@ -146,9 +146,9 @@ def test_a_java_that_is_too_old() -> None:
 def test_no_spark_submit(queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says which program is missing, and does not touch the claim."""
     monkeypatch.setenv("PATH", str(place.programs))
-    with pytest.raises(AirflowFailException, match="There is no program 'spark-submit' on this worker's PATH: install"):
+    with pytest.raises(AirflowFailException, match="The program 'spark-submit' is not on this worker's PATH: install"):
         place.run(claim_of(queue))
-    with pytest.raises(AirflowFailException, match="There is no program '/opt/nowhere/spark-submit'"):
+    with pytest.raises(AirflowFailException, match="The program '/opt/nowhere/spark-submit' is not on"):
         place.run(claim_of(queue, task_id="again"), spark_binary="/opt/nowhere/spark-submit")
 
 
@@ -156,13 +156,13 @@ def test_no_application(queue: SyncPawnQueue, place: Place) -> None:
     """A file of this machine is looked for before anything is started; what is elsewhere, Spark looks for."""
     place.spark_submit("print('done')")
     place.application.unlink()
-    with pytest.raises(AirflowFailException, match=r"There is no application '.*job.py' on this worker: deploy it"):
+    with pytest.raises(AirflowFailException, match=r"The application '.*job.py' does not exist on this worker: dep"):
         place.run(claim_of(queue))
     place.application = "s3a://jobs/job.py"  # type: ignore[assignment]
     assert place.run(claim_of(queue, task_id="again"))["messages"] == 3
     failure = failure_of("/usr/bin/python3: can't open file '/opt/job.py': [Errno 2] No such file or directory", 2)
     assert isinstance(failure, AirflowFailException)
-    assert str(failure).startswith("There is no application '/opt/job.py'")
+    assert str(failure).startswith("The application '/opt/job.py' does not exist")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_all_is_settled(queue: SyncPawnQueue, place: Place) -> None:
     place.spark_submit("sys.exit(9)")
     claim = claim_of(queue)
     PawnQueueHook().ack(claim)
-    with pytest.raises(AirflowSkipException, match="are settled: there is nothing to submit"):
+    with pytest.raises(AirflowSkipException, match="are settled, so this task submits no job"):
         place.run(claim)
 
 
@@ -189,7 +189,7 @@ def test_all_is_settled(queue: SyncPawnQueue, place: Place) -> None:
 def test_a_report_that_is_none(queue: SyncPawnQueue, place: Place, report: str) -> None:
     """The task fails: nobody can tell which messages were done."""
     place.spark_submit(f"open(os.environ['PAWNQUEUE_JOB_REPORT'], 'w').write({report})")
-    with pytest.raises(AirflowFailException, match="The job has reported what is no report"):
+    with pytest.raises(AirflowFailException, match="has a line that cannot be read"):
         place.run(claim_of(queue))
     assert place.left_behind == []
 

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue import ClaimReference, Settings, SyncPawnQueue
-from pyspark_pawnqueue import reading
-from pyspark_pawnqueue.columns import Rows, schema_of
-from pyspark_pawnqueue.options import PawnQueueSparkError
-from pyspark_pawnqueue.reading import PortionPartition, batches
+from pyspark_pawnqueue import PawnQueueSparkError, batch_reader
+from pyspark_pawnqueue.batch_reader import PortionPartition, read_partition
+from pyspark_pawnqueue.messages_to_rows import RowBuilder, schema_of
 from tests.pawnqueue.opened import BUCKET, settings_at
 from tests.support.faults import Fault, FaultServer, NeverAnswers, Status
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
-ROWS = Rows(schema_of("n long", dead=False))
+ROWS = RowBuilder(schema_of("n long", dead=False))
 BODIES = "*/messages/*"
 
 
@@ -42,7 +41,7 @@ def settings(server: FaultServer) -> Settings:
 @pytest.fixture
 def partition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> InputPartition:
     """A claim of ten messages as one partition, which is read two at a time."""
-    monkeypatch.setattr(reading, "A_BATCH", 2)
+    monkeypatch.setattr(batch_reader, "ARROW_BATCH_MESSAGES", 2)
     with SyncPawnQueue.open(settings) as queue:
         queue.create_topic("orders")
         queue.publish("orders", [{"n": number} for number in range(10)])
@@ -60,7 +59,7 @@ def running() -> set[str]:
 def test_one_request_a_message(server: FaultServer, settings: Settings, partition: InputPartition) -> None:
     """And one for what the bucket's users agree on, and one a batch for whether the claim is held; no LIST, no PUT."""
     server.forget_requests()
-    found = list(batches(settings, ROWS, partition))
+    found = list(read_partition(settings, ROWS, partition))
 
     assert [batch.column("n").to_pylist() for batch in found] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
     asked = Counter((request.operation, request.key.split("/")[1]) for request in server.requests)
@@ -71,7 +70,7 @@ def test_one_request_a_message(server: FaultServer, settings: Settings, partitio
 def test_a_batch_is_read_ahead(server: FaultServer, settings: Settings, partition: InputPartition) -> None:
     """One, and no more: while Spark works on a batch, the next is on its way."""
     server.forget_requests()
-    rows = batches(settings, ROWS, partition)
+    rows = read_partition(settings, ROWS, partition)
     next(rows)
     server.wait_until(lambda: sum("/messages/" in request.key for request in server.requests) == 4)
     rows.close()
@@ -82,7 +81,7 @@ def test_who_has_enough_does_not_wait_for_what_is_read_ahead(
     server: FaultServer, settings: Settings, partition: InputPartition
 ) -> None:
     """Not even where the store hangs: limit(1) ends, and no thread is left."""
-    rows = batches(settings, ROWS, partition)
+    rows = read_partition(settings, ROWS, partition)
     names = sorted(key for key in server.objects(BUCKET) if "/messages/" in key)
     server.inject(Fault(NeverAnswers(), operation="GetObject", key=names[2]))
     assert next(rows).column("n").to_pylist() == [0, 1]
@@ -99,7 +98,7 @@ def test_what_fails_is_told_when_it_is_its_turn(
     """What was read before it is there; the failure ends the task, and all that ran for it."""
     names = sorted(key for key in server.objects(BUCKET) if "/messages/" in key)
     server.inject(Fault(Status(403, "AccessDenied"), operation="GetObject", key=names[3]))
-    rows = batches(settings, ROWS, partition)
+    rows = read_partition(settings, ROWS, partition)
 
     assert next(rows).column("n").to_pylist() == [0, 1]
     with pytest.raises(PawnQueueSparkError, match=r"^PawnQueue: .* denied GetObject"):
@@ -113,5 +112,5 @@ def test_sparks_own_partition_of_nothing_is_nothing(server: FaultServer, setting
     from pyspark.sql.datasource import InputPartition  # noqa: PLC0415 - its name is the annotations' too
 
     server.forget_requests()
-    assert list(batches(settings, ROWS, InputPartition(None))) == []
+    assert list(read_partition(settings, ROWS, InputPartition(None))) == []
     assert server.requests == []

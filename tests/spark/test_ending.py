@@ -13,7 +13,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_pawnqueue.hooks import sessions, stopping
-from airflow_provider_pawnqueue.spark import submitting
+from airflow_provider_pawnqueue.spark.guarded_process import GuardedProcess
 from pawnqueue import ClaimReference, MemoryStore
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord
@@ -170,7 +170,7 @@ def test_a_task_that_is_killed(queue: SyncPawnQueue, place: Place, capsys: pytes
 
     assert not isinstance(told.value, AirflowFailException)
     assert_nothing_is_left(place)
-    assert "This task is killed: its job ends, the JVM and the Python driver too." in capsys.readouterr().out
+    assert "This task was killed, so its job ends, including the JVM and the Python driver." in capsys.readouterr().out
     assert len(queue.attach(ClaimReference.from_dict(claim))) == 3  # at once: it was left
 
 
@@ -195,13 +195,13 @@ def test_a_task_that_is_killed_before_its_job_has_begun(
 ) -> None:
     """Nothing is started."""
     operator = place.operator(claim_of(queue))
-    made = submitting.Guarded.__enter__
+    made = GuardedProcess.__enter__
 
-    def killed_meanwhile(self: submitting.Guarded) -> submitting.Guarded:
+    def killed_meanwhile(self: GuardedProcess) -> GuardedProcess:
         operator.on_kill()
         return made(self)
 
-    monkeypatch.setattr(submitting.Guarded, "__enter__", killed_meanwhile)
+    monkeypatch.setattr(GuardedProcess, "__enter__", killed_meanwhile)
     with pytest.raises(AirflowException, match="was killed"):
         operator.execute(context_of(place.ti))
 
@@ -211,7 +211,7 @@ def test_a_task_that_is_killed_before_its_job_has_begun(
 
 def test_a_job_that_hears_no_sigterm(queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is killed when its grace is over."""
-    monkeypatch.setattr("airflow_provider_pawnqueue.spark.operators.GRACE", 0.5)
+    monkeypatch.setattr("airflow_provider_pawnqueue.spark.operators.GRACE_SECONDS", 0.5)
     place.spark_submit(tree(term="ignored"))
     operator = place.operator(claim_of(queue))
 
@@ -239,7 +239,10 @@ def test_a_claim_that_is_lost(
         place.run(claim)
 
     assert_nothing_is_left(place)
-    assert "The job ends, the JVM and the Python driver too, as its claim is lost" in capsys.readouterr().out
+    assert (
+        "The job is ended now, including the JVM and the Python driver, because its claim is lost"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_claim_that_is_lost_where_no_signal_comes_through(
@@ -287,7 +290,7 @@ def test_an_error_that_is_raised_while_the_job_is_read(queue: SyncPawnQueue, pla
 
 def test_the_end_is_not_cut_short(queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What interrupts the wait for the job's end is heard when the job has ended, and the claim is kept until then."""
-    monkeypatch.setattr("airflow_provider_pawnqueue.spark.operators.GRACE", 1.0)
+    monkeypatch.setattr("airflow_provider_pawnqueue.spark.operators.GRACE_SECONDS", 1.0)
     place.spark_submit(tree(term="ignored"))
     heard: list[dict[str, int]] = []
 
@@ -317,9 +320,9 @@ def test_a_guard_that_is_killed(queue: SyncPawnQueue, place: Place, caplog: pyte
     operator = place.operator(claim_of(queue))
 
     def kill_it() -> None:
-        assert operator._running is not None
-        assert operator._running._process is not None
-        operator._running._process.kill()
+        assert operator._process is not None
+        assert operator._process.guard is not None
+        operator._process.guard.kill()
 
     with once_it_runs(place, kill_it), pytest.raises(AirflowException, match="killed by signal 9"):
         operator.execute(context_of(place.ti))
@@ -327,14 +330,17 @@ def test_a_guard_that_is_killed(queue: SyncPawnQueue, place: Place, caplog: pyte
     assert sorted(processes(place)) == ["driver", "jvm", "worker"]
     assert running(place) == {}
     assert place.left_behind == []
-    assert "what it has left of the job is killed" in caplog.text
+    assert "This task now kills what is left of the job" in caplog.text
 
 
 def test_a_jvm_that_dies_takes_the_driver_with_it(queue: SyncPawnQueue, place: Place) -> None:
     """As where memory runs out: the driver holds the pipe, and would be waited for in vain."""
     jvm = lambda: os.kill(processes(place)["jvm"], signal.SIGKILL)  # noqa: E731 - one line
 
-    with once_it_runs(place, jvm), pytest.raises(AirflowException, match="killed by signal 9, as where memory"):
+    with (
+        once_it_runs(place, jvm),
+        pytest.raises(AirflowException, match="killed by signal 9, for example"),
+    ):
         place.run(claim_of(queue))
 
     assert_nothing_is_left(place)

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrameReader, DataFrameWriter
 from pyspark.sql.streaming import DataStreamReader
 
 from pawnqueue import ClaimReference, Settings, SyncPawnQueue
-from pyspark_pawnqueue.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, REPORT_VARIABLE
+from pyspark_pawnqueue import PawnQueueSparkError
+from pyspark_pawnqueue.job_environment import CLAIM_VARIABLE, CONNECTION_VARIABLE, REPORT_VARIABLE
 from pyspark_pawnqueue.jobs import confirm
-from pyspark_pawnqueue.options import PawnQueueSparkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

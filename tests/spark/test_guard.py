@@ -24,18 +24,19 @@ ROOT: Final = Path(__file__).parents[2]
 # which holds the guard's input open.
 TASK: Final = """
 import os, sys, time
-from airflow_provider_pawnqueue.spark import guard, submitting
+from airflow_provider_pawnqueue.spark import guard
+from airflow_provider_pawnqueue.spark.guarded_process import GuardedProcess
 
 guard.__file__, folder, *command = sys.argv[1:]
-with submitting.Guarded(command, os.environ, folder=folder, grace=1.0) as running:
+with GuardedProcess(command, os.environ, folder=folder, grace=1.0) as running:
     forked = os.fork()
     if forked == 0:
         time.sleep(600)
-    print(running._process.pid, forked, flush=True)
+    print(running.guard.pid, forked, flush=True)
     running.run()
     for line in running.lines(lambda: None):
         print(line, flush=True)
-    print("ended", running.status(lambda: None), flush=True)
+    print("ended", running.wait(lambda: None), flush=True)
 """
 # A job as spark-submit makes one: a JVM that ends with its guard, and below it a driver, which says its pid.
 DRIVER: Final = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
@@ -93,7 +94,7 @@ class Task:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        self.kill(self.forked, *(guard.members(self.guard) or ()))
+        self.kill(self.forked, *(guard.session_members(self.guard) or ()))
 
 
 @pytest.fixture

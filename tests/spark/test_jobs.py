@@ -13,8 +13,8 @@ from pyspark.sql import functions
 
 from airflow_provider_pawnqueue.hooks.task_notes import REPORT_KEY
 from pawnqueue import ClaimReference, InvalidArgumentError
-from pyspark_pawnqueue.job import CLAIM_VARIABLE, REPORT_VARIABLE
-from pyspark_pawnqueue.jobs import LONGEST_REASON, job_claims, report_failures
+from pyspark_pawnqueue.job_environment import CLAIM_VARIABLE, REPORT_VARIABLE
+from pyspark_pawnqueue.jobs import MAX_REASON_CHARACTERS, job_claims, report_failures
 from tests.support.airflow import FakeTask, context_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_a_job_without_a_claim_says_so(monkeypatch: pytest.MonkeyPatch, value: s
     if value is not None:
         monkeypatch.setenv(CLAIM_VARIABLE, value)
 
-    with pytest.raises(InvalidArgumentError, match=r"not submitted by a PawnQueueSparkSubmitOperator.*pass the claim"):
+    with pytest.raises(InvalidArgumentError, match=r"No PawnQueueSparkSubmitOperator has submitted.*pass the claim"):
         job_claims()
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_claim_is_told(monkeypatch: pytest.MonkeyPatch, value: str) -
     """A template without ``tojson``, and anything else that is none."""
     monkeypatch.setenv(CLAIM_VARIABLE, value)
 
-    with pytest.raises(InvalidArgumentError, match=r"claim is no JSON|no claim reference"):
+    with pytest.raises(InvalidArgumentError, match=r"claim is not JSON|no claim reference|not a claim reference"):
         job_claims()
 
 
@@ -96,7 +96,7 @@ def test_reasons_by_id_are_reported(reported: Callable[[], dict[str, str]], clai
     assert report_failures(claim, {"a": "x" * 5000, "ü": "line\nbreak \ud800"}) == 2
     assert report_failures(claim, {}) == 0
 
-    assert reported() == {"a": "x" * LONGEST_REASON, "b": NO_REASON, "ü": "line\nbreak \ud800"}
+    assert reported() == {"a": "x" * MAX_REASON_CHARACTERS, "b": NO_REASON, "ü": "line\nbreak \ud800"}
 
 
 def test_a_report_is_for_its_owner_alone(reported: Callable[[], dict[str, str]], tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_report_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch
 def test_what_is_no_id_is_refused(reported: Callable[[], dict[str, str]], wrong: Any) -> None:  # noqa: ANN401 - wrong ones
     """Nothing of it is reported: settle would not know which messages are meant."""
     with pytest.raises(
-        InvalidArgumentError, match=r"claim-1.* of topic 'orders' takes the ids of messages, and .*none"
+        InvalidArgumentError, match=r"claim-1.* of topic 'orders' takes the ids of messages, and .*is not an id"
     ):
         report_failures(CLAIM, {"a": "well", **wrong})
 
@@ -146,7 +146,7 @@ def test_what_is_no_id_is_refused(reported: Callable[[], dict[str, str]], wrong:
 
 def test_what_is_neither_rows_nor_reasons_is_refused(reported: Callable[[], dict[str, str]]) -> None:
     """A list of ids, say."""
-    with pytest.raises(InvalidArgumentError, match="takes a DataFrame with one column id, and this one is none"):
+    with pytest.raises(InvalidArgumentError, match="with one column id, and this one is not a DataFrame"):
         report_failures(CLAIM, ["a"])  # type: ignore[arg-type]
     assert reported() == {}
 
@@ -165,7 +165,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside of tasks and operators it says so, and how to settle instead."""
     monkeypatch.delenv(REPORT_VARIABLE, raising=False)
 
-    with pytest.raises(InvalidArgumentError, match=r"has nobody who listens: .*Settle by queue\.settle\(claim"):
+    with pytest.raises(InvalidArgumentError, match=r"has nobody to report to: .*Settle .* by queue\.settle\(claim"):
         report_failures(CLAIM, {"a": "no"})
 
 
@@ -191,13 +191,13 @@ class TestRows:
     def test_rows_without_ids_are_told(self, spark: SparkSession, reported: Callable[[], dict[str, str]]) -> None:
         """No such column, two of them, a null, a number: each is a sentence, and nothing is reported."""
         rows = spark.createDataFrame([("a", "x"), (None, "y")], "id string, reason string")
-        with pytest.raises(InvalidArgumentError, match="one column id, and this one has number, reason: keep"):
+        with pytest.raises(InvalidArgumentError, match="and this one has the columns number, reason: keep"):
             report_failures(CLAIM, rows.withColumnRenamed("id", "number"))
-        with pytest.raises(InvalidArgumentError, match="one column id, and this one has id, reason, id: keep"):
+        with pytest.raises(InvalidArgumentError, match="and this one has the columns id, reason, id: keep"):
             report_failures(CLAIM, rows.crossJoin(rows.select("id")))
-        with pytest.raises(InvalidArgumentError, match="and None is none"):
+        with pytest.raises(InvalidArgumentError, match="and None is not an id"):
             report_failures(CLAIM, rows)
-        with pytest.raises(InvalidArgumentError, match="and 1 is none"):
+        with pytest.raises(InvalidArgumentError, match="and 1 is not an id"):
             report_failures(CLAIM, rows.selectExpr("1 as id"))
         assert reported() == {}
 
@@ -210,5 +210,5 @@ class TestRows:
 
         found = reported()
         assert len(found) == 100_000
-        assert found["100"] == "z" * LONGEST_REASON
+        assert found["100"] == "z" * MAX_REASON_CHARACTERS
         assert found["99999"] == "short"

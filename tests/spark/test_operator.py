@@ -122,7 +122,7 @@ def test_nothing_was_claimed(queue: SyncPawnQueue, place: Place, nothing: object
 def test_a_spark_connection_that_does_not_exist(queue: SyncPawnQueue, place: Place) -> None:
     """It is refused, where the provider would go to YARN."""
     place.spark_submit(HANDED)
-    with pytest.raises(AirflowFailException, match="There is no Spark connection 'elsewhere'"):
+    with pytest.raises(AirflowFailException, match=r"The Spark connection 'elsewhere' \(conn_id\) does not exist"):
         place.run(claim_of(queue), conn_id="elsewhere")
     assert not (place.folder / "told.json").exists()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_pawnqueue.spark.handing import Folder
+from airflow_provider_pawnqueue.spark.job_folder import JobFolder
 from pawnqueue import SyncPawnQueue
 from tests.test_docs import TOP, blocks
 from tools.kit.spark import submit
@@ -37,8 +37,8 @@ def test_the_jobs_of_the_page_run(
     for written in ("out/", "stream/", "checkpoints/"):  # the JVM's working directory is nobody's to choose
         assert f'"{written}' in page
         page = page.replace(f'"{written}', f'"{tmp_path}/{written}')
-    job, folder, settings = tmp_path / "job.py", Folder(), settings_for(seaweedfs)
-    folder.make(settings)
+    job, folder, settings = tmp_path / "job.py", JobFolder(), settings_for(seaweedfs)
+    folder.create(settings)
     job.write_text(page)
 
     with SyncPawnQueue.open(settings) as queue:
@@ -53,7 +53,7 @@ def test_the_jobs_of_the_page_run(
     assert [path.name for path in (tmp_path / "out").iterdir()] == [f"claim={reference.stem}"]
     sums = pq.read_table(tmp_path / "out" / f"claim={reference.stem}").to_pydict()
     assert sorted(zip(sums["item"], sums["sum(price)"], strict=True)) == [("milk", 22.5), ("tea", 21.0)]
-    assert folder.report() == {ids[29]: "the payload does not fit"}
+    assert folder.read_report() == {ids[29]: "the payload does not fit"}
     assert invoices.pending == 29
     assert pq.read_table(tmp_path / "stream" / "batch=0")["order_id"].to_pylist() == [*range(30, 40)]
     assert (orders.pending, orders.in_flight) == (0, 30), "the stream has acked its batch, and nobody the claim"

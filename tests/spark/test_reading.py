@@ -12,9 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from pawnqueue import ClaimReference, SyncPawnQueue
-from pyspark_pawnqueue.columns import Rows, schema_of
-from pyspark_pawnqueue.job import MARKER
-from pyspark_pawnqueue.reading import PortionPartition, batches
+from pyspark_pawnqueue.batch_reader import PortionPartition, read_partition
+from pyspark_pawnqueue.messages_to_rows import RowBuilder, schema_of
+from pyspark_pawnqueue.spark_errors import ERROR_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,9 +60,9 @@ class Shop:
         """Return the sentence with which a read fails."""
         with pytest.raises(PySparkException) as raised:
             self.read(*claims, **options).collect()
-        told = [line for line in str(raised.value).splitlines() if MARKER in line]
+        told = [line for line in str(raised.value).splitlines() if ERROR_PREFIX in line]
         assert len(told) == 1, str(raised.value)
-        return told[0].partition(MARKER)[2]
+        return told[0].partition(ERROR_PREFIX)[2]
 
 
 def as_dict(claim: Claim | dict[str, Any]) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def test_a_frame_of_a_claim_that_was_lost(shop: Shop) -> None:
     frame = shop.read(claim)
     assert frame.count() == 2
     shop.queue.requeue(claim)
-    with pytest.raises(PySparkException, match=f"{MARKER}Claim run.0 of topic 'orders' has ended since its messages"):
+    with pytest.raises(PySparkException, match=f"{ERROR_PREFIX}Claim run.0 of topic 'orders' has ended since its"):
         frame.count()
 
 
@@ -243,7 +243,7 @@ def test_a_query_may_have_a_schema_of_its_own(shop: Shop) -> None:
     options = {**where(shop.settings), "claim": json.dumps(as_dict(shop.claim(1)))}
     reader = shop.spark.read.format("pawnqueue").options(**options).schema("order_id long, deliveries int")
     assert reader.load().collect() == [(0, 1)]
-    with pytest.raises(PySparkException, match="schema of its own and the option payloadSchema"):
+    with pytest.raises(PySparkException, match="and the option payloadSchema: leave out one"):
         reader.option("payloadSchema", "order_id long").load().collect()
 
 
@@ -262,7 +262,7 @@ def test_who_stops_reading_leaves_nothing_running(shop: Shop, read: int) -> None
     shop.publish(3000)
     [portion] = shop.queue.portions(as_dict(shop.claim(3000)), parts=1)
     before = set(threading.enumerate())
-    rows = batches(shop.settings, Rows(schema_of("", dead=False)), PortionPartition(portion))
+    rows = read_partition(shop.settings, RowBuilder(schema_of("", dead=False)), PortionPartition(portion))
     assert [next(rows).num_rows for _ in range(read)] == [1000] * read
     rows.close()
 
@@ -310,7 +310,7 @@ def test_a_claim_that_is_settled_while_it_is_read(shop: Shop) -> None:
     # As a task finds it that was planned before: the record still names it, and its body is gone.
     told = f"Message {claim[1].id} of claim run.0 of topic 'orders' is not there any more"
     with pytest.raises(Exception, match=told):
-        list(batches(shop.settings, Rows(schema_of("", dead=False)), PortionPartition(portion)))
+        list(read_partition(shop.settings, RowBuilder(schema_of("", dead=False)), PortionPartition(portion)))
     assert [row.id for row in shop.read(claim).collect()] == [claim[0].id, claim[2].id]
 
 
@@ -325,13 +325,19 @@ def test_a_store_that_is_away(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"claim": "orders"}, "The claim is no JSON ('orders'): pass json.dumps(reference)"),
-        ({"topic": "orders"}, 'a topic is read without claiming: .option("mode", "peek")'.capitalize()),
+        ({"claim": "orders"}, "The claim is not JSON ('orders'): pass json.dumps(reference)"),
+        ({"topic": "orders"}, 'needs the option mode: .option("mode", "peek")'),
         ({"topic": "gone", "mode": "peek"}, "'gone'"),
-        ({"topics": "orders"}, "'topics' is no option of the format pawnqueue, nor a setting: did you mean 'topic'?"),
-        ({"topic": "orders", "mode": "peek", "s3.use_ssl": "true", "use_ssl": "false"}, "are one setting"),
-        ({"topic": "orders", "mode": "peek", "payloadSchema": "a lnog"}, "'lnog' is no type (did you mean long?)"),
-        ({"topic": "orders", "mode": "peek", "payloadSchema": "a interval day"}, "of type interval, which is not read"),
+        (
+            {"topics": "orders"},
+            "'topics' is neither an option of the format pawnqueue nor a setting: did you",
+        ),
+        ({"topic": "orders", "mode": "peek", "s3.use_ssl": "true", "use_ssl": "false"}, "are the same setting"),
+        ({"topic": "orders", "mode": "peek", "payloadSchema": "a lnog"}, "'lnog' is not a type (did you mean long?)"),
+        (
+            {"topic": "orders", "mode": "peek", "payloadSchema": "a interval day"},
+            "is of type interval, which",
+        ),
     ],
 )
 def test_wrong_options(shop: Shop, options: dict[str, str], sentence: str) -> None:

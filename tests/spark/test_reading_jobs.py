@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from pawnqueue import ClaimReference, SyncPawnQueue
-from pyspark_pawnqueue.job import CLAIM_VARIABLE, CONNECTION_VARIABLE, MARKER
+from pyspark_pawnqueue.job_environment import CLAIM_VARIABLE, CONNECTION_VARIABLE
+from pyspark_pawnqueue.spark_errors import ERROR_PREFIX
 from tools.kit.spark import submit
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def test_executors_without_credentials_say_what_to_do(shop: Shop, job: Path, spa
     done = submit(job, [json.dumps(options)], master=spark_cluster.master_url, conf=conf, env=env, seconds=SECONDS)
 
     assert done.status != 0
-    told = {line.partition(MARKER)[2] for line in done.log.splitlines() if MARKER in line}
+    told = {line.partition(ERROR_PREFIX)[2] for line in done.log.splitlines() if ERROR_PREFIX in line}
     assert len(told) == 1, done.log
     [sentence] = told
     assert sentence.startswith(f"No credentials for {shop.address['endpoint_url']} were found")

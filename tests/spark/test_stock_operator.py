@@ -9,7 +9,7 @@ import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from pawnqueue import ClaimReference, InvalidArgumentError
-from pyspark_pawnqueue.job import CLAIM_VARIABLE
+from pyspark_pawnqueue.job_environment import CLAIM_VARIABLE
 from pyspark_pawnqueue.jobs import job_claims
 from tests.spark.submitted import Place
 from tests.support.airflow import FakeTask, context_of
@@ -69,7 +69,7 @@ def test_a_job_finds_its_claim(given: Any, place: Place, monkeypatch: pytest.Mon
     ("given", "template", "told"),
     [
         (None, TEMPLATE, "This is no claim reference"),
-        (CLAIM, TEMPLATE.replace(" | tojson", ""), "The claim is no JSON"),
+        (CLAIM, TEMPLATE.replace(" | tojson", ""), "The claim is not JSON"),
     ],
     ids=["nothing", "no-json"],
 )

@@ -24,11 +24,11 @@ from pawnqueue import (
 from pawnqueue.claims import bodies
 from pawnqueue.domain.records import Envelope
 from pawnqueue.stores.port import Expect, Unknown
-from pyspark_pawnqueue import stream_claims
-from pyspark_pawnqueue.columns import schema_of
-from pyspark_pawnqueue.options import Options, PawnQueueSparkError
+from pyspark_pawnqueue import PawnQueueSparkError, stream_claims
+from pyspark_pawnqueue.messages_to_rows import schema_of
+from pyspark_pawnqueue.spark_options import SparkOptions
 from pyspark_pawnqueue.stream_claims import BATCH, CLAIM, StreamClaims, checked_offset, first_offset
-from pyspark_pawnqueue.streaming import ClaimStreamReader
+from pyspark_pawnqueue.stream_reader import StreamReader
 from tests.support.waiting import wait_until
 from tools.kit.stores import HookedStore
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 BEGINNING = first_offset("s")
 MOST = 100
-LOSS = "A batch was not acked, and others may have its messages"
+LOSS = "A batch was not acked, so other consumers may receive its messages"
 
 
 class World:
@@ -110,20 +110,20 @@ def world() -> Iterator[World]:
 
 
 def _planned(claims: StreamClaims, end: Offset) -> int:
-    return sum(len(portion.units) for portion in claims.portions(end, None))
+    return sum(len(portion.units) for portion in claims.plan(end, None))
 
 
 def test_an_idle_stream_costs_what_an_idle_consumer_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark asks without end; the store is asked once an interval, and each question waits for a while."""
-    monkeypatch.setattr(stream_claims, "PAUSE", 0.01)
+    monkeypatch.setattr(stream_claims, "IDLE_PAUSE_SECONDS", 0.01)
     claims = world.process(interval=60)
-    assert claims.following(BEGINNING, MOST) == BEGINNING
+    assert claims.claim_next(BEGINNING, MOST) == BEGINNING
 
     seen = world.counted()
     begun = time.monotonic()
     for _ in range(100):
         claims.finish(BEGINNING)
-        assert claims.following(BEGINNING, MOST) == BEGINNING
+        assert claims.claim_next(BEGINNING, MOST) == BEGINNING
 
     assert seen == []
     assert time.monotonic() - begun >= 1  # of which it has slept all
@@ -133,8 +133,8 @@ def test_what_is_finished_is_not_asked_for_again(world: World) -> None:
     """Spark names where it stands with every question: the batch before it is acked by the first."""
     world.publish(1)
     claims = world.process(interval=60)
-    end = claims.following(BEGINNING, MOST)
-    assert claims.following(end, MOST) == end
+    end = claims.claim_next(BEGINNING, MOST)
+    assert claims.claim_next(end, MOST) == end
     claims.finish(end)
     assert world.counts == (0, 0)
 
@@ -150,11 +150,11 @@ def test_a_restart_finds_the_claim_of_its_former_self(world: World, *, is_noted:
     """Whether or not Spark had noted the offset: the same messages, at once if it was left, and nothing besides."""
     world.publish(3)
     former = world.process()
-    end = former.following(BEGINNING, 2)
+    end = former.claim_next(BEGINNING, 2)
     former.close()
 
     claims = world.process()
-    again = end if is_noted else claims.following(BEGINNING, 2)
+    again = end if is_noted else claims.claim_next(BEGINNING, 2)
     assert again[CLAIM]["claim_id"] == end[CLAIM]["claim_id"]
     assert again[BATCH] == 1
     assert _planned(claims, again) == 2
@@ -166,12 +166,12 @@ def test_a_restart_waits_for_a_former_self_that_may_be_alive(world: World) -> No
     """Who was killed gives nothing back: its session's time is waited for, which is short, and nobody else has it."""
     world.publish(1)
     former = world.process(ttl=3)
-    end = former.following(BEGINNING, MOST)
+    end = former.claim_next(BEGINNING, MOST)
     _killed(former)
 
     claims = world.process(ttl=3)
     assert _planned(claims, end) == 1
-    assert claims.following(BEGINNING, MOST) == end
+    assert claims.claim_next(BEGINNING, MOST) == end
     assert world.counts == (0, 1)
 
 
@@ -180,14 +180,14 @@ def test_a_process_that_is_alive_keeps_its_claim(
     world: World, monkeypatch: pytest.MonkeyPatch, *, is_noted: bool
 ) -> None:
     """A second driver on the same checkpoint waits, and gives up by a sentence; the first one is not disturbed."""
-    monkeypatch.setattr(stream_claims, "PATIENCE", 0.3)
+    monkeypatch.setattr(stream_claims, "RESTART_WAIT_SECONDS", 0.3)
     world.publish(1)
     first = world.process()
-    end = first.following(BEGINNING, MOST)
+    end = first.claim_next(BEGINNING, MOST)
 
     second = world.process()
     with pytest.raises(ClaimBusyError, match="is worked for by consumer 'spark'"):
-        second.portions(end, None) if is_noted else second.following(BEGINNING, MOST)
+        second.plan(end, None) if is_noted else second.claim_next(BEGINNING, MOST)
     assert _planned(first, end) == 1
     first.finish(end)
     assert world.counts == (0, 0)
@@ -200,15 +200,15 @@ def test_a_claim_that_others_took_while_the_query_was_down_is_passed_over(
     caplog.set_level(logging.WARNING, "pawnqueue.spark")
     world.publish(2)
     former = world.process(ttl=3)
-    lost = former.following(BEGINNING, MOST)
+    lost = former.claim_next(BEGINNING, MOST)
     _killed(former)
     others = world.queue.claim("orders", "others", wait=30)
     assert len(others) == 2
 
     claims = world.process(ttl=3)
-    assert claims.portions(lost, None) == []
+    assert claims.plan(lost, None) == []
     world.publish(1)
-    following = claims.following(BEGINNING, MOST)
+    following = claims.claim_next(BEGINNING, MOST)
     assert following[BATCH] == 2
     assert _planned(claims, following) == 1
     claims.finish(following)
@@ -222,17 +222,17 @@ def test_a_loss_in_the_middle_is_told_and_acks_nothing(world: World, caplog: pyt
     """Who has the messages now keeps them; the stream is told, and goes on to the next batch."""
     world.publish(2)
     claims = world.process()
-    lost = claims.following(BEGINNING, MOST)
+    lost = claims.claim_next(BEGINNING, MOST)
     session = claims._held[lost[CLAIM]["claim_id"]].session
     others = world.queue.attach(lost[CLAIM] | {"session": session})
     assert len(others) == 2
 
     claims.finish(lost)
     assert LOSS in caplog.text
-    assert "Let the sink tell by the column id what it has" in caplog.text
+    assert "Let the sink recognize messages by the column id" in caplog.text
     assert world.counts == (0, 2)
     world.publish(1)
-    following = claims.following(lost, MOST)
+    following = claims.claim_next(lost, MOST)
     assert following[BATCH] == 2
     claims.finish(following)
     assert world.counts == (0, 2)
@@ -242,7 +242,7 @@ def test_an_ack_without_an_answer_is_no_ack(world: World) -> None:
     """The query fails by it, and the claim is left to its restart, which acks it: its messages do not come twice."""
     world.publish(2)
     claims = world.process(patience=0.0)
-    end = claims.following(BEGINNING, MOST)
+    end = claims.claim_next(BEGINNING, MOST)
 
     async def silent(request: Request, carry_out: CarryOut) -> Answer:
         if request.call == "put" and "/claims/" in request.key:
@@ -251,7 +251,7 @@ def test_an_ack_without_an_answer_is_no_ack(world: World) -> None:
 
     world.store.hook = silent
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"could not be found out whether claim .* is acked, whose 2 messages"):
+        with pytest.raises(StoreError, match=r"did not say whether claim .* is acked. The sink has its 2 messages"):
             claims.finish(end)
     world.store.hook = None
     assert world.counts == (0, 2)
@@ -259,7 +259,7 @@ def test_an_ack_without_an_answer_is_no_ack(world: World) -> None:
 
     restarted = world.process()
     restarted.finish(end)
-    assert restarted.following(end, MOST) == end
+    assert restarted.claim_next(end, MOST) == end
     assert world.counts == (0, 0)
 
 
@@ -274,7 +274,7 @@ def test_a_batch_without_rows_is_not_acked(world: World) -> None:
         return await carry_out()
 
     world.store.hook = silent
-    end = claims.following(BEGINNING, MOST)
+    end = claims.claim_next(BEGINNING, MOST)
     wait_until(lambda: _is_over(claims, end), "the claim's time is over")
     world.store.hook = None
 
@@ -294,19 +294,19 @@ def test_a_message_that_was_overwritten_does_not_stop_the_stream(
     """The batch that was planned with it fails once. The restart settles it, and has the other messages."""
     world.publish(20)
     former = world.process()
-    end = former.following(BEGINNING, MOST)
-    [portion] = former.portions(end, 1)
+    end = former.claim_next(BEGINNING, MOST)
+    [portion] = former.plan(end, 1)
     spoilt = world.overwrite(7, OVERWRITTEN[kind])
     with pytest.raises(PawnQueueError, match=rf"{spoilt}(?s:.*)Start the query again"):
         world.queue.read(portion)
     former.close()
 
     claims = world.process()
-    rows = [row for portion in claims.portions(end, None) for row in world.queue.read(portion)]
+    rows = [row for portion in claims.plan(end, None) for row in world.queue.read(portion)]
     assert [row.payload["number"] for row in rows if isinstance(row, Message)] == [
         number for number in range(20) if number != 7
     ]
-    assert "overwritten or removed 1 of the messages" in caplog.text
+    assert "1 of the messages of claim" in caplog.text
     assert spoilt in caplog.text
     claims.finish(end)
     assert world.counts == (1 if kind in {"newer", "large"} else 0, 0)
@@ -317,15 +317,15 @@ def test_a_batch_that_was_overwritten_altogether_has_no_rows(world: World) -> No
     """It is settled, and the stream goes on to the next."""
     world.publish(2)
     former = world.process()
-    lost = former.following(BEGINNING, MOST)
+    lost = former.claim_next(BEGINNING, MOST)
     former.close()
     for number in range(2):
         world.overwrite(number, b"x")
 
     claims = world.process()
-    assert claims.portions(lost, None) == []
+    assert claims.plan(lost, None) == []
     world.publish(1)
-    following = claims.following(lost, MOST)
+    following = claims.claim_next(lost, MOST)
     assert _planned(claims, following) == 1
     claims.finish(following)
     assert world.counts == (0, 0)
@@ -335,7 +335,7 @@ def test_a_batch_that_the_sink_has_is_acked_unread(world: World) -> None:
     """A message of it that was overwritten since is not buried: the sink has what was in it."""
     world.publish(2)
     former = world.process()
-    end = former.following(BEGINNING, MOST)
+    end = former.claim_next(BEGINNING, MOST)
     former.close()
     world.overwrite(0, b"x")
 
@@ -348,7 +348,7 @@ def test_a_message_that_cannot_be_read_now_stays_in_its_batch(world: World) -> N
     """The sink may have it, so it is not given back: the query fails, and its restart has all rows once more."""
     world.publish(3)
     former = world.process()
-    end = former.following(BEGINNING, MOST)
+    end = former.claim_next(BEGINNING, MOST)
     former.close()
 
     async def refused(request: Request, carry_out: CarryOut) -> Answer:
@@ -360,7 +360,7 @@ def test_a_message_that_cannot_be_read_now_stays_in_its_batch(world: World) -> N
     world.store.hook = refused
     for _ in range(2):
         with pytest.raises(StoreError, match="Not now"):
-            claims.portions(end, None)
+            claims.plan(end, None)
     world.store.hook = None
     claims.close()
     assert _planned(world.process(), end) == 3
@@ -373,7 +373,7 @@ def test_a_message_that_is_as_it_was_claimed_stays_in_its_batch(
     """A restart of an older version, or with smaller limits, gives back nothing that the sink may have."""
     world.publish(3)
     former = world.process()
-    end = former.following(BEGINNING, MOST)
+    end = former.claim_next(BEGINNING, MOST)
     former.close()
 
     claims = world.process()
@@ -383,7 +383,7 @@ def test_a_message_that_is_as_it_was_claimed_stays_in_its_batch(
         else:
             restarted.setattr(bodies, "max_message_bytes", lambda _: 10)
         with pytest.raises(PawnQueueError, match="newer" if kind == "newer" else "at most 10 are read"):
-            claims.portions(end, None)
+            claims.plan(end, None)
     claims.close()
     assert _planned(world.process(), end) == 3
 
@@ -396,15 +396,15 @@ def test_what_is_there_is_counted_once(world: World) -> None:
     """A batch of before a restart is not of what is there now, nor is what is published later."""
     world.publish(2)
     former = world.process()
-    former.following(BEGINNING, 2)
+    former.claim_next(BEGINNING, 2)
     former.close()
     world.publish(3)
 
     claims = world.process()
-    claims.take_what_is_there()
+    claims.limit_to_backlog()
     world.publish(4)
     offset, sizes = BEGINNING, []
-    while (end := claims.following(offset, 2)) != offset:
+    while (end := claims.claim_next(offset, 2)) != offset:
         sizes.append(_planned(claims, end))
         claims.finish(end)
         offset = end
@@ -415,10 +415,10 @@ def test_what_is_there_is_counted_once(world: World) -> None:
 
 def test_closing_ends_a_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits in vain for messages, a pause at a time, is let go when the stream is closed; twice is once."""
-    monkeypatch.setattr(stream_claims, "PAUSE", 60)
+    monkeypatch.setattr(stream_claims, "IDLE_PAUSE_SECONDS", 60)
     claims = world.process(interval=60)
-    claims.following(BEGINNING, MOST)
-    waiting = threading.Thread(target=lambda: claims.following(BEGINNING, MOST))
+    claims.claim_next(BEGINNING, MOST)
+    waiting = threading.Thread(target=lambda: claims.claim_next(BEGINNING, MOST))
     waiting.start()
     claims.close()
     claims.close()
@@ -432,7 +432,7 @@ def test_closing_leaves_no_thread(world: World) -> None:
     world.publish(1)
     before = set(threading.enumerate())
     claims = world.process()
-    claims.following(BEGINNING, MOST)
+    claims.claim_next(BEGINNING, MOST)
     claims.close()
 
     assert set(threading.enumerate()) <= before
@@ -469,14 +469,16 @@ def _is_over(claims: StreamClaims, end: Offset) -> bool:
 )
 def test_an_offset_of_another_source_is_told(offset: Any) -> None:  # noqa: ANN401 - as JSON has it
     """Whichever of Spark's questions comes with it: the query goes on from a checkpoint that others have made."""
-    options = Options.of({"bucket_name": "queues", "topic": "orders"})
-    reader = ClaimStreamReader(options, schema_of("", dead=False))
+    options = SparkOptions.of({"bucket_name": "queues", "topic": "orders"})
+    reader = StreamReader(options, schema_of("", dead=False))
     for ask in (
         lambda: reader.latestOffset(offset, reader.getDefaultReadLimit()),
         lambda: reader.partitions(BEGINNING, offset),
         lambda: reader.commit(offset),
     ):
-        with pytest.raises(PawnQueueSparkError, match=r"is another source's.*checkpointLocation of its own") as raised:
+        with pytest.raises(
+            PawnQueueSparkError, match=r"belongs to another source.*checkpointLocation of its own"
+        ) as raised:
             ask()
         assert len(str(raised.value)) < 300
     assert checked_offset(BEGINNING) == BEGINNING

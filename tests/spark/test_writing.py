@@ -201,7 +201,7 @@ def test_nothing_to_write_is_a_write(target: Target) -> None:
         ("SELECT 1 AS payload", "column payload is of type int"),
         ("SELECT '{}' AS payload, 'x' AS headers", "headers is of type string"),
         ("SELECT INTERVAL 1 DAY AS d", "'d' is of type interval day"),
-        ("SELECT named_struct('m', array(map(1, 2))) AS s", "'s.m[]' is a map whose keys are no strings"),
+        ("SELECT named_struct('m', array(map(1, 2))) AS s", "'s.m[]' is a map whose keys are not strings"),
         ("SELECT parse_json('1') AS v", "'v' is of type variant"),
     ],
 )
@@ -214,7 +214,7 @@ def test_what_is_no_payload_is_told_by_its_row(target: Target) -> None:
     """By partition and row; nothing of the query is published, nor left staged."""
     frame = target.spark.range(0, 20, 1, 1)  # one task: where one fails, others are killed in the middle of a PUT
     broken = "if(id = 15, 'x', '{}') AS payload"
-    assert "partition 0, whose rows are its payloads, payloads[15]" in target.refused(frame.selectExpr(broken))
+    assert "partition 0, where payloads[n] is row n: payloads[15]" in target.refused(frame.selectExpr(broken))
     assert "payloads[15] for topic 'orders' is a list" in target.refused(
         frame.selectExpr("if(id = 15, '[]', '{}') AS payload")
     )

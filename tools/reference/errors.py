@@ -7,7 +7,7 @@ import inspect
 from airflow_provider_pawnqueue.hooks.sessions import ClaimEndedError
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError
 from pawnqueue import errors
-from pyspark_pawnqueue.options import PawnQueueSparkError
+from pyspark_pawnqueue import PawnQueueSparkError
 from tools.reference.words import cell, code, plain, told
 
 HEAD = """# Errors

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_pawnqueue.spark import in_process
 from pawnqueue.settings.short_names import names_of_settings
 from pyspark_pawnqueue import datasource, jobs
-from pyspark_pawnqueue.options import NAMES
+from pyspark_pawnqueue.spark_options import OPTIONS
 from tools.reference.words import cell, code, default, parameters, table, told
 
 HEAD = """# On Spark
@@ -43,7 +43,7 @@ def page() -> str:
     """Return the page as the code has it now."""
     assert names_of_settings()["bucket_name"] == "s3.bucket_name"  # noqa: S101 - what the page says
     options = table(
-        "option | for | meaning", [[code(name), used_for, said] for name, (used_for, said) in NAMES.items()]
+        "option | for | meaning", [[code(name), used_for, said] for name, (used_for, said) in OPTIONS.items()]
     )
     return "".join([HEAD, options, SETTINGS, "\n## Functions\n", *map(_entry, FUNCTIONS)])
 

@@ -10,12 +10,14 @@ from pyspark.sql.types import StructType
 
 from pawnqueue import ClaimReference, ConfigError, InvalidArgumentError
 from pawnqueue.settings.short_names import names_of_settings
-from pyspark_pawnqueue.columns import schema_of
-from pyspark_pawnqueue.job import CLAIM_VARIABLE, CONNECTION_VARIABLE
-from pyspark_pawnqueue.options import NAMES, Options, PawnQueueSparkError, references, told
-from pyspark_pawnqueue.reading import PortionReader
-from pyspark_pawnqueue.streaming import ClaimStreamReader
-from pyspark_pawnqueue.writing import BatchWriter, StreamWriter
+from pyspark_pawnqueue import PawnQueueSparkError
+from pyspark_pawnqueue.batch_reader import BatchReader
+from pyspark_pawnqueue.job_environment import CLAIM_VARIABLE, CONNECTION_VARIABLE
+from pyspark_pawnqueue.messages_to_rows import schema_of
+from pyspark_pawnqueue.spark_errors import raise_spark_errors
+from pyspark_pawnqueue.spark_options import OPTIONS, SparkOptions, read_references
+from pyspark_pawnqueue.stream_reader import StreamReader
+from pyspark_pawnqueue.writers import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,29 +36,29 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- names ---
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_our_names_are_known_in_any_letters(name: str) -> None:
     """Spark writes them small, users as they like."""
     for written in (name, name.lower(), name.upper()):
-        assert Options.of({written: "1"}).given == {name.lower(): "1"}
+        assert SparkOptions.of({written: "1"}).given == {name.lower(): "1"}
 
 
 def test_no_setting_has_the_name_of_an_option() -> None:
     """Else one of the two could not be given."""
-    assert {name.lower() for name in NAMES} & set(names_of_settings()) == set()
+    assert {name.lower() for name in OPTIONS} & set(names_of_settings()) == set()
     assert [name for name in names_of_settings() if name != name.lower()] == []
 
 
 @pytest.mark.parametrize("name", sorted(names_of_settings()))
 def test_every_setting_is_an_option(name: str) -> None:
     """By itself, or with its sections, in any letters."""
-    assert Options.of({name.upper(): "1"}).given == {name: "1"}
+    assert SparkOptions.of({name.upper(): "1"}).given == {name: "1"}
 
 
 @pytest.mark.parametrize("name", ["checkpointLocation", "queryName", "outputMode"])
 def test_what_is_sparks_is_left_to_it(name: str) -> None:
     """Spark hands it to the source too."""
-    assert Options.of({name: "/tmp/x", "topic": "orders"}).given == {"topic": "orders"}  # noqa: S108 - never opened
+    assert SparkOptions.of({name: "/tmp/x", "topic": "orders"}).given == {"topic": "orders"}  # noqa: S108 - never opened
 
 
 @pytest.mark.parametrize(
@@ -66,19 +68,19 @@ def test_what_is_sparks_is_left_to_it(name: str) -> None:
         ("Claims", r"did you mean 'claim'\?"),
         ("bucket", r"did you mean 'bucket_name'\?"),
         ("s3.endpoint", r"did you mean 's3.endpoint_url'\?"),
-        ("zzz", r"there are claim, topic, mode, .*connection\."),
+        ("zzz", r"the options are claim, topic, mode, .*connection\."),
     ],
 )
 def test_an_unknown_option_is_told_with_the_nearest(name: str, hint: str) -> None:
     """A typing error is not passed over."""
-    with pytest.raises(InvalidArgumentError, match=f"'{name.lower()}' is no option of the format pawnqueue.*{hint}"):
-        Options.of({"topic": "orders", name: "x"})
+    with pytest.raises(InvalidArgumentError, match=f"'{name.lower()}' is neither an option of the format .*{hint}"):
+        SparkOptions.of({"topic": "orders", name: "x"})
 
 
 def test_a_path_is_told() -> None:
     """``load("orders")`` means something elsewhere."""
-    with pytest.raises(InvalidArgumentError, match=r"takes no path \('orders'\).*without one"):
-        Options.of({"path": "orders"})
+    with pytest.raises(InvalidArgumentError, match=r"takes no path \('orders'\).*without a path"):
+        SparkOptions.of({"path": "orders"})
 
 
 # --- what is read ---
@@ -87,14 +89,14 @@ def test_a_path_is_told() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "Nothing was named to be read"),
+        ({}, "The query does not say what to read"),
         ({"claim": CLAIM, "topic": "orders"}, "claim or the option topic, not both"),
     ],
 )
 def test_what_is_to_be_read_is_said_once(given: dict[str, str], sentence: str) -> None:
     """A claim or a topic."""
     with pytest.raises(InvalidArgumentError, match=sentence):
-        _ = Options.of(given).has_claim
+        _ = SparkOptions.of(given).has_claim
 
 
 QUEUE = {"bucket_name": "queues"}
@@ -106,11 +108,11 @@ TOPIC = {**QUEUE, "topic": "orders"}
 
 def made(use: str, given: dict[str, str]) -> object:
     """What a query of this kind is made of."""
-    options = Options.of(given)
+    options = SparkOptions.of(given)
     if use in ("read", "peek"):
-        return PortionReader(options, SCHEMA)
+        return BatchReader(options, SCHEMA)
     if use == "stream":
-        return ClaimStreamReader(options, SCHEMA)
+        return StreamReader(options, SCHEMA)
     return (BatchWriter if use == "batch write" else StreamWriter)(options, ROWS, overwrite=False)
 
 
@@ -125,7 +127,7 @@ VALUES = {"mode": "peek", "claim": CLAIM, "topic": "orders", "writeId": "w", "pa
 
 
 @pytest.mark.parametrize("use", FOR)
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "connection"])
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "connection"])
 def test_what_means_nothing_to_a_query_is_refused(use: str, name: str) -> None:
     """By its name, with what it is for; and nothing else is."""
     given, meant = FOR[use]
@@ -145,10 +147,14 @@ def test_what_means_nothing_to_a_query_is_refused(use: str, name: str) -> None:
     [
         ("read", "mode", "name a topic by"),
         ("read", "maxMessages", "a claim is read as a whole"),
-        ("stream", "maxMessages", "and this is a stream that claims: say by maxMessagesPerBatch"),
-        ("peek", "maxMessagesPerBatch", "say by maxMessages"),
-        ("peek", "writeId", "is for writing a DataFrame, and this is looking at a topic: leave it out"),
-        ("stream write", "writeId", "of its checkpoint"),
+        (
+            "stream",
+            "maxMessages",
+            "this query is reading a stream: limit .* by maxMessagesPerBatch",
+        ),
+        ("peek", "maxMessagesPerBatch", "limit the messages by maxMessages"),
+        ("peek", "writeId", "is for writing a DataFrame, and this query is looking at a topic: leave it out"),
+        ("stream write", "writeId", "from its checkpoint"),
     ],
 )
 def test_what_to_do_instead(use: str, name: str, instead: str) -> None:
@@ -161,7 +167,7 @@ def test_what_to_do_instead(use: str, name: str, instead: str) -> None:
 @pytest.mark.parametrize("value", ["true", "false"])
 def test_only_a_named_write_can_have_been_committed_without_rows(given: dict[str, str], value: str) -> None:
     """A write that nobody has named has another name each time: ``allowEmpty`` says nothing about it."""
-    with pytest.raises(PawnQueueSparkError, match=r'allowEmpty is for a write with a writeId.*\("writeId", ') as raised:
+    with pytest.raises(PawnQueueSparkError, match=r'allowEmpty needs the option writeId.*\("writeId", ') as raised:
         made("batch write", {**TOPIC, **given, "allowEmpty": value})
     assert "\n" not in str(raised.value)
 
@@ -177,29 +183,29 @@ def test_what_sparks_catalog_notes_of_a_table_is_left_to_it() -> None:
         "comment": "orders to come",
         "team": "billing",
     }
-    assert Options.of(table).given == PEEK
-    with pytest.raises(InvalidArgumentError, match=r"'topc' is no option of the format pawnqueue.*'topic'"):
-        Options.of({**table, "option.topc": "orders"})
-    with pytest.raises(InvalidArgumentError, match="'owner' is no option of the format pawnqueue"):
-        Options.of({"owner": "root", "topic": "orders"})
+    assert SparkOptions.of(table).given == PEEK
+    with pytest.raises(InvalidArgumentError, match=r"'topc' is neither an option of the format pawnqueue.*'topic'"):
+        SparkOptions.of({**table, "option.topc": "orders"})
+    with pytest.raises(InvalidArgumentError, match="'owner' is neither an option of the format pawnqueue"):
+        SparkOptions.of({"owner": "root", "topic": "orders"})
 
 
 def test_the_submitted_claim_is_read_where_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job of the operator need not name it; what it names goes before."""
     monkeypatch.setenv(CLAIM_VARIABLE, CLAIM)
-    assert (Options.of({}).has_claim, Options.of({}).claims()) == (True, [REFERENCE])
-    assert Options.of({"topic": "orders"}).has_claim is False
+    assert (SparkOptions.of({}).has_claim, SparkOptions.of({}).claims()) == (True, [REFERENCE])
+    assert SparkOptions.of({"topic": "orders"}).has_claim is False
     other = ClaimReference("orders", "other", 0, "")
-    assert Options.of({"claim": json.dumps(other.to_dict())}).claims() == [other]
-    assert Options.of({"claim": ""}).claims() == [REFERENCE]
+    assert SparkOptions.of({"claim": json.dumps(other.to_dict())}).claims() == [other]
+    assert SparkOptions.of({"claim": ""}).claims() == [REFERENCE]
 
 
 def test_several_claims_are_a_list_each_of_them_once() -> None:
     """⚑ Messages are not to be worked on twice because their claim was named twice."""
     other = ClaimReference("orders", "other", 0, "")
     given = [REFERENCE.to_dict(), other.to_dict(), {**REFERENCE.to_dict(), "session": "of-another-hand"}]
-    assert [claim.stem for claim in Options.of({"claim": json.dumps(given)}).claims()] == ["run.2", "other.0"]
-    assert Options.of({"claim": "[]"}).claims() == []
+    assert [claim.stem for claim in SparkOptions.of({"claim": json.dumps(given)}).claims()] == ["run.2", "other.0"]
+    assert SparkOptions.of({"claim": "[]"}).claims() == []
 
 
 @pytest.mark.parametrize(
@@ -222,7 +228,7 @@ def test_several_claims_are_a_list_each_of_them_once() -> None:
 def test_what_is_no_claim_is_told(text: str) -> None:
     """In one sentence that says what to pass."""
     with pytest.raises(InvalidArgumentError) as raised:
-        references(text)
+        read_references(text)
     assert "\n" not in str(raised.value)
     assert any(word in str(raised.value) for word in ("json.dumps(reference)", "hand_over()"))
 
@@ -230,7 +236,7 @@ def test_what_is_no_claim_is_told(text: str) -> None:
 def test_a_long_text_that_is_no_claim_is_cut() -> None:
     """Nobody reads a payload in an error."""
     with pytest.raises(InvalidArgumentError) as raised:
-        references("x" * 5000)
+        read_references("x" * 5000)
     assert len(str(raised.value)) < 400
 
 
@@ -238,14 +244,14 @@ def test_a_long_text_that_is_no_claim_is_cut() -> None:
 def test_a_topic_is_read_without_claiming_and_that_is_said(mode: str | None) -> None:
     """Peek or dead; who wants to claim is told how."""
     given = {"topic": "orders"} | ({} if mode is None else {"mode": mode})
-    with pytest.raises(InvalidArgumentError, match=r'"mode", "peek".*"mode", "dead".*to claim, use a stream'):
-        Options.of(given).is_dead()
+    with pytest.raises(InvalidArgumentError, match=r'"mode", "peek".*"mode", "dead".*To claim messages, use a stream'):
+        SparkOptions.of(given).reads_dead_letters()
 
 
 def test_the_modes() -> None:
     """Two of them."""
-    assert Options.of({"topic": "orders", "mode": "dead"}).is_dead() is True
-    assert Options.of({"topic": "orders", "mode": "peek"}).is_dead() is False
+    assert SparkOptions.of({"topic": "orders", "mode": "dead"}).reads_dead_letters() is True
+    assert SparkOptions.of({"topic": "orders", "mode": "peek"}).reads_dead_letters() is False
 
 
 @pytest.mark.parametrize(
@@ -258,43 +264,43 @@ def test_the_modes() -> None:
 )
 def test_counts(name: str, read: str) -> None:
     """Whole numbers from 1; the error names the option as it is written."""
-    assert getattr(Options.of({}), read) is None
-    assert getattr(Options.of({name: "12"}), read) == 12
+    assert getattr(SparkOptions.of({}), read) is None
+    assert getattr(SparkOptions.of({name: "12"}), read) == 12
     for wrong in ("0", "-1", "1.5", "many", ""):
         with pytest.raises(InvalidArgumentError, match=f"{name}='{wrong}': pass a whole number of at least 1"):
-            getattr(Options.of({name: wrong}), read)
+            getattr(SparkOptions.of({name: wrong}), read)
 
 
 def test_a_time() -> None:
     """Seconds, more than none."""
-    assert Options.of({}).ttl is None
-    assert Options.of({"ttl": "2.5"}).ttl == 2.5
+    assert SparkOptions.of({}).ttl_seconds is None
+    assert SparkOptions.of({"ttl": "2.5"}).ttl_seconds == 2.5
     for wrong in ("0", "-1", "inf", "nan", "5m", ""):
         with pytest.raises(InvalidArgumentError, match=f"ttl='{wrong}': pass a number of seconds"):
-            _ = Options.of({"ttl": wrong}).ttl
+            _ = SparkOptions.of({"ttl": wrong}).ttl_seconds
 
 
 def test_whether_a_write_without_rows_was_meant() -> None:
     """In Spark's words for it, in any letters."""
-    assert Options.of({}).allows_empty is False
-    assert Options.of({"allowEmpty": "True"}).allows_empty is True
+    assert SparkOptions.of({}).allows_empty is False
+    assert SparkOptions.of({"allowEmpty": "True"}).allows_empty is True
     for wrong in ("1", "yes", ""):
         with pytest.raises(InvalidArgumentError, match=f"allowEmpty='{wrong}': pass true or false"):
-            _ = Options.of({"allowEmpty": wrong}).allows_empty
+            _ = SparkOptions.of({"allowEmpty": wrong}).allows_empty
 
 
 def test_without_a_topic_it_is_asked_for() -> None:
     """An empty one is none."""
     for given in ({}, {"topic": ""}):
-        with pytest.raises(InvalidArgumentError, match="Name the topic"):
-            _ = Options.of(given).topic
+        with pytest.raises(InvalidArgumentError, match="The topic is missing: name it"):
+            _ = SparkOptions.of(given).topic
 
 
 def test_the_rest() -> None:
     """Names, and their defaults."""
-    bare = Options.of({})
+    bare = SparkOptions.of({})
     assert (bare.consumer, bare.producer, bare.write_id, bare.payload_schema) == ("spark", None, None, "")
-    given = Options.of({"consumer": "c", "producer": "p", "writeId": "w", "payloadSchema": " a int "})
+    given = SparkOptions.of({"consumer": "c", "producer": "p", "writeId": "w", "payloadSchema": " a int "})
     assert (given.consumer, given.producer, given.write_id, given.payload_schema) == ("c", "p", "w", "a int")
 
 
@@ -305,10 +311,10 @@ def test_settings_from_options_over_the_environment(monkeypatch: pytest.MonkeyPa
     """Each by its name or its path; the rest from variables."""
     monkeypatch.setenv("PAWNQUEUE_S3_BUCKET_NAME", "of-the-environment")
     monkeypatch.setenv("PAWNQUEUE_S3_REGION", "eu-1")
-    settings = Options.of({"S3.Bucket_Name": "queues", "visibility_timeout": "60", "use_ssl": "false"}).settings()
+    settings = SparkOptions.of({"S3.Bucket_Name": "queues", "visibility_timeout": "60", "use_ssl": "false"}).settings()
     assert (settings.s3.bucket_name, settings.s3.region_name, settings.s3.use_ssl) == ("queues", "eu-1", False)
     assert settings.polling.visibility_timeout_seconds == 60
-    assert Options.of({}).settings().s3.bucket_name == "of-the-environment"
+    assert SparkOptions.of({}).settings().s3.bucket_name == "of-the-environment"
 
 
 def test_settings_from_a_file_that_goes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,29 +324,29 @@ def test_settings_from_a_file_that_goes_before_the_environment(tmp_path: Path, m
     path.write_text("s3:\n  bucket_name: of-the-file\n  key_prefix: team/\n")
     for given in ({"connection": str(path)}, {}):
         monkeypatch.setenv(CONNECTION_VARIABLE, str(path))
-        settings = Options.of({**given, "key_prefix": "mine/"}).settings()
+        settings = SparkOptions.of({**given, "key_prefix": "mine/"}).settings()
         assert (settings.s3.bucket_name, settings.s3.key_prefix) == ("of-the-file", "mine/")
         assert settings.s3.region_name == "us-east-1"
 
 
 def test_a_setting_by_two_names_is_told() -> None:
     """Which of the two counts would be anybody's guess; where they say the same, both do."""
-    with pytest.raises(InvalidArgumentError, match=r"'bucket_name' and 's3\.bucket_name' are one setting, and differ"):
-        Options.of({"bucket_name": "one", "s3.bucket_name": "two"}).settings()
+    with pytest.raises(InvalidArgumentError, match=r"'bucket_name' and 's3\.bucket_name' are the same setting"):
+        SparkOptions.of({"bucket_name": "one", "s3.bucket_name": "two"}).settings()
     given = {"bucket_name": "same", "s3.bucket_name": "same"}
-    assert Options.of(given).settings().s3.bucket_name == "same"
+    assert SparkOptions.of(given).settings().s3.bucket_name == "same"
 
 
 def test_a_connection_that_is_not_there_is_told(tmp_path: Path) -> None:
     """By its path."""
     with pytest.raises(ConfigError, match=r"gone\.yaml"):
-        Options.of({"connection": str(tmp_path / "gone.yaml")}).settings()
+        SparkOptions.of({"connection": str(tmp_path / "gone.yaml")}).settings()
 
 
 def test_no_settings_at_all_tells_the_ways() -> None:
     """Options, a file, variables."""
     with pytest.raises(ConfigError) as raised:
-        Options.of({}).settings()
+        SparkOptions.of({}).settings()
     sentence = str(raised.value)
     assert "s3.bucket_name is missing" in sentence
     for way in ('.option("s3.bucket_name"', '.option("connection"', "PAWNQUEUE_*"):
@@ -351,7 +357,7 @@ def test_no_settings_at_all_tells_the_ways() -> None:
 def test_a_secret_is_in_no_error() -> None:
     """Whatever else is wrong with it."""
     with pytest.raises(ConfigError) as raised:
-        Options.of({"secret_access_key": "hunter2\n", "bucket_name": "no bucket"}).settings()
+        SparkOptions.of({"secret_access_key": "hunter2\n", "bucket_name": "no bucket"}).settings()
     assert "hunter2" not in str(raised.value)
 
 
@@ -360,9 +366,9 @@ def test_a_secret_is_in_no_error() -> None:
 
 def test_an_error_of_the_queue_comes_out_as_its_sentence() -> None:
     """Behind the mark by which it is found, and without what was caught; others pass as they are."""
-    with pytest.raises(PawnQueueSparkError, match=r"^PawnQueue: Name the topic") as raised, told():
-        _ = Options.of({}).topic
+    with pytest.raises(PawnQueueSparkError, match=r"^PawnQueue: The topic is missing") as raised, raise_spark_errors():
+        _ = SparkOptions.of({}).topic
     assert raised.value.__suppress_context__
     error: Any = ZeroDivisionError("other")
-    with pytest.raises(ZeroDivisionError), told():
+    with pytest.raises(ZeroDivisionError), raise_spark_errors():
         raise error

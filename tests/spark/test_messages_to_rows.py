@@ -18,9 +18,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pawnqueue import DeadLetter, InvalidArgumentError, Message
-from pyspark_pawnqueue import columns
-from pyspark_pawnqueue.columns import CORRUPT, Rows, schema_of
-from pyspark_pawnqueue.ddl import payload_columns
+from pyspark_pawnqueue import messages_to_rows
+from pyspark_pawnqueue.messages_to_rows import CORRUPT_COLUMN, RowBuilder, schema_of
+from pyspark_pawnqueue.payload_schema import payload_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,16 +39,16 @@ def message(payload: dict[str, Any], **more: Any) -> Message:
 
 def rows(payloads: Sequence[Any], schema: str) -> list[dict[str, Any]]:
     """Return what the payloads' columns become."""
-    batch = Rows(schema_of(schema, dead=False)).batch([message(payload) for payload in payloads])
+    batch = RowBuilder(schema_of(schema, dead=False)).build([message(payload) for payload in payloads])
     batch.validate(full=True)
-    wanted = [*payload_columns(schema).names, CORRUPT]
+    wanted = [*payload_columns(schema).names, CORRUPT_COLUMN]
     return [{name: row[name] for name in wanted} for row in batch.to_pylist()]
 
 
 def one(value: Any, kind: str) -> tuple[Any, bool]:  # noqa: ANN401 - JSON
     """Return what a value becomes in a column of this type, and whether it is marked."""
     [row] = rows([{"a": value}], f"a {kind}")
-    return row["a"], row[CORRUPT]
+    return row["a"], row[CORRUPT_COLUMN]
 
 
 # --- values ---
@@ -160,22 +160,22 @@ def test_what_does_not_fit(kind: str, value: Any) -> None:  # noqa: ANN401 - JSO
     """It is null and its row is marked; the rows beside it and the other columns are as they would be without it."""
     assert one(value, kind) == (None, True)
     before, bad, after = rows([{"b": 1}, {"a": value, "b": 2}, {"b": 3}], f"a {kind}, b int")
-    assert bad == {"a": None, "b": 2, CORRUPT: True}
-    assert (before, after) == ({"a": None, "b": 1, CORRUPT: False}, {"a": None, "b": 3, CORRUPT: False})
+    assert bad == {"a": None, "b": 2, CORRUPT_COLUMN: True}
+    assert (before, after) == ({"a": None, "b": 1, CORRUPT_COLUMN: False}, {"a": None, "b": 3, CORRUPT_COLUMN: False})
 
 
 @pytest.mark.parametrize("kind", ["string", "long", "double", "decimal(4,2)", "timestamp", "array<int>", DEEP])
 def test_null_and_missing_are_no_faults(kind: str) -> None:
     """Unless the column was not to be null: then the row is marked, and the column null all the same."""
-    assert rows([{"a": None}, {}], f"a {kind}") == [{"a": None, CORRUPT: False}] * 2
-    assert rows([{"a": None}, {}], f"a {kind} not null") == [{"a": None, CORRUPT: True}] * 2
+    assert rows([{"a": None}, {}], f"a {kind}") == [{"a": None, CORRUPT_COLUMN: False}] * 2
+    assert rows([{"a": None}, {}], f"a {kind} not null") == [{"a": None, CORRUPT_COLUMN: True}] * 2
     assert schema_of(f"a {kind} NOT NULL", dead=False)["a"].nullable
 
 
 def test_names_of_json_are_as_they_are_written() -> None:
     """As Spark's own from_json has it."""
     assert rows([{"A": 1, "ż-1": 2, "a`b": 3}], "a int, `ż-1` int, `a``b` int") == [
-        {"a": None, "ż-1": 2, "a`b": 3, CORRUPT: False}
+        {"a": None, "ż-1": 2, "a`b": 3, CORRUPT_COLUMN: False}
     ]
 
 
@@ -200,14 +200,14 @@ def test_any_json_is_a_column_of_any_type(kind: str, values: list[Any]) -> None:
     together = rows([{"a": value} for value in values], f"a {kind}")
     unfit: Any = {} if kind.startswith("array") else []
     slowly = rows([*({"a": value} for value in values), {"a": unfit}], f"a {kind}")
-    assert slowly.pop() == {"a": None, CORRUPT: True}
+    assert slowly.pop() == {"a": None, CORRUPT_COLUMN: True}
     assert repr(together) == repr(slowly)
 
 
 @given(st.lists(st.dictionaries(st.text(), _json), max_size=4))
 def test_any_payload_is_told_as_json(payloads: list[dict[str, Any]]) -> None:
     """And means what it meant, half characters too."""
-    batch = Rows(schema_of("", dead=False)).batch([message(payload) for payload in payloads])
+    batch = RowBuilder(schema_of("", dead=False)).build([message(payload) for payload in payloads])
     assert [repr(json.loads(text)) for text in batch.column("payload").to_pylist()] == [repr(each) for each in payloads]
 
 
@@ -217,7 +217,7 @@ def test_any_payload_is_told_as_json(payloads: list[dict[str, Any]]) -> None:
 def test_the_columns_of_a_message() -> None:
     """As they are documented, with these types; times are of UTC."""
     told = message({"b": "ż", "a": [1]}, headers={"x": "1"}, deliveries=3)
-    batch = Rows(schema_of("", dead=False)).batch([told])
+    batch = RowBuilder(schema_of("", dead=False)).build([told])
     assert schema_of("", dead=False).simpleString() == (
         "struct<id:string,topic:string,producer_id:string,created_at:timestamp,payload:string,"
         "headers:map<string,string>,deliveries:int>"
@@ -238,8 +238,8 @@ def test_the_columns_of_a_message() -> None:
 def test_half_a_character_fails_nobody() -> None:
     """Of another program's: where JSON stands it stays the escape that it was, and elsewhere too."""
     [row] = (
-        Rows(schema_of("", dead=False))
-        .batch([message({HALF: HALF}, id=HALF, producer_id=HALF, headers={HALF: HALF})])
+        RowBuilder(schema_of("", dead=False))
+        .build([message({HALF: HALF}, id=HALF, producer_id=HALF, headers={HALF: HALF})])
         .to_pylist()
     )
     assert json.loads(row["payload"]) == {HALF: HALF}
@@ -251,8 +251,8 @@ def test_a_payload_that_is_nested_too_deeply_fails_nobody() -> None:
     deep: dict[str, Any] = {}
     for _ in range(100_000):
         deep = {"a": deep}
-    batch = Rows(schema_of("b int", dead=False)).batch([message(deep), message({"b": 1})])
-    assert [(row["payload"], row["b"], row[CORRUPT]) for row in batch.to_pylist()] == [
+    batch = RowBuilder(schema_of("b int", dead=False)).build([message(deep), message({"b": 1})])
+    assert [(row["payload"], row["b"], row[CORRUPT_COLUMN]) for row in batch.to_pylist()] == [
         (None, None, True),
         ('{"b":1}', 1, False),
     ]
@@ -260,17 +260,17 @@ def test_a_payload_that_is_nested_too_deeply_fails_nobody() -> None:
 
 def test_no_messages_are_a_batch_of_none() -> None:
     """With all its columns."""
-    batch = Rows(schema_of("a int", dead=False)).batch([])
-    assert (batch.num_rows, batch.schema.names[-2:]) == (0, ["a", CORRUPT])
+    batch = RowBuilder(schema_of("a int", dead=False)).build([])
+    assert (batch.num_rows, batch.schema.names[-2:]) == (0, ["a", CORRUPT_COLUMN])
 
 
 def test_dead_letters_have_columns_of_their_own() -> None:
     """What is known of a letter whose message cannot be read is told, and the row is marked."""
     read = DeadLetter("l1", "orders", NOW, reason="unfit", error="e", message=message({"a": 1}))
     unread = DeadLetter("l2", "orders", NOW, fault="no body")
-    first, second = Rows(schema_of("a int", dead=True), dead=True).batch([read, unread]).to_pylist()
+    first, second = RowBuilder(schema_of("a int", dead=True), dead=True).build([read, unread]).to_pylist()
 
-    told = ("letter_id", "reason", "error", "fault", "id", "a", CORRUPT)
+    told = ("letter_id", "reason", "error", "fault", "id", "a", CORRUPT_COLUMN)
     assert [first[name] for name in told] == ["l1", "unfit", "e", None, "m1", 1, False]
     assert [second[name] for name in told] == ["l2", None, None, "no body", None, None, True]
     assert (first["buried_at"], second["payload"]) == (NOW, None)
@@ -279,17 +279,17 @@ def test_dead_letters_have_columns_of_their_own() -> None:
 def test_the_names_of_a_letters_columns_are_free_elsewhere() -> None:
     """A payload may have a reason: of messages that are no dead letters, it is the payload's."""
     assert rows([{"reason": "late", "error": 5}], "reason string, error int") == [
-        {"reason": "late", "error": 5, CORRUPT: False}
+        {"reason": "late", "error": 5, CORRUPT_COLUMN: False}
     ]
-    with pytest.raises(InvalidArgumentError, match="'reason', and so has every message"):
+    with pytest.raises(InvalidArgumentError, match="'reason', which every message has already"):
         schema_of("reason string", dead=True)
 
 
 def test_batches_are_what_spark_expects_to_the_letter() -> None:
     """It compares the schemas, and refuses what differs."""
     schema = schema_of(", ".join(f"c{n} {kind}" for n, kind in enumerate([*_kinds, DEEP])), dead=False)
-    assert Rows(schema).batch([message({})]).schema.equals(to_arrow_schema(schema, timezone="UTC"))
-    assert Rows(schema).batch([message({})]).schema.field("created_at").type == pa.timestamp("us", "UTC")
+    assert RowBuilder(schema).build([message({})]).schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    assert RowBuilder(schema).build([message({})]).schema.field("created_at").type == pa.timestamp("us", "UTC")
 
 
 # --- a schema that the query gives ---
@@ -298,27 +298,30 @@ def test_batches_are_what_spark_expects_to_the_letter() -> None:
 def test_a_query_may_name_the_columns_that_it_wants() -> None:
     """Ours by their names in any letters, others out of the payload; in its order; with or without the mark."""
     schema = StructType().add("order_id", "long").add("ID", "string")
-    assert Rows(schema).batch([message({"order_id": 7})]).to_pylist() == [{"order_id": 7, "ID": "m1"}]
+    assert RowBuilder(schema).build([message({"order_id": 7})]).to_pylist() == [{"order_id": 7, "ID": "m1"}]
 
 
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        (StructType().add("id", "long"), "'id' of the schema is bigint, and every message has one .* which is string"),
-        (StructType().add("_corrupt", "string"), "'_corrupt' of the schema is string"),
+        (
+            StructType().add("id", "long"),
+            "'id' of the schema is of type bigint, but every .* of type string",
+        ),
+        (StructType().add("_corrupt", "string"), "'_corrupt' of the schema is of type string"),
         (StructType().add("a", "long", nullable=False), "'a' of the schema cannot be null.*payloadSchema"),
         (StructType().add("a", "long").add("a", "string"), "has two columns 'a'"),
-        (StructType().add("a", types.DayTimeIntervalType()), "'a' of the payload's schema is of type interval day"),
+        (StructType().add("a", types.DayTimeIntervalType()), "'a' is of type interval day"),
         (
             StructType().add("a", types.MapType(types.LongType(), types.LongType())),
-            "'a' of the payload's schema is a map whose keys are no strings",
+            "'a' is a map whose keys are not strings",
         ),
     ],
 )
 def test_a_schema_that_does_not_do_is_told(schema: StructType, sentence: str) -> None:
     """Before anything is read."""
     with pytest.raises(InvalidArgumentError, match=sentence):
-        Rows(schema)
+        RowBuilder(schema)
 
 
 # --- schemas as they are written ---
@@ -359,24 +362,24 @@ def test_a_schema_may_be_json() -> None:
     assert [(field.name, field.dataType) for field in payload_columns(schema.json())] == [
         (field.name, field.dataType) for field in schema
     ]
-    assert rows([{"b": ["x"]}], schema.json()) == [{"a": None, "b": ["x"], CORRUPT: True}]
+    assert rows([{"b": ["x"]}], schema.json()) == [{"a": None, "b": ["x"], CORRUPT_COLUMN: True}]
 
 
 @pytest.mark.parametrize(
     ("ddl", "sentence"),
     [
-        ("order_id lnog", r"'lnog' is no type \(did you mean long\?\)"),
+        ("order_id lnog", r"'lnog' is not a type \(did you mean long\?\)"),
         ("order_id", "column 'order_id' has no type, at its end"),
         ("order_id, item string", "column 'order_id' has no type, before ','"),
-        ("a int b int", "column 'a' has ended, before 'b'"),
+        ("a int b int", "a comma or the end is missing after column 'a', before 'b'"),
         ("a int,, b int", "a column's name is missing, before ','"),
         ("order-id int", "column 'order' has no type, before '-'"),
         ("a array<int", "'>' is missing after the type of an array's elements, at its end"),
         ("a array", "'<' is missing after array, at its end"),
         ("a map<string>", "',' is missing after the type of a map's keys, before '>'"),
         ("a struct<b int", "'>' is missing after the fields of a struct"),
-        ("a decimal(40,2)", "a decimal has up to 38 digits"),
-        ("a decimal(2,4)", "a decimal has up to 38 digits"),
+        ("a decimal(40,2)", "a decimal has from 1 to 38 digits"),
+        ("a decimal(2,4)", "a decimal has from 1 to 38 digits"),
         ("a decimal(x)", "number of digits is missing"),
         ("a int not", "'null' is missing after NOT"),
         ("a int comment b", "a text in quotes is missing after COMMENT"),
@@ -384,35 +387,35 @@ def test_a_schema_may_be_json() -> None:
         ("'a' int", "a column's name is missing"),
         (",", "a column's name is missing"),
         ("-- nothing", "it has no column"),
-        ("a int)", "column 'a' has ended"),
+        ("a int)", "a comma or the end is missing after column 'a'"),
         ("a int, a string", "has two columns 'a'"),
         ("a struct<b:int, b:int>", "has two columns 'b'"),
         ("a int, 'b", "a quote is not closed, before"),
         ("a int, `b", "a quote is not closed"),
         ("a int comment 'b", "a quote is not closed"),
-        ("a int /* the first", "column 'a' has ended, before '/'"),
+        ("a int /* the first", "a comma or the end is missing after column 'a', before '/'"),
         ("a " + "array<" * 51 + "int" + ">" * 51, "nested more than 50 levels deep: name a column of type string"),
         ("a " + "struct<a:" * 6000, "nested more than 50 levels deep"),
         ("a " + "map<string," * 6000, "nested more than 50 levels deep"),
-        ('{"type":"struct","fields":' + "[" * 40_000, "looks like JSON, and is no schema"),
-        ("a " + "x" * 200_000, "has 200,002 characters, and 200,000 are read"),
-        ("a " + "x" * 40_000, "payloadSchema='a x+…' cannot be read: 'x+…' is no type"),
-        ("a varchar(10)", "'a' of payloadSchema is of type varchar, which is not read from JSON: read it as a string"),
+        ('{"type":"struct","fields":' + "[" * 40_000, "looks like JSON, but not like a schema"),
+        ("a " + "x" * 200_000, "has 200,002 characters, and 200,000 are allowed"),
+        ("a " + "x" * 40_000, "payloadSchema='a x+…' cannot be read: 'x+…' is not a type"),
+        ("a varchar(10)", "'a' of payloadSchema is of type varchar, which JSON cannot hold: use a string"),
         ("a interval day", "of type interval"),
         ("a array<variant>", r"'a\[\]' of payloadSchema is of type variant"),
-        ("a map<int,int>", "a map whose keys are no strings"),
-        ("id long", "has a column 'id', and so has every message"),
-        ("Payload string", "has a column 'Payload', and so has every message.*get_json_object"),
+        ("a map<int,int>", "a map whose keys are not strings"),
+        ("id long", "has a column 'id', which every message has already"),
+        ("Payload string", "has a column 'Payload', which every message has already.*get_json_object"),
         ("_CORRUPT string", "has a column '_CORRUPT'"),
-        ("{}", "looks like JSON, and is no schema"),
-        ('{"type": "long"}', "looks like JSON, and is no schema"),
-        ("{", "looks like JSON, and is no schema"),
+        ("{}", "looks like JSON, but not like a schema"),
+        ('{"type": "long"}', "looks like JSON, but not like a schema"),
+        ("{", "looks like JSON, but not like a schema"),
     ],
 )
 def test_a_schema_that_is_none_is_told(ddl: str, sentence: str) -> None:
     """In one sentence, which says where and what to write."""
     with pytest.raises(InvalidArgumentError, match=sentence) as raised:
-        Rows(schema_of(ddl, dead=False))
+        RowBuilder(schema_of(ddl, dead=False))
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 1000
 
@@ -433,10 +436,10 @@ def test_a_schema_of_a_query_has_a_depth_as_well(levels: int) -> None:
         kind = types.ArrayType(kind)
     schema = StructType().add("a", kind)
     if levels == 50:
-        Rows(schema)
+        RowBuilder(schema)
         assert payload_columns(schema.json())[0].dataType == kind
         return
-    for read in (Rows, lambda each: payload_columns(each.json())):
+    for read in (RowBuilder, lambda each: payload_columns(each.json())):
         with pytest.raises(InvalidArgumentError, match="nested more than 50 levels deep"):
             read(schema)
 
@@ -444,7 +447,7 @@ def test_a_schema_of_a_query_has_a_depth_as_well(levels: int) -> None:
 def test_names_that_differ_in_case_alone() -> None:
     """With ``spark.sql.caseSensitive`` they are written, and so they are read."""
     assert rows([{"a": 1, "A": "x", "s": {"b": 1, "B": 2}}], "a int, A string, s struct<b: int, B: int>") == [
-        {"a": 1, "A": "x", "s": {"b": 1, "B": 2}, CORRUPT: False}
+        {"a": 1, "A": "x", "s": {"b": 1, "B": 2}, CORRUPT_COLUMN: False}
     ]
 
 
@@ -513,5 +516,5 @@ def test_the_fast_path_is_taken() -> None:
     values = ["a", None, "b"]
     field = types.StructField("a", types.StringType())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_fitted", None)
-        assert columns._column(values, field, pa.string(), [False] * 3).to_pylist() == values
+        patch.setattr(messages_to_rows, "_read", None)
+        assert messages_to_rows._payload_column(values, field, pa.string(), [False] * 3).to_pylist() == values

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from airflow_provider_pawnqueue.spark.handing import Folder
+from airflow_provider_pawnqueue.spark.job_folder import JobFolder
 from pawnqueue import Settings
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ SETTINGS: Final = Settings.from_dict({"s3": {"bucket_name": "queues"}})
 OWNER: Final = """
 import sys
 from pawnqueue import Settings
-from airflow_provider_pawnqueue.spark.handing import Folder
+from airflow_provider_pawnqueue.spark.job_folder import JobFolder
 
-folder = Folder()
-folder.make(Settings.from_dict({"s3": {"bucket_name": "queues"}}))
+folder = JobFolder()
+folder.create(Settings.from_dict({"s3": {"bucket_name": "queues"}}))
 print(folder.path, flush=True)
 sys.stdin.read()
 """
@@ -63,8 +63,8 @@ def test_a_folder_whose_owner_was_killed(temporary: Path) -> None:
         process.wait()
         assert (left / "connection.yaml").exists()
 
-        folder = Folder()
-        folder.make(SETTINGS)
+        folder = JobFolder()
+        folder.create(SETTINGS)
 
     assert not left.exists()
     folder.remove()
@@ -74,9 +74,9 @@ def test_a_folder_whose_owner_was_killed(temporary: Path) -> None:
 def test_folders_of_jobs_that_run(temporary: Path) -> None:
     """Another process's stays, and so does another one of this process."""
     with owner_elsewhere(temporary) as (theirs, _):
-        first, second = Folder(), Folder()
-        first.make(SETTINGS)
-        second.make(SETTINGS)
+        first, second = JobFolder(), JobFolder()
+        first.create(SETTINGS)
+        second.create(SETTINGS)
 
         assert (theirs / "connection.yaml").exists()
         assert first.connection.exists()
@@ -102,9 +102,9 @@ def test_what_nobody_can_tell_the_owner_of(temporary: Path, monkeypatch: pytest.
             raise OSError(37, "No locks available")
 
         patched.setattr(fcntl, "flock", refuse)
-        without_locks = Folder()
-        without_locks.make(SETTINGS)
-    Folder().make(SETTINGS)
+        without_locks = JobFolder()
+        without_locks.create(SETTINGS)
+    JobFolder().create(SETTINGS)
 
     assert (older / "connection.yaml").exists()
     assert (being_made / "owner.lock").exists()
@@ -119,5 +119,5 @@ def test_another_users_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) 
         process.wait()
         user = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-        Folder().make(SETTINGS)
+        JobFolder().create(SETTINGS)
     assert left.exists()

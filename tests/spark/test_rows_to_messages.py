@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import ArrayType, DateType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from pawnqueue import InvalidArgumentError, InvalidPayloadError
-from pyspark_pawnqueue.payloads import Payloads
+from pyspark_pawnqueue.rows_to_messages import MessageBuilder
 
 
 def _schema(*names: str) -> StructType:
@@ -18,20 +18,20 @@ def _schema(*names: str) -> StructType:
 @pytest.mark.parametrize("names", [("payload",), ("payload", "headers"), ("n",), ("n", "Headers")])
 def test_columns_are_fields_or_the_payload(names: tuple[str, ...]) -> None:
     """With a column payload it is the message; without one each column is a field, headers also."""
-    Payloads(_schema(*names)).check()
+    MessageBuilder(_schema(*names)).check()
 
 
 @pytest.mark.parametrize("names", [("Payload",), ("PAYLOAD", "n"), ("payload", "Headers")])
 def test_another_spelling_is_told(names: tuple[str, ...]) -> None:
     """Spark does not tell capitals apart: nobody means a field named Payload by it, or loses headers by theirs."""
     with pytest.raises(InvalidArgumentError, match=r"rename it to '(payload|headers)'"):
-        Payloads(_schema(*names)).check()
+        MessageBuilder(_schema(*names)).check()
 
 
 def test_what_is_beside_a_payload_is_named() -> None:
     """Columns that would be lost are refused by name."""
-    with pytest.raises(InvalidArgumentError, match=r"and not .n.: leave out"):
-        Payloads(_schema("payload", "n")).check()
+    with pytest.raises(InvalidArgumentError, match=r"and not .n.: select"):
+        MessageBuilder(_schema("payload", "n")).check()
 
 
 #: Days and microseconds of the year 10000, and one of before the year 1, which Spark has as well.
@@ -49,7 +49,7 @@ LATE_DAY, EARLY_DAY, LATE_TIME = 2932897, -719163, 253402300800000000
 )
 def test_a_time_that_no_calendar_has_is_told(kind: StructType, values: pa.Array) -> None:
     """By its row and its column: Spark has dates of the year 294247, and JSON's readers do not."""
-    payloads = Payloads(StructType().add("n", LongType()).add("due", kind))
+    payloads = MessageBuilder(StructType().add("n", LongType()).add("due", kind))
     batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), values], names=["n", "due"])
     with pytest.raises(InvalidPayloadError, match=r"payloads\[8\] for topic 'orders' has in column 'due' .* 1 to 9999"):
-        list(payloads.messages(batch, "orders", 7))
+        list(payloads.build(batch, "orders", 7))

@@ -1,0 +1,108 @@
+"""Batch reads of a claim, or of a topic that is only looked at. Nothing is claimed here."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pawnqueue import ConfigError, PawnQueueError, Portion, StoreError, SyncPawnQueue
+from pyspark_pawnqueue.messages_to_rows import RowBuilder, schema_of
+from pyspark_pawnqueue.spark_errors import invalid_argument, raise_spark_errors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from pawnqueue import Settings
+    from pyspark_pawnqueue.spark_options import SparkOptions
+
+#: How many messages make an Arrow batch. While Spark works on one batch, the next one is read.
+ARROW_BATCH_MESSAGES: Final = 1000
+
+
+class PortionPartition(InputPartition):
+    """What one task of Spark reads."""
+
+    def __init__(self, portion: Portion) -> None:
+        super().__init__(portion.topic)
+        self.portion = portion
+
+
+class BatchReader(DataSourceReader):
+    """Reads portions, in any process and as often as Spark asks."""
+
+    @raise_spark_errors()
+    def __init__(self, options: SparkOptions, schema: StructType) -> None:
+        self._options = options
+        self._rows = RowBuilder(schema, dead=not options.has_claim and options.reads_dead_letters())
+        options.check_use("read" if options.has_claim else "peek")
+        _check_schema(options, schema)
+        self._settings = options.settings()
+
+    @raise_spark_errors()
+    def partitions(self) -> list[InputPartition]:
+        """Plan the read: one request for a claim of any size, or a LIST of the topic."""
+        options = self._options
+        with SyncPawnQueue.open(self._settings) as queue:
+            if options.has_claim:
+                found = [queue.portions(claim, parts=options.partitions) for claim in options.claims()]
+                return [PortionPartition(portion) for portions in found for portion in portions]
+            topic, is_dead, most = options.topic, options.reads_dead_letters(), options.max_messages
+            portions = queue.portions(topic, parts=options.partitions, dead=is_dead, max_messages=most)
+            # Spark keeps this plan for all actions. An empty topic may have messages by the next action.
+            return [PortionPartition(each) for each in portions or [Portion(topic, (), is_dead=is_dead, most=most)]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of the partitions."""
+        return read_partition(self._settings, self._rows, partition)
+
+
+def read_partition(settings: Settings, rows: RowBuilder, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Read the batches of a partition, one batch ahead of the caller."""
+    if not isinstance(partition, PortionPartition):
+        return  # Spark plans a partition of its own where there is nothing to read
+    # ⚑ Each task opens its own loop and connections: Spark forks its workers, and obstore does not survive a fork.
+    # The queue is closed before the thread is joined, which ends a read whose result nobody takes any more.
+    executor = ThreadPoolExecutor(1, thread_name_prefix="pawnqueue-ahead")
+    with raise_spark_errors(), _explain_missing_keys(settings), executor, SyncPawnQueue.open(settings) as queue:
+        coming = None
+        for portion in queue.look_again(partition.portion).split(ARROW_BATCH_MESSAGES):
+            following = executor.submit(queue.read, portion)
+            if coming is not None:
+                yield rows.build(coming.result())
+            coming = following
+        if coming is not None:
+            yield rows.build(coming.result())
+
+
+@contextmanager
+def _explain_missing_keys(settings: Settings) -> Iterator[None]:
+    """Explain an executor's refused access: it does not have the keys that the driver found in its environment."""
+    try:
+        yield
+    except (ConfigError, StoreError) as error:
+        if settings.s3.aws_access_key_id is not None or getattr(error, "transient", False):
+            raise
+        raise PawnQueueError(
+            f"{error} This happened on a Spark executor ({socket.gethostname()}). The job has not given it keys, so it "
+            "has only those of its own environment: give the job the keys, by the options aws_access_key_id and "
+            "aws_secret_access_key or by the file of the option connection, or give the workers a role or AWS_* "
+            "variables, as the driver has.",
+            operation="read",
+        ) from None
+
+
+def _check_schema(options: SparkOptions, schema: StructType) -> None:
+    if not options.payload_schema:
+        return
+    asked = schema_of(options.payload_schema, dead=options.is_dead_mode)
+    if [(field.name, field.dataType) for field in asked] != [(field.name, field.dataType) for field in schema]:
+        raise invalid_argument(
+            "The query has both .schema(…) and the option payloadSchema: leave out one of them. payloadSchema adds "
+            "columns to those that every message has, and .schema(…) names all columns."
+        )

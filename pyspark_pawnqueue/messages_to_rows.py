@@ -1,0 +1,306 @@
+"""Messages as rows: the columns that every message has, and those that a schema takes out of its payload.
+
+A value that does not fit its column becomes null, and ``_corrupt`` is true in its row. Nothing is converted that could
+mean something else, such as a ``true`` in a column of numbers. A field that the payload lacks is null, and no fault.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import ROUND_HALF_UP, Decimal, DecimalException, localcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pawnqueue import DeadLetter, Message
+from pyspark_pawnqueue.payload_schema import REQUIRED, check_depth, check_json_type, check_names, payload_columns
+from pyspark_pawnqueue.spark_errors import invalid_argument
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructField
+
+#: Whether something in the row's payload did not fit its column.
+CORRUPT_COLUMN: Final = "_corrupt"
+PAYLOAD_COLUMN: Final = "payload"
+
+
+def _as_utf8(text: str) -> str:
+    """Return a text that UTF-8 can encode: half a character, which JSON can escape, stays an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _as_json(message: Message) -> str | None:
+    try:
+        return _as_utf8(json.dumps(message.payload, ensure_ascii=False, separators=(",", ":")))
+    except RecursionError:
+        return None  # Only other programs nest payloads this deeply. The other messages of the batch stay readable.
+
+
+_STRING: Final = types.StringType()
+_MESSAGE_COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Message], Any]]]] = {
+    "id": (_STRING, lambda message: _as_utf8(message.id)),
+    "topic": (_STRING, lambda message: message.topic),
+    "producer_id": (_STRING, lambda message: _as_utf8(message.producer_id)),
+    "created_at": (types.TimestampType(), lambda message: message.created_at),
+    PAYLOAD_COLUMN: (_STRING, _as_json),
+    "headers": (
+        types.MapType(_STRING, _STRING),
+        lambda message: [(_as_utf8(name), _as_utf8(value)) for name, value in message.headers.items()],
+    ),
+    "deliveries": (types.IntegerType(), lambda message: message.deliveries),
+}
+_DEAD_LETTER_COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[DeadLetter], Any]]]] = {
+    "letter_id": (_STRING, lambda letter: letter.id),
+    "buried_at": (types.TimestampType(), lambda letter: letter.buried_at),
+    "reason": (_STRING, lambda letter: _as_utf8(letter.reason) or None),  # what a letter lacks is null
+    "error": (_STRING, lambda letter: _as_utf8(letter.error) or None),
+    "max_deliveries": (types.IntegerType(), lambda letter: letter.max_deliveries),
+    "fault": (_STRING, lambda letter: _as_utf8(letter.fault) or None),
+}
+
+
+def schema_of(payload_schema: str, *, dead: bool) -> StructType:
+    """Return the schema of a query: the columns of messages or dead letters, and those of the payload.
+
+    :raises InvalidArgumentError: the payload schema cannot be read, or has a column that every message has.
+    """
+    own = _own_columns(dead=dead)
+    columns = [types.StructField(name, kind) for name, (kind, _) in own.items()]
+    if payload_schema:
+        of_payload = payload_columns(payload_schema)
+        for field in of_payload:
+            if field.name.lower() in {*own, CORRUPT_COLUMN}:
+                raise invalid_argument(
+                    f"payloadSchema has a column {field.name!r}, which every message has already: leave it out, and "
+                    f"take it from the payload yourself: get_json_object(payload, '$.{field.name}')."
+                )
+        columns += [*of_payload, types.StructField(CORRUPT_COLUMN, types.BooleanType())]
+    return StructType(columns)
+
+
+def _own_columns(*, dead: bool) -> Mapping[str, tuple[DataType, Callable[[Any], Any]]]:
+    """Return the columns that every message has, or every dead letter."""
+    return {**_MESSAGE_COLUMNS, **_DEAD_LETTER_COLUMNS} if dead else _MESSAGE_COLUMNS
+
+
+@dataclass(frozen=True)
+class RowBuilder:
+    """Makes rows of messages, for a schema of :func:`schema_of` or one that the query gives."""
+
+    schema: StructType
+    dead: bool = False
+    """Whether the rows are dead letters. Their own columns are fields of the payload in other rows."""
+
+    def __post_init__(self) -> None:
+        check_depth(self.schema)
+        check_names(self.schema)
+        own = {**_own_columns(dead=self.dead), CORRUPT_COLUMN: (types.BooleanType(), bool)}
+        for field in self.schema.fields:
+            if field.name.lower() not in own:
+                _check_nullable(field)
+                check_json_type(field.name, field.dataType, lambda kind: type(kind) in _READERS)
+                continue
+            kind = own[field.name.lower()][0]
+            if field.dataType != kind:
+                raise invalid_argument(
+                    f"Column {field.name!r} of the schema is of type {field.dataType.simpleString()}, but every "
+                    f"message has a column of that name of type {kind.simpleString()}: use that type, or leave the "
+                    f"column out and take yours from the payload: get_json_object(payload, '$.{field.name}')."
+                )
+
+    def build(self, found: Sequence[Message] | Sequence[DeadLetter]) -> pa.RecordBatch:
+        """Return the rows of these messages or dead letters."""
+        arrow = to_arrow_schema(self.schema, timezone="UTC")
+        letters = [each if isinstance(each, DeadLetter) else None for each in found]
+        messages = [each.message if isinstance(each, DeadLetter) else each for each in found]
+        corrupt = [message is None for message in messages]
+        columns: dict[str, pa.Array] = {}
+        for field in self.schema.fields:
+            name, kind = field.name.lower(), arrow.field(field.name).type
+            if name in _MESSAGE_COLUMNS:
+                of_message = _MESSAGE_COLUMNS[name][1]
+                values = [None if message is None else of_message(message) for message in messages]
+            elif name in _DEAD_LETTER_COLUMNS and self.dead:
+                of_letter = _DEAD_LETTER_COLUMNS[name][1]
+                values = [None if letter is None else of_letter(letter) for letter in letters]
+            elif name == CORRUPT_COLUMN:
+                continue  # known once all other columns are built
+            else:
+                values = [None if message is None else message.payload.get(field.name) for message in messages]
+                columns[field.name] = _payload_column(values, field, kind, corrupt)
+                continue
+            if name == PAYLOAD_COLUMN:
+                corrupt = [was or value is None for was, value in zip(corrupt, values, strict=True)]
+            columns[field.name] = pa.array(values, kind)
+        for field in self.schema.fields:
+            if field.name.lower() == CORRUPT_COLUMN:
+                columns[field.name] = pa.array(corrupt, arrow.field(field.name).type)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=arrow)
+
+
+# --- payloads ---
+
+
+def _payload_column(values: list[Any], field: StructField, arrow: pa.DataType, corrupt: list[bool]) -> pa.Array:
+    """Return the column of these JSON values, and mark in ``corrupt`` the rows whose value does not fit."""
+    kind = field.dataType
+    required = bool(field.metadata.get(REQUIRED))
+    direct = _DIRECT_TYPES.get(type(kind))
+    if direct is not None and not required and set(map(type, values)) <= {direct, type(None)}:
+        try:
+            return pa.array(values, arrow)
+        except (ValueError, OverflowError):
+            pass  # A number is too large, or a text has half a character: look at each value below.
+    fitting = []
+    for position, value in enumerate(values):
+        try:
+            fitting.append(_read(value, kind, nullable=not required))
+        except _UnfitError:
+            corrupt[position] = True
+            fitting.append(None)
+    return pa.array(fitting, arrow)
+
+
+#: Column types for which Arrow takes values of one Python type without a conversion.
+_DIRECT_TYPES: Final[Mapping[type[DataType], type]] = {
+    types.StringType: str,
+    types.LongType: int,
+    types.IntegerType: int,
+    types.ShortType: int,
+    types.ByteType: int,
+    types.DoubleType: float,
+    types.BooleanType: bool,
+}
+_INTEGER_BITS: Final[Mapping[type[DataType], int]] = {
+    types.LongType: 64,
+    types.IntegerType: 32,
+    types.ShortType: 16,
+    types.ByteType: 8,
+}
+#: A number as JSON writes it. Python's Decimal also reads 1_000, and the digits of other scripts.
+_JSON_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
+#: From here on a float cannot hold every whole number, so it has lost the digits after the point.
+_FIRST_INEXACT_FLOAT: Final = 2.0**53
+
+
+class _UnfitError(Exception):
+    """A value does not fit its column."""
+
+
+def _read(value: Any, kind: DataType, *, nullable: bool = True) -> Any:  # noqa: ANN401 - JSON, and what Arrow takes
+    """Return a JSON value as Arrow takes it for a column of this type."""
+    if value is None:
+        if nullable:
+            return None
+        raise _UnfitError
+    try:
+        return _READERS[type(kind)](value, kind)
+    except (ValueError, TypeError, KeyError, DecimalException, OverflowError):
+        raise _UnfitError from None
+
+
+def _expect(value: Any, *kinds: type) -> Any:  # noqa: ANN401 - JSON
+    """Return the value if it is of one of these types, exactly: ``True`` is not an ``int`` here."""
+    if type(value) not in kinds:
+        raise _UnfitError
+    return value
+
+
+def _text(value: Any, _: DataType) -> str:  # noqa: ANN401 - JSON
+    _expect(value, str)
+    value.encode()  # raises for half a character, which JSON can escape and a column cannot hold
+    return str(value)
+
+
+def _integer(value: Any, kind: DataType) -> int:  # noqa: ANN401 - JSON
+    _expect(value, int)
+    limit = 1 << (_INTEGER_BITS[type(kind)] - 1)
+    if not -limit <= value < limit:
+        raise _UnfitError
+    return int(value)
+
+
+def _single(value: Any, _: DataType) -> float:  # noqa: ANN401 - JSON
+    _expect(value, int, float)
+    struct.pack("<f", float(value))  # raises if it is too large for four bytes: Arrow would make it infinite
+    return float(value)
+
+
+def _decimal(value: Any, kind: Any) -> Decimal:  # noqa: ANN401 - JSON, and a DecimalType
+    _expect(value, int, float, str)
+    if isinstance(value, str) and not _JSON_NUMBER.fullmatch(value):
+        raise _UnfitError
+    if isinstance(value, float) and not abs(value) < _FIRST_INEXACT_FLOAT:
+        raise _UnfitError  # Its cents are lost already. Producers send such numbers as text.
+    with localcontext() as context:
+        context.prec = 2 * types.DecimalType(38, 0).precision
+        number = Decimal(str(value)).quantize(Decimal(1).scaleb(-kind.scale), rounding=ROUND_HALF_UP)
+        if abs(number) >= Decimal(10) ** (kind.precision - kind.scale):
+            raise _UnfitError
+        return number
+
+
+def _timestamp(value: Any, _: DataType) -> datetime:  # noqa: ANN401 - JSON
+    read = datetime.fromisoformat(_expect(value, str))
+    return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
+
+
+def _timestamp_without_zone(value: Any, _: DataType) -> datetime:  # noqa: ANN401 - JSON
+    read = datetime.fromisoformat(_expect(value, str))
+    if read.tzinfo is not None:
+        raise _UnfitError
+    return read
+
+
+def _array(value: Any, kind: Any) -> list[Any]:  # noqa: ANN401 - JSON, and an ArrayType
+    return [_read(each, kind.elementType, nullable=kind.containsNull) for each in _expect(value, list)]
+
+
+def _map(value: Any, kind: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - JSON, and a MapType
+    return [
+        (_text(name, kind.keyType), _read(each, kind.valueType, nullable=kind.valueContainsNull))
+        for name, each in _expect(value, dict).items()
+    ]
+
+
+def _struct(value: Any, kind: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON, and a StructType
+    _expect(value, dict)
+    return {field.name: _read(value.get(field.name), field.dataType, nullable=field.nullable) for field in kind.fields}
+
+
+_READERS: Final[Mapping[type[DataType], Callable[[Any, DataType], Any]]] = {
+    types.StringType: _text,
+    types.LongType: _integer,
+    types.IntegerType: _integer,
+    types.ShortType: _integer,
+    types.ByteType: _integer,
+    types.DoubleType: lambda value, _: float(_expect(value, int, float)),
+    types.FloatType: _single,
+    types.BooleanType: lambda value, _: _expect(value, bool),
+    types.DecimalType: _decimal,
+    types.TimestampType: _timestamp,
+    types.TimestampNTZType: _timestamp_without_zone,
+    types.DateType: lambda value, _: date.fromisoformat(_expect(value, str)),
+    types.BinaryType: lambda value, _: base64.b64decode(_expect(value, str), validate=True),
+    types.ArrayType: _array,
+    types.MapType: _map,
+    types.StructType: _struct,
+}
+
+
+def _check_nullable(field: StructField) -> None:
+    if not field.nullable:
+        raise invalid_argument(
+            f"Column {field.name!r} of the schema cannot be null, but it is null in a row whose payload does not fit: "
+            'make it nullable, or declare it "not null" in the option payloadSchema, which marks such rows in the '
+            f"column {CORRUPT_COLUMN}."
+        )

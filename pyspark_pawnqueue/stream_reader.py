@@ -1,0 +1,156 @@
+"""A stream over a topic: each micro-batch is one claim, and the claim is the offset.
+
+    offset        {"stream": id, "batch": n, "claim": reference, or null before the first one}
+    claim's id    stream id and n: after a crash it finds the claim, whether or not Spark had logged the offset
+    acked         when Spark asks for the batch after it, or commits it: the sink has it by then
+
+⚑ A claim is acked only after the sink has its batch. Spark calls ``commit`` for a batch when the next one has data, and
+so never for the last batch before a pause. But it asks for the latest offset again and again, and passes the offset
+that it has reached. What PySpark 4.2 was seen to call, in a process of its own for each run of a query:
+
+    the beginning     initialOffset twice, latestOffset; a first batch, also if the topic is empty
+    a batch           latestOffset(start), partitions(start, end), then the sink, then Spark notes that it is done
+    the next          latestOffset(end): here the batch is acked; commit(end) only if there is more
+    availableNow      prepareForTriggerAvailableNow first, and a last latestOffset(end) when nothing is left
+    processingTime    latestOffset(end) when the interval is over; until then a batch is renewed and not acked
+    once              one batch, with no limit, and nothing after it
+    a restart         partitions(start, end) of the last batch, if the sink may lack it; then latestOffset(end)
+    query.stop()      SIGTERM, at any moment; the same if the sink fails, and at the end of a query
+    a JVM is killed   the pipe to it ends: stop(), which is called at no other time
+
+So a query whose last batch was not followed by latestOffset has left that batch un-acked: this process cannot know
+whether the sink has it. The query's restart acks it, or the driver, which can know (:func:`.jobs.ack_finished`). If
+neither does so before the claim expires, others receive the messages.
+
+A restart waits until its former process has left its claim, or is no longer trusted
+(``SESSION_TTL_SECONDS``). Nobody finds a claim that was made before Spark had noted the very first
+offset: its messages are delivered again once it expires.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
+
+from pawnqueue import SyncPawnQueue
+from pawnqueue.domain.claim_terms import HANDED_OVER_TTL_SECONDS
+from pyspark_pawnqueue.batch_reader import PortionPartition, read_partition
+from pyspark_pawnqueue.messages_to_rows import RowBuilder
+from pyspark_pawnqueue.spark_errors import raise_spark_errors
+from pyspark_pawnqueue.stream_claims import StreamClaims, checked_offset, first_offset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from pyspark_pawnqueue.spark_options import SparkOptions
+    from pyspark_pawnqueue.stream_claims import Offset
+
+DEFAULT_MESSAGES_PER_BATCH: Final = 10_000
+#: How long the process may take to leave its claims after Spark's SIGTERM.
+SHUTDOWN_SECONDS: Final = 10.0
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Claims micro-batches in the one process in which Spark plans a stream. Executors read them."""
+
+    @raise_spark_errors()
+    def __init__(self, options: SparkOptions, schema: StructType) -> None:
+        options.check_use("stream")
+        self._rows = RowBuilder(schema)
+        self._settings = options.settings()
+        self._topic = options.topic
+        self._consumer = options.consumer
+        self._ttl = options.ttl_seconds or HANDED_OVER_TTL_SECONDS
+        self._most = options.max_messages_per_batch or DEFAULT_MESSAGES_PER_BATCH
+        self._parts = options.partitions
+        self._first = first_offset(uuid.uuid4().hex)  # Spark asks for it twice
+        self._claims: StreamClaims | None = None  # opened on first use: Spark copies this object to the executors
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the claims, which only the planning process can hold."""
+        return self.__dict__ | {"_claims": None}
+
+    @property
+    def _opened_claims(self) -> StreamClaims:
+        if self._claims is None:
+            _exit_cleanly_on_sigterm()
+            queue = SyncPawnQueue.open(self._settings)
+            self._claims = StreamClaims(queue, self._topic, self._consumer, ttl=self._ttl)
+        return self._claims
+
+    # --- where Spark plans ---
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """Begin a new stream: two queries of one consumer never share a claim."""
+        return dict(self._first)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the most messages of a micro-batch."""
+        return ReadMaxRows(self._most)
+
+    @raise_spark_errors()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Count the messages of the topic: this run takes as many, and no later ones."""
+        self._opened_claims.limit_to_backlog()
+
+    @raise_spark_errors()
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        """Ack the batch that Spark has finished, and claim the next one. Return the start if there is no message.
+
+        Where Spark sets no limit (``once``), the claim has its own. Further messages come with the next run.
+        """
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._most
+        start = checked_offset(start)
+        self._opened_claims.finish(start)
+        return self._opened_claims.claim_next(start, most)
+
+    @raise_spark_errors()
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Plan the batch that ends at this offset: the messages of its claim, which may be older than a restart."""
+        del start
+        end = checked_offset(end)
+        return [PortionPartition(portion) for portion in self._opened_claims.plan(end, self._parts)]
+
+    @raise_spark_errors()
+    def commit(self, end: Offset) -> None:
+        """Ack the batch, which the sink has."""
+        end = checked_offset(end)
+        self._opened_claims.finish(end)
+
+    def stop(self) -> None:
+        """Leave a batch that is not acked to the restart of this query, which then need not wait."""
+        claims, self._claims = self._claims, None
+        if claims is not None:
+            claims.close()
+
+    # --- on the executors ---
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a part of a batch."""
+        return read_partition(self._settings, self._rows, partition)
+
+
+def _exit_cleanly_on_sigterm() -> None:
+    """Have ``stop`` called after a SIGTERM too, by which Spark ends this process. It plans, and does nothing else."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, _frame: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # a second SIGTERM must not interrupt the shutdown
+    # Whatever the store does meanwhile, this process must end: Spark does not wait for it.
+    deadline = threading.Timer(SHUTDOWN_SECONDS, os._exit, (1,))
+    deadline.daemon = True
+    deadline.start()
+    raise SystemExit
