@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import loop_lag
 from benchmarks.installed import PARALLELISM, installed
-from tools.kit.leftovers import descendants
+from tools.kit.process_lookup import descendants
 
 if TYPE_CHECKING:
     from benchmarks.installed import Installed

@@ -22,7 +22,7 @@ from benchmarks.spark_read import A_PUBLISH, CORES, SCHEMA, TOPIC, added_up, jvm
 from pawnqueue import Settings, SyncPawnQueue
 from pawnqueue.stores.connect import connect
 from tools.kit import servers
-from tools.kit.leftovers import memory
+from tools.kit.process_lookup import memory_bytes
 from tools.kit.spark import session
 from tools.kit.stores import CountingStore
 
@@ -188,8 +188,8 @@ def _planned_by(pool: Pool, given: Mapping[str, str]) -> Planned:
 
 def _plan(given: dict[str, str]) -> Planned:
     """Plan as Spark has it done: by a source that is given the options."""
-    from pyspark_pawnqueue.columns import schema_of  # noqa: PLC0415 - in the process that is measured
     from pyspark_pawnqueue.datasource import PawnQueueDataSource  # noqa: PLC0415 - likewise
+    from pyspark_pawnqueue.messages_to_rows import schema_of  # noqa: PLC0415 - in the process that is measured
 
     reader = PawnQueueDataSource(given).reader(schema_of(SCHEMA, dead=False))
     started = time.perf_counter()
@@ -219,8 +219,8 @@ class _Peak:
             pids = jvm()
             java = [pid for pid in pids if _is_java(pid)]
             workers = [pid for pid in pids if pid not in java]
-            self.jvm = max(self.jvm, memory(java))
-            self.workers = max(self.workers, memory(workers))
+            self.jvm = max(self.jvm, memory_bytes(java))
+            self.workers = max(self.workers, memory_bytes(workers))
 
 
 def _is_java(pid: int) -> bool:

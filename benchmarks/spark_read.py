@@ -28,7 +28,7 @@ from obstore.store import S3Store
 from benchmarks.installed import machine
 from pawnqueue import SyncPawnQueue
 from tools.kit import servers
-from tools.kit.leftovers import descendants
+from tools.kit.process_lookup import descendants
 from tools.kit.spark import session
 
 if TYPE_CHECKING:

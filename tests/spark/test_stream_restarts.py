@@ -15,10 +15,10 @@ from pyspark.errors import StreamingQueryException
 
 from pawnqueue import ClaimBusyError, InvalidArgumentError
 from pawnqueue.domain.records import ClaimRecord
-from pyspark_pawnqueue.stream_end import ack_finished
+from pyspark_pawnqueue.jobs import ack_finished
 from tests.spark.streams import Gate, Sink, Stream, options_of
 from tests.support.waiting import wait_until
-from tools.kit.leftovers import descendants
+from tools.kit.process_lookup import descendants
 from tools.kit.spark import SparkJob
 
 if TYPE_CHECKING:

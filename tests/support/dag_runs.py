@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tools.kit.airflow.settings import ROOT, environment
-from tools.kit.leftovers import end_marked
+from tools.kit.process_lookup import end_marked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -113,13 +113,13 @@ def test_nothing_is_left_of_a_run(end: str) -> None:
         "from tools.kit.processes import ServerProcess\n"
         "process = ServerProcess(['sleep', '1000'], ready=lambda: True)\n"
         "process.__enter__()\n"
-        "print(process.pid, process._keeper.pid, process.directory, flush=True)\n"
+        "print(process.pid, process._guard.pid, process.directory, flush=True)\n"
         f"{end}\n"
     )
     run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    pid, keeper_pid, directory = run.stdout.split()
+    pid, guard_pid, directory = run.stdout.split()
     wait_for_end(int(pid))
-    wait_for_end(int(keeper_pid))
+    wait_for_end(int(guard_pid))
     assert not Path(directory).exists()
 
 

@@ -1,7 +1,8 @@
-"""What happened to every message, and whether that keeps the promises of docs/protocol.md, section 5.
+"""What happened to every message, and whether it keeps the promises of docs/protocol.md, section 5.
 
 The simulation and the tests on real processes record the same events here, with times of one clock, and are judged by
-the same rules. A *unit* is one message under one key; the id in its envelope may stand under several (after a redrive).
+the same rules. A *unit* is one message under one key. Several units can have the same id in their envelopes (after a
+redrive).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who believes to have a message: one session of one claim, in one process."""
+    """A session of a claim, in one process, which believes that it holds a message."""
 
     process: str
     claim: str
@@ -25,7 +26,7 @@ class Holder:
 
 @dataclass(slots=True)
 class Hold:
-    """A belief: from its start until its end, or until it was given up."""
+    """The time in which a holder believes that it holds a unit."""
 
     holder: Holder
     unit: str
@@ -38,7 +39,7 @@ class History:
     """Events of all processes."""
 
     published: set[str] = field(default_factory=set)
-    """Ids of which a publisher was told that they are in the topic."""
+    """Ids that a publisher got back as published."""
 
     holds: list[Hold] = field(default_factory=list)
     open_holds: dict[tuple[Holder, str], Hold] = field(default_factory=dict)
@@ -52,20 +53,20 @@ class History:
     """When a settlement said so, which id, by which claim."""
 
     asked_to_ack: set[str] = field(default_factory=set)
-    """Ids for which somebody has called ack, whatever the answer was: they may be gone."""
+    """Ids for which ack was called. Whatever the answer was, they may be gone."""
 
     settled: list[tuple[float, str, str, str]] = field(default_factory=list)
     """When a settlement said so, which unit, by which claim, and how."""
 
     too_often: dict[str, tuple[int, set[str], set[str], set[str]]] = field(default_factory=dict)
-    """Units that were buried as delivered too often: after how many deliveries they may be, the claims whose records
-    listed them, those that handed them out, and those that were interrupted before they could."""
+    """Units that were buried as delivered too often: the limit of deliveries, the claims whose records listed them, the
+    claims that handed them out, and those that were interrupted before they could."""
 
     broken: list[str] = field(default_factory=list)
-    """What somebody saw that must not be."""
+    """What a process saw that must not happen."""
 
     def hold(self, holder: Holder, unit: str, message_id: str, now: float, deadline: float) -> None:
-        """Record that the holder was given the message, and trusts that until the deadline."""
+        """Record that the holder received the message, and trusts its claim until the deadline."""
         hold = Hold(holder, unit, now, deadline)
         self.holds.append(hold)
         self.open_holds[holder, unit] = hold
@@ -73,25 +74,25 @@ class History:
         self.delivered.append((now, message_id, holder.claim))
 
     def extend(self, holder: Holder, deadline: float) -> None:
-        """Record that a renewal succeeded: all that the holder has, it trusts for longer."""
-        for (who, _), hold in self.open_holds.items():
-            if who == holder:
+        """Record that a renewal succeeded: the holder trusts its claim for longer."""
+        for (owner, _), hold in self.open_holds.items():
+            if owner == holder:
                 hold.end = deadline
 
     def drop(self, holder: Holder, now: float, units: Collection[str] | None = None) -> None:
         """Record that the holder has stopped working: on these, or on all that it has."""
-        for who, unit in [*self.open_holds]:
-            if who == holder and (units is None or unit in units):
-                hold = self.open_holds.pop((who, unit))
+        for owner, unit in [*self.open_holds]:
+            if owner == holder and (units is None or unit in units):
+                hold = self.open_holds.pop((owner, unit))
                 hold.end = min(hold.end, now)
 
     def leave(self, process: str, now: float) -> None:
-        """Record that a process closes its queue: it works on nothing any more."""
+        """Record that a process has closed its queue, and stopped all work."""
         for holder in {holder for holder, _ in self.open_holds if holder.process == process}:
             self.drop(holder, now)
 
     def hold_again(self, holder: Holder, unit: str, now: float, deadline: float) -> None:
-        """Record that the holder still, or again, trusts what it has: that is no delivery."""
+        """Record that the holder trusts its claim still, or again. This is not a delivery."""
         self.drop(holder, now, {unit})
         hold = Hold(holder, unit, now, deadline)
         self.holds.append(hold)
@@ -102,9 +103,9 @@ class History:
     ) -> None:
         """Record that a unit was buried, as delivered ``most`` times without a settlement.
 
-        :param listed: the claims that were to hand it out, as their records in the bucket tell.
-        :param handed: the claims that did.
-        :param interrupted: those whose process was killed or cancelled, or heard no answer, as they were about to.
+        :param listed: the claims whose records in the bucket list it.
+        :param handed: the claims that handed it out.
+        :param interrupted: the claims whose process was killed, cancelled or left without an answer before that.
         """
         self.too_often[unit] = (most, listed, handed, interrupted)
 
@@ -113,7 +114,7 @@ class History:
 
         :param left: ids that are in the bucket at the end, as messages or dead letters.
         :param reborn: ids of messages that their publisher sent again after they had been settled: the one duplicate
-            that a publisher can make, which section 7 names. Under whatever unit they stand, they are not judged.
+            that a publisher can make, which section 7 names. No unit with such an id is judged.
         """
         return [
             *self.broken,
@@ -125,12 +126,12 @@ class History:
         ]
 
     def _lost(self, left: Collection[str]) -> Iterable[str]:
-        """Promise 1: what was published is acked, or still there."""
+        """Promise 1: a published message is acked, or is still in the bucket."""
         gone = self.published.difference(left, self.asked_to_ack)
         return [f"lost: {one}" for one in sorted(gone)]
 
     def _held_twice(self, reborn: Collection[str]) -> Iterable[str]:
-        """Promise 2: no two claims, and no two sessions of one, believe in one message at one moment."""
+        """Promise 2: no two claims, and no two sessions of one, hold a message at the same time."""
         by_unit: dict[str, list[Hold]] = defaultdict(list)
         for hold in self.holds:
             if hold.end >= hold.start and self.id_of[hold.unit] not in reborn:
@@ -148,7 +149,7 @@ class History:
                     latest = hold
 
     def _settled_twice(self, reborn: Collection[str]) -> Iterable[str]:
-        """Promise 3: one unit is finally settled by one claim, in one way."""
+        """Promise 3: one claim finally settles a unit, in one way."""
         final: dict[str, tuple[str, str]] = {}
         for _, unit, claim, how in self.settled:
             if how == "released" or self.id_of.get(unit, unit) in reborn:
@@ -167,16 +168,16 @@ class History:
                 yield f"delivered after ack: {message_id} to {claim} at {at:.3f}, acked at {acked[message_id]:.3f}"
 
     def _buried_undelivered(self) -> Iterable[str]:
-        """Promise 6: only what was delivered too often is buried for that, and a lease that was won is no delivery."""
+        """Promise 6: only a unit that was delivered too often is buried for it. Winning a lease is not a delivery."""
         for unit, (most, listed, handed, interrupted) in sorted(self.too_often.items()):
             if len(listed | handed) < most or len(handed | interrupted) < most:
                 yield f"buried though never delivered so often: {unit}, {len(handed)} times, and not {most}"
 
 
 class Diary:
-    """A history in a file: one process writes lines as things happen, another reads all of them afterwards.
+    """A history in a file: one process writes lines as things happen, and another reads all of them afterwards.
 
-    A line is written before the process goes on, so what a killed process did up to its end is there.
+    Each line is written before the process goes on, so the file has everything that a killed process did.
     """
 
     def __init__(self, path: Path, process: str) -> None:

@@ -1,4 +1,4 @@
-"""Free ports on 127.0.0.1, which no other test run on this machine is given at the same time."""
+"""Free ports on 127.0.0.1, each for one test run on this machine at a time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HOST = "127.0.0.1"
 _LOWEST = 10_000
 _ATTEMPTS = 500
 _claims: list[socket.socket] = []
-# Seeded by the system, whatever the test run seeds: two runs of one seed must not look for the same ports.
+# Seeded by the system: two test runs with the same seed must not look for the same ports.
 _random = random.SystemRandom()
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on; it stays this process's own until the process ends."""
+    """Return a port that nothing listens on. No other test run gets it before this process ends."""
     for _ in range(_ATTEMPTS):
         port = _random.randrange(_LOWEST, _first_ephemeral_port())
         if _is_free(port) and _claim(port):

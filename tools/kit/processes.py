@@ -1,4 +1,4 @@
-"""Servers as processes: started, waited for, and gone afterwards, however the test run ends."""
+"""Servers as processes: started, awaited, and gone afterwards, however the test run ends."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
+from airflow_provider_pawnqueue.spark.guard import read_processes
+from airflow_provider_pawnqueue.spark.guarded_process import GuardedProcess
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-_KEEPER = Path(__file__).with_name("keeper.py")
 _POLL_SECONDS = 0.02
-_KEEPER_MARGIN_SECONDS = 5.0
 _TAIL_CHARACTERS = 4_000
 _SERVER_ERROR = 500
 
@@ -30,16 +30,16 @@ _running: set[ServerProcess] = set()
 
 
 class ServerNotReadyError(RuntimeError):
-    """A server ended, or let its time pass, before it was ready. The message ends with the tail of its log."""
+    """A server ended, or took too long, before it was ready. The message ends with the tail of its log."""
 
 
 class ServerProcess:
     """One command in a process group and a temporary directory of its own, for the length of a ``with`` block.
 
     The command runs in :attr:`data`, an empty folder, so that it can name its files relatively. Entering returns once
-    ``ready()`` is true, and raises :class:`ServerNotReadyError` as soon as the command has ended without it. Leaving
-    ends the whole group (SIGTERM, and SIGKILL for what is left after ``grace`` seconds) and removes the directory. The
-    same happens when the interpreter exits, and when it is killed.
+    ``ready()`` is true, and raises :class:`ServerNotReadyError` if the command has ended before that. Leaving ends the
+    command with everything that it has started (SIGTERM, and SIGKILL after ``grace`` seconds), and removes the
+    directory. The same happens when the interpreter exits, and when it is killed: the guard of Spark jobs sees to that.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ServerProcess:
         self._start_timeout = start_timeout
         self._grace = grace
         self._owner_pid = os.getpid()
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._guarded: GuardedProcess | None = None
         self.pid = 0
         self.directory = Path(tempfile.mkdtemp(prefix="pawnqueue-"))
         self.data = self.directory / "data"
@@ -90,7 +90,7 @@ class ServerProcess:
     @property
     def running(self) -> bool:
         """Whether the command has been started and has not ended."""
-        return self._keeper is not None and self._keeper.poll() is None
+        return self._guard is not None and self._guard.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the command's whole group: SIGSTOP and SIGCONT to freeze it, SIGKILL to crash it."""
@@ -99,39 +99,55 @@ class ServerProcess:
         os.killpg(self.pid, number)
 
     def wait(self, seconds: float) -> int:
-        """Wait until the command ends by itself, and return its exit status: 128 and the signal's number if one did it.
+        """Wait until the command ends by itself. Return its exit status, or 128 plus the number of a signal.
 
-        Raises :class:`subprocess.TimeoutExpired` when the time is over; the command runs on.
+        Raises :class:`subprocess.TimeoutExpired` if it has not ended in time. The command runs on.
         """
-        if self._keeper is None:
+        if self._guard is None:
             raise ProcessLookupError(self._explain("was not started"))
-        return self._keeper.wait(seconds)
+        return self._guard.wait(seconds)
 
     def stop(self) -> None:
         """End the group and remove the directory. May be called twice."""
         if os.getpid() != self._owner_pid:
-            return  # a fork of the test run has no say in its parent's servers
-        if self._keeper is not None:
-            self._end(self._keeper)
+            return  # a fork of the test run must not stop its parent's servers
+        if self._guarded is not None:
+            self._guarded.close(self._grace)
         shutil.rmtree(self.directory, ignore_errors=True)
         _running.discard(self)
 
+    @property
+    def _guard(self) -> subprocess.Popen[bytes] | None:
+        return None if self._guarded is None else self._guarded.guard
+
     def _start(self) -> None:
-        report, report_end = os.pipe()
-        arguments = [self._owner_pid, self.directory, self._grace, report_end, *self._command]
-        with self._log.open("wb") as log, os.fdopen(report, "rb") as reported:
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_KEEPER), *map(str, arguments)],
+        with self._log.open("wb") as log:
+            self._guarded = GuardedProcess(
+                self._command,
+                self._env,
+                folder=str(self.directory),
+                grace=self._grace,
                 cwd=self.data,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=(report_end,),
-                start_new_session=True,  # Ctrl-C is for the test run, which then stops its servers in order
+                output=log,
             )
-            os.close(report_end)
-            self.pid = int(reported.readline() or 0)
+            self._guarded.__enter__()
+        self._guarded.run()
+        while self.running and not self.pid:
+            self.pid = self._find_command()
+            self._pause()
+
+    def _find_command(self) -> int:
+        """Return the pid of the command, or 0 as long as the guard has not executed it.
+
+        It leads a group in the guard's session. Before its exec it has the guard's command line.
+        """
+        guard = self._guard.pid if self._guard is not None else 0
+        for pid, (parent, group, session) in (read_processes() or {}).items():
+            if parent == session == guard and group == pid:
+                with contextlib.suppress(OSError):
+                    if _command_line(pid) != _command_line(guard):
+                        return pid
+        return 0
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self._start_timeout
@@ -141,32 +157,25 @@ class ServerProcess:
             if time.monotonic() > deadline:
                 raise ServerNotReadyError(self._explain(f"was not ready after {self._start_timeout:g} s"))
             self._pause()
-        if not self.running:  # then it was somebody else who answered
+        if not self.running:  # then another process has answered
             raise ServerNotReadyError(self._explain("ended while another process answered in its place"))
 
     def _pause(self) -> None:
         # Waiting for the process instead of sleeping: its end is noticed at once.
-        if self._keeper is not None:
+        if self._guard is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._keeper.wait(_POLL_SECONDS)
+                self._guard.wait(_POLL_SECONDS)
 
     def _explain(self, what: str) -> str:
         return f"{self._command[0]} {what}; its log ends with:\n{self.log[-_TAIL_CHARACTERS:]}"
 
-    def _end(self, keeper: subprocess.Popen[bytes]) -> None:
-        keeper.terminate()
-        try:
-            keeper.wait(self._grace + _KEEPER_MARGIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            if self.pid:  # group 0 would be the test run's own
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self.pid, signal.SIGKILL)
-            keeper.kill()
-            keeper.wait()
+
+def _command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def answers(url: str) -> bool:
-    """Tell whether an HTTP server answers at the address with anything but a failure of its own."""
+    """Return whether an HTTP server answers at the address with anything but a failure of its own."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=5)
     try:

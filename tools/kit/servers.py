@@ -27,9 +27,9 @@ REGION = "us-east-1"
 ACCESS_KEY = "AKTEST"
 SECRET_KEY = "SKTEST0123456789"
 
-# It takes two seconds for a clean end, of which its data, gone the moment after, have no use.
+# A clean end takes two seconds, and its data is removed right after.
 _SEAWEEDFS_GRACE_SECONDS = 0.1
-_SEAWEEDFS_SOCKETS = Path("/tmp")  # noqa: S108 - it has no setting for it
+_SEAWEEDFS_SOCKETS = Path("/tmp")  # noqa: S108 - it has no setting for the folder
 _CEPH_SCRIPT = Path(__file__).with_name("ceph.sh")
 _CEPH_PROGRAMS = ("ceph-mon", "ceph-osd", "ceph-mgr", "radosgw", "ceph", "radosgw-admin", "monmaptool")
 _CEPH_START_SECONDS = 120.0
@@ -42,7 +42,7 @@ class ServerNotInstalledError(RuntimeError):
 
 @dataclass(frozen=True)
 class S3Server:
-    """Where an S3 server is, and who may use it."""
+    """The address of an S3 server, and keys that may use it."""
 
     name: str
     endpoint: str
@@ -50,10 +50,10 @@ class S3Server:
     secret_key: str
     region: str = REGION
     metrics: str = ""
-    """Where it tells what it was asked, in Prometheus's words; not every server does."""
+    """The address of its Prometheus metrics, if it has them."""
 
     def address(self, bucket: str, **more: Any) -> dict[str, Any]:
-        """Return where a bucket of it is, and with which keys: the ``s3`` section of settings, with more in it."""
+        """Return the ``s3`` section of settings for one of its buckets, with more settings."""
         return {
             "endpoint_url": self.endpoint,
             "bucket_name": bucket,
@@ -75,7 +75,7 @@ class S3Server:
         )
 
     def make_user(self, policy: Mapping[str, Any]) -> S3Server:
-        """Return the server as a new user sees it, who may do what the policy allows (on SeaweedFS)."""
+        """Return the server with the keys of a new user, limited by the policy (on SeaweedFS)."""
         iam = boto3.client(
             "iam",
             endpoint_url=self.endpoint,
@@ -91,7 +91,7 @@ class S3Server:
         return replace(self, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
 
     def make_bucket(self, name: str | None = None) -> str:
-        """Create a bucket, of a fresh name unless one is given, and return its name."""
+        """Create a bucket, by default under a new name, and return its name."""
         bucket = name or f"{self.name}-{uuid.uuid4().hex[:12]}"
         self.client().create_bucket(Bucket=bucket)
         return bucket
@@ -102,7 +102,7 @@ def seaweedfs() -> Iterator[S3Server]:
     """SeaweedFS: a real store with atomic conditional PUTs."""
     components = ("master", "volume", "filer", "s3", "admin")
     ports = dict(zip(components, free_ports(len(components)), strict=True))
-    # The gRPC ports are the others plus 10,000 unless they are named, and then somebody else's.
+    # Without these options, the gRPC ports are the others plus 10,000, which may belong to another program.
     grpc_ports = dict(zip(components, free_ports(len(components)), strict=True))
     metrics_port = free_port()
     command = [
@@ -126,7 +126,7 @@ def seaweedfs() -> Iterator[S3Server]:
         f"-metricsPort={metrics_port}",
     ]
     metrics = f"http://{HOST}:{metrics_port}/metrics"
-    # A secret of its own: tests look for it in places where it must not be, and must not find another run's there.
+    # A secret of its own: tests look for it where it must not be, and must not find that of another run.
     secret = SECRET_KEY + uuid.uuid4().hex
     server = S3Server("seaweedfs", f"http://{HOST}:{ports['s3']}", ACCESS_KEY, secret, metrics=metrics)
     env = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": secret}
@@ -134,7 +134,7 @@ def seaweedfs() -> Iterator[S3Server]:
         with ServerProcess(command, env=env, ready=lambda: answers(server.endpoint), grace=_SEAWEEDFS_GRACE_SECONDS):
             yield server
     finally:
-        # Sockets that it makes beside its ports, there and nowhere else, and leaves.
+        # SeaweedFS leaves a socket for each gRPC port in this folder.
         for port in grpc_ports.values():
             for socket in _SEAWEEDFS_SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
                 socket.unlink(missing_ok=True)
@@ -163,7 +163,7 @@ def rclone() -> Iterator[S3Server]:
 
 @contextmanager
 def moto() -> Iterator[S3Server]:
-    """Moto's server: all of S3's calls, and nobody's atomicity. For unit tests, never for proofs."""
+    """Moto's server: all of S3's calls without their atomicity. For unit tests, never for proofs."""
     port = free_port()
     command = [_program("moto_server", "the PyPI package moto[s3,server]"), "-H", HOST, "-p", str(port)]
     server = S3Server("moto", f"http://{HOST}:{port}", ACCESS_KEY, SECRET_KEY)
@@ -199,7 +199,7 @@ def ceph() -> Iterator[S3Server]:
 
 
 def _program(name: str, source: str) -> str:
-    # Beside the interpreter first: a virtual environment need not be activated to be used.
+    # First beside the interpreter: its virtual environment need not be activated.
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
         message = f"{name} is not installed: it comes with {source}"

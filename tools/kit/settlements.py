@@ -1,4 +1,4 @@
-"""Settling, where it does not matter that some of it comes too late."""
+"""Settling for tests in which a settlement may come too late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def settlement_of(settling: Awaitable[Settlement]) -> Settlement:
-    """Await an ack or a nack, and return what became of each message, whether or not some were lost."""
+    """Await an ack or a nack. Return what became of each message, also if some were lost."""
     try:
         return await settling
     except LeaseLostError as error:

@@ -1,4 +1,4 @@
-"""A store with a hook in it: who wants to count requests, hold them up or spoil them writes that and nothing else."""
+"""A store with a hook, by which tests count, delay or spoil its requests."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from pawnqueue.stores.port import (
 T = TypeVar("T")
 #: The port's calls that make requests.
 Call: TypeAlias = Literal["get", "head", "pages", "folders", "put", "copy", "delete"]
-#: What a store is asked for by them.
+#: The kinds of requests that they make.
 Kind: TypeAlias = Literal["GET", "HEAD", "LIST", "PUT", "COPY", "DELETE"]
-#: What the call returns; of ``pages``, the next page, or None where there is none.
+#: What the call returns; for ``pages``, the next page, or None after the last one.
 Answer: TypeAlias = object
 CarryOut: TypeAlias = Callable[[], Awaitable[Answer]]
 Hook: TypeAlias = Callable[["Request", CarryOut], Awaitable[Answer]]
@@ -44,7 +44,7 @@ _KINDS: Mapping[Call, Kind] = {
     "copy": "COPY",
     "delete": "DELETE",
 }
-#: How many bytes somebody takes who takes whatever is stored.
+#: A size limit that no object exceeds.
 ALL = sys.maxsize
 #: The most keys that S3 lists, or deletes, in one request.
 BULK = 1000
@@ -55,21 +55,21 @@ class Request:
     """A call of the port, or one page of a listing."""
 
     call: Call
-    #: What it is about: of a listing the folder, of a copy the target.
+    #: The keys that it is about: the folder of a listing, the target of a copy.
     keys: Sequence[str]
     body: bytes = b""
     expect: Expectation = Expect.ANYTHING
     source: str = ""
-    #: Of a listing: which page it is, from 0.
+    #: The number of a listing's page, from 0.
     page: int = 0
-    #: Of a DELETE: which versions it expects, if it expects any.
+    #: The versions that a DELETE expects, if it expects any.
     versions: Mapping[str, Version] = field(default_factory=dict)
-    #: It looks behind a page that was not full: there is nothing, and most stores know that without being asked.
+    #: Whether the page before it was not full. Then it is empty, and most stores need no request to know that.
     surplus: bool = False
 
     @property
     def kind(self) -> Kind:
-        """What the store is asked for."""
+        """The kind of the request."""
         return _KINDS[self.call]
 
     @property
@@ -79,17 +79,17 @@ class Request:
 
 
 class HookedStore:
-    """See :class:`~pawnqueue.stores.port.Store`: the one below, whose requests meet the hook.
+    """A :class:`~pawnqueue.stores.port.Store` that passes each request to a hook, and then to the store below.
 
-    :param below: where requests are carried out; without one, in memory.
-    :param hook: is given each request, and what carries it out, and returns the answer. It may wait, raise, carry the
-        request out or not, and answer something else. A subclass overrides :meth:`answer` instead.
+    :param below: the store that carries requests out; by default one in memory.
+    :param hook: receives each request and a function that carries it out, and returns the answer. It may wait, raise,
+        carry the request out or not, and return another answer. A subclass overrides :meth:`answer` instead.
     """
 
     def __init__(self, below: Store | None = None, hook: Hook | None = None) -> None:
         self.below: Store = below or MemoryStore()
         self.hook = hook
-        #: How often it was closed.
+        #: How many times it was closed.
         self.closed = 0
 
     async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
@@ -97,7 +97,7 @@ class HookedStore:
         return await (self.hook(request, carry_out) if self.hook else carry_out())
 
     async def get(self, key: str, most: int = ALL) -> StoredObject | None:
-        """See the port. Without a bound, as tests that look by hand call it, it reads all."""
+        """See the port. Without a bound it reads all, for tests that read an object by themselves."""
         return await self._ask(Request("get", (key,)), lambda: self.below.get(key, most))
 
     async def body(self, key: str, size: int, most: int) -> bytes | None:
@@ -152,8 +152,8 @@ class HookedStore:
         for start in range(0, len(keys), BULK):
             some = {key: versions[key] for key in keys[start : start + BULK]}
             request = Request("delete", list(some), versions=some)
-            told = await self._ask(request, partial(self.below.delete_versions, some))
-            answered |= {key: Unknown(what) if isinstance(what, StoreError) else what for key, what in told.items()}
+            found = await self._ask(request, partial(self.below.delete_versions, some))
+            answered |= {key: Unknown(what) if isinstance(what, StoreError) else what for key, what in found.items()}
         return answered
 
     async def aclose(self) -> None:
@@ -169,13 +169,13 @@ class HookedStore:
 
 
 class CountingStore(HookedStore):
-    """Counts, where retries are already done: how many requests, of which kind, and what they came to."""
+    """Counts requests by kind, and refused PUTs. Each retry counts."""
 
     def __init__(self, below: Store) -> None:
         super().__init__(below)
         #: By kind; of listings with the last part of the folder's name.
         self.requests: Counter[str] = Counter()
-        #: PUTs that were not carried out, as the key had been written by somebody else.
+        #: PUTs that were refused, as another process had written the key.
         self.refused = 0
 
     @property
@@ -184,27 +184,27 @@ class CountingStore(HookedStore):
         return self.requests.total()
 
     def told(self) -> str:
-        """Say what was requested, by kind."""
+        """Return the counts as a text."""
         return ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.requests.items())) or "none"
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Set all counts to zero."""
         self.requests.clear()
         self.refused = 0
 
     async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
-        """Count it. The first page of a listing is a request also where it is empty."""
+        """Count the request. The first page of a listing is a request even if it is empty."""
         if not request.page:
-            self.requests[_told(request)] += 1
+            self.requests[_name_of(request)] += 1
         answer = await carry_out()
         if request.page and answer is not None:
-            self.requests[_told(request)] += 1
+            self.requests[_name_of(request)] += 1
         if request.call == "put":
             self.refused += not isinstance(answer, Done)
         return answer
 
 
-def _told(request: Request) -> str:
+def _name_of(request: Request) -> str:
     if request.kind != "LIST":
         return request.kind
     folder = "folders" if request.call == "folders" else request.key.rstrip("/").rpartition("/")[2]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tools.kit.airflow import Airflow, AirflowError
-from tools.kit.leftovers import marked
+from tools.kit.process_lookup import marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

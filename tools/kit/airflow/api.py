@@ -1,4 +1,4 @@
-"""What one asks of Airflow: its REST API, as far as tests and benchmarks use it. States and fields are Airflow's."""
+"""Airflow's REST API, as far as tests and benchmarks use it. States and fields are Airflow's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Json: TypeAlias = dict[str, Any]
 
 _ALL = 10_000
 _TIMEOUT_SECONDS = 30.0
-# Without the proxies that the environment may name: it is on loopback.
+# Airflow is on loopback, so the proxies of the environment are not used.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -51,14 +51,14 @@ class Api:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             with error:
-                told = error.read().decode("utf-8", errors="replace")
-            raise ApiError(f"{method} {path}", error.code, told) from None
+                answer = error.read().decode("utf-8", errors="replace")
+            raise ApiError(f"{method} {path}", error.code, answer) from None
         return json.loads(text) if text else None
 
     # ---- the installation
 
     def health(self) -> Json:
-        """Return each component's health, as the components' heartbeats in the database tell."""
+        """Return each component's health, from its heartbeats in the database."""
         return self.request("GET", "/monitor/health")
 
     def jobs(self, job_type: str | None = None) -> list[Json]:
@@ -66,7 +66,7 @@ class Api:
         return self.request("GET", "/jobs", job_type=job_type, order_by="-id", limit=_ALL)["jobs"]
 
     def import_errors(self) -> list[Json]:
-        """Return what is wrong with DAG files: ``filename``, ``stack_trace``, ``timestamp``."""
+        """Return the errors in DAG files: ``filename``, ``stack_trace``, ``timestamp``."""
         return self.request("GET", "/importErrors", limit=_ALL)["import_errors"]
 
     # ---- DAGs
@@ -79,16 +79,12 @@ class Api:
         """Return a DAG."""
         return self.request("GET", f"/dags/{dag_id}")
 
-    def source(self, dag_id: str) -> str:
-        """Return a DAG's file as it was when the DAG last changed."""
-        return self.request("GET", f"/dagSources/{dag_id}")["content"]
-
     def pause(self, dag_id: str) -> None:
         """Pause a DAG."""
         self.request("PATCH", f"/dags/{dag_id}", {"is_paused": True}, update_mask="is_paused")
 
     def unpause(self, dag_id: str) -> None:
-        """Let a paused DAG go on."""
+        """Unpause a DAG."""
         self.request("PATCH", f"/dags/{dag_id}", {"is_paused": False}, update_mask="is_paused")
 
     # ---- runs
@@ -118,10 +114,6 @@ class Api:
         """Clear a run: its tasks run again."""
         self.request("POST", f"{_run(dag_id, run_id)}/clear", {"dry_run": False, "only_failed": only_failed})
 
-    def delete_run(self, dag_id: str, run_id: str) -> None:
-        """Delete a run."""
-        self.request("DELETE", _run(dag_id, run_id))
-
     # ---- tasks
 
     def task_instances(self, dag_id: str, run_id: str, *, task_id: str | None = None) -> list[Json]:
@@ -138,14 +130,10 @@ class Api:
         path = f"{_task(dag_id, run_id, task_id, map_index)}/tries"
         return sorted(self.request("GET", path)["task_instances"], key=lambda each: each["try_number"])
 
-    def mark_task(self, dag_id: str, run_id: str, task_id: str, state: str, map_index: int = -1) -> None:
-        """Mark a task instance as ``success``, ``failed`` or ``skipped``."""
-        self.request("PATCH", _task(dag_id, run_id, task_id, map_index), {"new_state": state}, update_mask="new_state")
-
     def clear_tasks(
         self, dag_id: str, run_id: str, task_ids: Sequence[str | tuple[str, int]] | None = None, **more: Any
     ) -> list[Json]:
-        """Clear tasks of a run, all of them or some (an id, or an id and a map index); return those that were.
+        """Clear tasks of a run, all of them or some (an id, or an id and a map index). Return those that were cleared.
 
         ``more`` goes into the request: ``only_failed``, ``include_downstream``, ``include_upstream``.
         """
@@ -159,16 +147,7 @@ class Api:
         path = f"{_task(dag_id, run_id, task_id)}/xcomEntries/{quote(key)}"
         return self.request("GET", path, map_index=map_index, stringify="false")["value"]
 
-    def xcoms(self, dag_id: str, run_id: str, task_id: str) -> list[Json]:
-        """Return a task's XComs without their values: ``key``, ``map_index``."""
-        path = f"{_task(dag_id, run_id, task_id)}/xcomEntries"
-        return self.request("GET", path, limit=_ALL)["xcom_entries"]
-
     # ---- assets
-
-    def assets(self) -> list[Json]:
-        """Return all active assets: ``id``, ``name``, ``uri``, ``watchers`` and so on."""
-        return self.request("GET", "/assets", limit=_ALL)["assets"]
 
     def asset_events(self, **query: Any) -> list[Json]:
         """Return asset events, the oldest first, with the runs that each of them made (``created_dagruns``).
@@ -177,10 +156,6 @@ class Api:
         """
         return self.request("GET", "/assets/events", order_by="timestamp", limit=_ALL, **query)["asset_events"]
 
-    def create_asset_event(self, asset_id: int, extra: Mapping[str, Any] | None = None, **more: Any) -> Json:
-        """Make an asset event, as a user does by hand."""
-        return self.request("POST", "/assets/events", {"asset_id": asset_id, "extra": dict(extra or {}), **more})
-
     # ---- connections and variables
 
     def create_connection(self, connection_id: str, conn_type: str, **fields: Any) -> None:
@@ -188,20 +163,11 @@ class Api:
         self.request("POST", "/connections", _connection(connection_id, conn_type, fields))
 
     def update_connection(self, connection_id: str, conn_type: str, **fields: Any) -> None:
-        """Give a connection of the database other fields."""
+        """Replace the fields of a connection in the database."""
         self.request("PATCH", f"/connections/{connection_id}", _connection(connection_id, conn_type, fields))
 
-    def test_connection(self, connection_id: str, conn_type: str, **fields: Any) -> tuple[bool, str]:
-        """Press the button *Test* of the connection form; return whether it went well, and what was said."""
-        answer = self.request("POST", "/connections/test", _connection(connection_id, conn_type, fields))
-        return answer["status"], answer["message"]
-
-    def delete_connection(self, connection_id: str) -> None:
-        """Delete a connection."""
-        self.request("DELETE", f"/connections/{connection_id}")
-
     def set_variable(self, key: str, value: str) -> None:
-        """Create a variable, or give it another value."""
+        """Set a variable."""
         body = {"key": key, "value": value}
         try:
             self.request("POST", "/variables", body)
@@ -209,10 +175,6 @@ class Api:
             if error.status != HTTPStatus.CONFLICT:
                 raise
             self.request("PATCH", f"/variables/{quote(key)}", body)
-
-    def variable(self, key: str) -> str:
-        """Return the value of a variable."""
-        return self.request("GET", f"/variables/{quote(key)}")["value"]
 
 
 def _run(dag_id: str, run_id: str) -> str:

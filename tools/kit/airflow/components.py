@@ -1,4 +1,4 @@
-"""One of Airflow's long-running processes: started, found in the list of jobs, killed, and started again."""
+"""Airflow's processes: its long-running components, and the two processes of a running task."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tools.kit.leftovers import descendants
+from airflow_provider_pawnqueue.spark.guard import send_signal
+from tools.kit.process_lookup import descendants
 
 _JOB_TYPES = {"scheduler": "SchedulerJob", "triggerer": "TriggererJob", "dag-processor": "DagProcessorJob"}
 
 
 class Component:
-    """A process of Airflow's, in a process group of its own, whose output goes on in one file from start to start.
+    """A process of Airflow, in a process group of its own. All its starts write to one log file.
 
-    :param name: what it is called here: Airflow's command, with a number if there are several (``triggerer-2``).
+    :param name: Airflow's command, with a number if there are several (``triggerer-2``).
     """
 
     def __init__(self, name: str, home: Path, environ: Mapping[str, str]) -> None:
         self.name = name
         self.log_file = home / "components" / f"{name}.log"
         self.job_type = _JOB_TYPES.get(self._command)
-        #: The row in the table of jobs that the running process has made, as soon as it is known.
+        #: The id of the running process in the table of jobs, once it is known.
         self.job: int | None = None
         self.started = datetime.now(UTC)
         self._home = home
@@ -38,7 +40,7 @@ class Component:
     def pid(self) -> int:
         """The pid of the running process, which leads its group."""
         if self._process is None or self._process.poll() is not None:
-            raise ProcessLookupError(f"{self.name} does not run")
+            raise ProcessLookupError(f"{self.name} is not running")
         return self._process.pid
 
     @property
@@ -54,7 +56,7 @@ class Component:
     def start(self) -> None:
         """Start it, without waiting for it to be ready."""
         if self.running:
-            raise RuntimeError(f"{self.name} runs already")
+            raise RuntimeError(f"{self.name} is running already")
         command = [sys.executable, "-m", "airflow", self._command]
         if self._command in ("scheduler", "triggerer"):
             command.append("--skip-serve-logs")  # logs are read from the common folder
@@ -73,14 +75,12 @@ class Component:
             )
 
     def kill(self, *, alone: bool = False) -> None:
-        """Kill it with all its descendants (SIGKILL), or alone: then these live on without it."""
+        """Kill it with all its descendants (SIGKILL), or alone: then the descendants live on."""
         pid = self.pid
-        # Stopped first, so that it starts nothing between the look and the kill.
+        # Stopped first, so that it starts nothing before the kill.
         os.kill(pid, signal.SIGSTOP)
         below = [] if alone else descendants(pid)
-        for each in [pid, *below]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
+        send_signal({pid, *below}, signal.SIGKILL)
         self.wait()
 
     def signal(self, number: signal.Signals) -> None:
@@ -88,14 +88,14 @@ class Component:
         os.kill(self.pid, number)
 
     def wait(self, seconds: float = 30.0) -> bool:
-        """Wait for its end, and tell whether it has ended in time."""
+        """Wait for its end. Return whether it has ended in time."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
         return not self.running
 
     def pause(self, seconds: float) -> None:
-        """Let time pass; less if it ends meanwhile."""
+        """Wait some seconds, or until it ends."""
         if self._process is None:
             time.sleep(seconds)
         else:
@@ -104,3 +104,26 @@ class Component:
     @property
     def _command(self) -> str:
         return self.name.rstrip("0123456789").rstrip("-")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProcesses:
+    """The two processes of a task that runs."""
+
+    #: Runs the task's code. It leads a process group, which has what the code starts too.
+    task: int
+    #: Its parent, a worker of the LocalExecutor, which reports its heartbeats and its end.
+    supervisor: int
+
+    def kill_task(self, *, group: bool = False) -> None:
+        """Kill the task (SIGKILL), or with ``group`` also what it has started. Its supervisor notices at once."""
+        (os.killpg if group else os.kill)(self.task, signal.SIGKILL)
+
+    def kill_supervisor(self) -> None:
+        """Kill the supervisor alone (SIGKILL): the task works on, and nobody hears of it."""
+        os.kill(self.supervisor, signal.SIGKILL)
+
+    def kill_both(self) -> None:
+        """Kill the supervisor, then the task and what it has started, as the end of their machine does."""
+        self.kill_supervisor()
+        self.kill_task(group=True)

@@ -1,4 +1,4 @@
-"""An Airflow: its folder, its processes, its DAG files, and waiting for what should become of a run."""
+"""An Airflow: its folder, its processes, its DAG files, and ways to wait for a run."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tools.kit import leftovers
+from tools.kit import process_lookup
 from tools.kit.airflow import spark
 from tools.kit.airflow.api import Api, ApiError, Json
-from tools.kit.airflow.components import Component
-from tools.kit.airflow.settings import environment
-from tools.kit.airflow.tasks import TaskProcesses
+from tools.kit.airflow.components import Component, TaskProcesses
+from tools.kit.airflow.settings import ROOT, environment
 from tools.kit.ports import HOST, free_ports
 
 T = TypeVar("T")
@@ -38,7 +37,7 @@ _START_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _TOUCH_SECONDS = 5.0
 _TASK_TAIL, _COMPONENT_TAIL = 3_000, 1_500
-#: Lines that components write all the time, whatever happens.
+#: Lines that components write again and again, which say nothing about a failure.
 _ROUTINE = re.compile(
     r"\[http\.access\]|Refreshing bundle|Searching for files|Found \d+ files|(triggers|watchers) currently running"
 )
@@ -47,24 +46,23 @@ _running: set[Airflow] = set()
 
 
 class AirflowError(AssertionError):
-    """Something did not become of Airflow in time, or something else did. The message ends with what is in the logs."""
+    """Airflow did not do what was expected, or not in time. The message ends with the ends of the logs."""
 
 
 class Airflow:
     """A real Airflow on free ports of loopback, in a temporary folder, for the length of a ``with`` block.
 
     It has an API server, a scheduler with the LocalExecutor, a DAG processor and a triggerer, each a process, on
-    SQLite; the package that it runs is that of the tree in which this file is. Leaving the block ends all processes
-    that came of it, tasks too, and removes the folder. The same happens when the interpreter exits, and when it is
-    killed.
+    SQLite. It runs the package of the tree in which this file is. Leaving the block ends all its processes, tasks too,
+    and removes the folder. The same happens when the interpreter exits, and when it is killed.
 
     :param connections: by id, the fields of connections that come from the environment: ``conn_type``, ``host``,
         ``login``, ``password``, ``schema``, ``port``, ``extra``.
-    :param env: variables for all processes; they go before the kit's own settings.
+    :param env: variables for all processes, which override the kit's own settings.
     :param parallelism: how many tasks run at once; each has a process that stays.
     :param triggerers: how many triggerers there are: ``triggerer``, ``triggerer-2`` and so on.
     :param with_spark: whether tasks have what they need to run Spark: ``spark-submit``, a Java, the kit's settings.
-    :param on_step: is told what it is waited for while it starts: ``database``, then each component's name.
+    :param on_step: called with each step of the start: ``database``, then each component's name.
     """
 
     def __init__(  # noqa: PLR0913 - all have a default
@@ -89,7 +87,7 @@ class Airflow:
         self.dags.mkdir()
         self.url = f"http://{HOST}:{port}"
         self.api = Api(self.url)
-        #: The environment of all its processes: for `airflow` commands, and for what is to run beside it.
+        #: The environment of all its processes, and for programs that run beside it.
         self.environ = {
             **environment(
                 self.home,
@@ -113,7 +111,7 @@ class Airflow:
         """Make the database, start all components, and wait until they are ready."""
         _running.add(self)
         try:
-            self._watch()
+            self._start_warden()
             self._on_step("database")
             self.command("db", "migrate")
             with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
@@ -122,7 +120,7 @@ class Airflow:
                 self.components[name].start()
             for name in self.components:
                 if not self.components[name].running:
-                    self.components[name].start()  # by itself: triggerers are told apart by the order of their jobs
+                    self.components[name].start()  # alone: the order of their jobs tells triggerers apart
                 self._on_step(name)
                 self.wait_until_ready(name)
         except BaseException:
@@ -137,10 +135,10 @@ class Airflow:
         self.stop()
 
     def stop(self) -> None:
-        """Kill all processes, whose clean end is of no use to anybody, and remove the folder. May be called twice."""
+        """Kill all processes, as nobody needs a clean end, and remove the folder. May be called twice."""
         if os.getpid() != self._owner_pid:
-            return  # a fork of the test run has no say in its parent's Airflow
-        left = leftovers.end_marked(self._mark)
+            return  # a fork of the test run must not stop its parent's Airflow
+        left = process_lookup.end_marked(self._mark)
         for component in self.components.values():
             component.wait()
         if self._warden is not None:
@@ -149,7 +147,7 @@ class Airflow:
         shutil.rmtree(self.home, ignore_errors=True)
         _running.discard(self)
         if left:
-            raise AirflowError(f"these processes of Airflow's do not end: {left}")
+            raise AirflowError(f"these processes of Airflow did not end: {left}")
 
     def command(self, *arguments: str, timeout: float = 120.0) -> str:
         """Run an ``airflow`` command, which has to succeed, and return what it printed."""
@@ -164,8 +162,8 @@ class Airflow:
             check=False,
         )
         if done.returncode:
-            told = (done.stdout + done.stderr)[-_TASK_TAIL:]
-            raise AirflowError(f"airflow {' '.join(arguments)} ended with {done.returncode}:\n{told}")
+            output = (done.stdout + done.stderr)[-_TASK_TAIL:]
+            raise AirflowError(f"airflow {' '.join(arguments)} ended with {done.returncode}:\n{output}")
         return done.stdout
 
     # ---- components
@@ -176,7 +174,7 @@ class Airflow:
         return {name: each.pid for name, each in self.components.items() if each.running}
 
     def start(self, name: str, *, wait: bool = True) -> None:
-        """Start a component that does not run, or a further triggerer (``triggerer-2``), and wait until it is ready."""
+        """Start a component that is not running, or another triggerer (``triggerer-2``), and wait until it is ready."""
         self._add(name)
         self.components[name].start()
         if wait:
@@ -199,7 +197,7 @@ class Airflow:
             )
 
     def remove(self, name: str) -> None:
-        """Kill a component if it runs, and forget it: a further triggerer that is not wanted any more."""
+        """Kill a component if it runs, and forget it: for triggerers that were started besides the first."""
         if self.components[name].running:
             self.kill(name)
         del self.components[name]
@@ -211,7 +209,7 @@ class Airflow:
         self.start(name, wait=wait)
 
     def wait_until_ready(self, name: str, *, timeout: float = _START_SECONDS) -> None:
-        """Wait until a component answers, or has begun its job. The API server must run, as it is asked."""
+        """Wait until a component answers, or has begun its job. This asks the API server, so that must run."""
         component = self.components[name]
         deadline = time.monotonic() + timeout
         while not self._is_ready(component):
@@ -231,20 +229,20 @@ class Airflow:
 
     @property
     def processes(self) -> list[int]:
-        """The pids of all processes that came of this Airflow: components, workers, tasks, and what tasks started."""
-        return leftovers.marked(self._mark)
+        """The pids of all processes of this Airflow: components, workers, tasks, and what the tasks have started."""
+        return process_lookup.marked(self._mark)
 
     @property
     def memory(self) -> int:
-        """How many bytes all processes take together; what several share is counted once."""
-        return leftovers.memory(self.processes)
+        """How many bytes all processes take together. Shared memory is counted once."""
+        return process_lookup.memory_bytes(self.processes)
 
     # ---- DAG files
 
     def write_dags(self, name: str, source: str, *, wait: bool = True, timeout: float = 60.0) -> list[str]:
         """Write a file into the DAG folder, and wait until it is parsed; return the ids of the DAGs in it.
 
-        What is wrong with it is an :class:`AirflowError`. A file that is there already is replaced.
+        A file that cannot be imported raises :class:`AirflowError`. An existing file is replaced.
         """
         path = self.dags / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -294,7 +292,7 @@ class Airflow:
     def wait_for_run(
         self, dag_id: str, run_id: str, state: str | Collection[str] = "success", *, timeout: float = 120.0
     ) -> Json:
-        """Wait until a run is in the state, or in one of them; return it. Another final state is an error at once."""
+        """Wait until a run is in the state, or in one of them. Return it. Another final state is an error at once."""
         wanted = {state} if isinstance(state, str) else set(state)
 
         def reached() -> Json | None:
@@ -323,7 +321,7 @@ class Airflow:
         Another final state is an error, once the run has ended too: until then the task may be cleared or tried again.
         """
         wanted = {state} if isinstance(state, str) else set(state)
-        told = f"task {task_id}" + (f"[{map_index}]" if map_index >= 0 else "") + f" of {run_id} of {dag_id}"
+        name = f"task {task_id}" + (f"[{map_index}]" if map_index >= 0 else "") + f" of {run_id} of {dag_id}"
 
         def reached() -> Json | None:
             over = self.api.run(dag_id, run_id)["state"] in _FINAL_RUN_STATES
@@ -331,10 +329,10 @@ class Airflow:
             if task["state"] in wanted:
                 return task
             if over and task["state"] in _FINAL_TASK_STATES:
-                raise AirflowError(f"{told} is {task['state']}\n{self.explain(dag_id, run_id)}")
+                raise AirflowError(f"{name} is {task['state']}\n{self.explain(dag_id, run_id)}")
             return None
 
-        what = f"{told} is {' or '.join(sorted(wanted))}"
+        what = f"{name} is {' or '.join(sorted(wanted))}"
         return self.wait_for(reached, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
 
     def task_processes(
@@ -347,7 +345,7 @@ class Airflow:
             if task["state"] != "running" or not task["pid"]:
                 return None
             with contextlib.suppress(ProcessLookupError):
-                return TaskProcesses(task["pid"], leftovers.parent_of(task["pid"]))
+                return TaskProcesses(task["pid"], process_lookup.parent_of(task["pid"]))
             return None
 
         what = f"task {task_id} of {run_id} of {dag_id} has a process"
@@ -356,7 +354,7 @@ class Airflow:
     def triggerer_of(
         self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1, timeout: float = 60.0
     ) -> str:
-        """Wait until a deferred task's trigger is with a triggerer that runs, and return the triggerer's name."""
+        """Wait until a running triggerer has a deferred task's trigger, and return the triggerer's name."""
 
         def found() -> str | None:
             job = self.api.task_instance(dag_id, run_id, task_id, map_index)["triggerer_job"]
@@ -373,7 +371,7 @@ class Airflow:
         return {str(path.relative_to(folder)): path.read_text(encoding="utf-8", errors="replace") for path in files}
 
     def explain(self, dag_id: str, run_id: str) -> str:
-        """Return what one wants to see of a run that went wrong: its tasks' states, and the ends of all logs."""
+        """Return what explains a failed run: its tasks' states, and the ends of all logs."""
         lines = ["-- tasks:"]
         with contextlib.suppress(OSError, ApiError):
             for task in self.api.task_instances(dag_id, run_id):
@@ -391,10 +389,10 @@ class Airflow:
         timeout: float = 60.0,
         explain: Callable[[], str] | None = None,
     ) -> T:
-        """Ask until the answer is true, and return it; an API server that is away has not answered.
+        """Ask until the answer is true, and return it. An API server that is away counts as no answer.
 
-        :param what: what is waited for, for the error.
-        :param explain: what else the error should tell; without it, the ends of the components' logs.
+        :param what: the condition, in the words of the error.
+        :param explain: returns the rest of the error; without it, the ends of the components' logs.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -402,8 +400,8 @@ class Airflow:
                 if answer := condition():
                     return answer
             if time.monotonic() > deadline:
-                told = (explain or self._component_tails)()
-                raise AirflowError(f"not true after {timeout:g} s: {what}\n{told}")
+                explanation = (explain or self._component_tails)()
+                raise AirflowError(f"not true after {timeout:g} s: {what}\n{explanation}")
             time.sleep(_POLL_SECONDS)
 
     # ---- inside
@@ -411,14 +409,14 @@ class Airflow:
     def _add(self, name: str) -> None:
         if name not in self.components:
             if name not in _COMPONENTS and not name.startswith("triggerer-"):
-                raise ValueError(f"{name!r} is no component: there are {', '.join(_COMPONENTS)} and triggerer-2")
+                raise ValueError(f"{name!r} is not a component: those are {', '.join(_COMPONENTS)} and triggerer-2")
             self.components[name] = Component(name, self.home, self.environ)
 
-    def _watch(self) -> None:
-        program = Path(leftovers.__file__)
-        arguments: Sequence[object] = [os.getpid(), self._mark, self.home]
+    def _start_warden(self) -> None:
+        arguments = [str(os.getpid()), self._mark, str(self.home)]
         self._warden = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(program), *map(str, arguments)],
+            [sys.executable, "-m", process_lookup.__name__, *arguments],
+            cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -439,12 +437,12 @@ class Airflow:
         return False
 
     def _component_tails(self) -> str:
-        told = []
+        tails = []
         for name, component in self.components.items():
             state = "runs" if component.running else "does not run"
             lines = [line for line in component.log.splitlines() if not _ROUTINE.search(line)]
-            told += [f"-- {name} {state}; its log ends with:", "\n".join(lines)[-_COMPONENT_TAIL:]]
-        return "\n".join(told)
+            tails += [f"-- {name} {state}; its log ends with:", "\n".join(lines)[-_COMPONENT_TAIL:]]
+        return "\n".join(tails)
 
 
 def _time(text: str) -> datetime:

@@ -1,4 +1,4 @@
-"""The settings of an Airflow that is light, and notices within seconds what it otherwise would within minutes."""
+"""The settings of a light Airflow, which notices within seconds what others notice within minutes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tools.kit.leftovers import MARK
 from tools.kit.ports import HOST
+from tools.kit.process_lookup import MARK
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,7 +22,7 @@ _SETTINGS: Mapping[str, Mapping[str, object]] = {
         "dags_are_paused_at_creation": False,
         "simple_auth_manager_all_admins": True,  # nobody logs in
         "test_connection": "Enabled",
-        "min_serialized_dag_update_interval": 0,  # 30: a DAG that changes again has to wait for so long
+        "min_serialized_dag_update_interval": 0,  # 30: how long a DAG waits that changes again
     },
     "database": {"load_default_connections": False},
     "api": {"workers": 1, "maximum_page_limit": 10_000, "expose_config": True},
@@ -37,7 +37,7 @@ _SETTINGS: Mapping[str, Mapping[str, object]] = {
     },
     "triggerer": {
         "job_heartbeat_sec": 2,
-        "triggerer_health_check_threshold": 10,  # 30: after so long another triggerer takes over
+        "triggerer_health_check_threshold": 10,  # 30: after this time another triggerer takes over
     },
     "dag_processor": {
         "refresh_interval": 1,
@@ -58,9 +58,9 @@ def environment(  # noqa: PLR0913 - what differs between two
     parallelism: int,
     connections: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, str]:
-    """Return the environment of every process of one Airflow, which has nothing of an Airflow of the user's own."""
-    strange = ("AIRFLOW", "PAWNQUEUE", "PYTHON", "PYTEST", "AWS_")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    """Return the environment of every process of one Airflow. It has no variable of the user's own Airflow."""
+    foreign = ("AIRFLOW", "PAWNQUEUE", "PYTHON", "PYTEST", "AWS_")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     url = f"http://{HOST}:{port}"
     worker_log_port, trigger_log_port = log_ports
     settings = {

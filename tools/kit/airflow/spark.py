@@ -1,4 +1,4 @@
-"""Spark for the tasks of an Airflow: what its processes need in their environment, and the connections to it."""
+"""Spark for the tasks of an Airflow: the variables of its processes, and its Spark connections."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def cluster(master_url: str) -> dict[str, Any]:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Return the variables with which tasks find ``spark-submit``, and a Java; Spark writes into this folder.
+    """Return the variables by which tasks find ``spark-submit`` and a Java. Spark writes into this folder.
 
-    The kit's settings are in a file that every Spark reads, as a DAG under test has only those that it is about.
+    Every Spark reads the kit's settings from a file, so that a DAG under test names only those that it tests.
     """
     conf, local = folder / "conf", folder / "local"
     for each in (conf, local):

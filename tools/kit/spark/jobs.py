@@ -1,4 +1,4 @@
-"""Jobs by ``spark-submit``: a driver in a process of its own, which can be waited for, frozen and killed."""
+"""Jobs by ``spark-submit``: each has a driver in a process of its own, which tests can freeze and kill."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 _JOB_SECONDS = 100.0
 _TAIL_CHARACTERS = 4_000
-# What it prints is kept apart from the log. Whatever else it writes goes into its folder, and with it.
+# Its standard output is kept apart from the log. It writes its files into its folder, which is removed.
 _IN_OWN_FOLDER = f"""
 mkdir local
 export SPARK_LOCAL_DIRS="$PWD/local" TMPDIR="$PWD/local"
 exec "$0" --conf "spark.driver.defaultJavaOptions=-Djava.io.tmpdir=$PWD/local {SHORT_LIVED}" "$@" >../output.txt
 """
-# A driver that is told to end waits for nothing of ours.
+# A driver has nothing to finish when it is asked to end.
 _GRACE_SECONDS = 0.1
 
 
 class JobNotOverError(AssertionError):
-    """A job was not over in time. The message ends with the tail of its log."""
+    """A job did not end in time. The message ends with the tail of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class JobResult:
 class SparkJob:
     """One Python application, submitted in client mode, for the length of a ``with`` block.
 
-    Entering starts it; :meth:`wait` returns how it ended. Leaving ends it where it still runs, the JVM and the Python
-    driver together, and removes the folder that was its working directory and had its local files. The same happens
-    when the interpreter exits, and when it is killed.
+    Entering starts it, and :meth:`wait` returns how it ended. Leaving ends its JVM and Python driver if they still run,
+    and removes its working directory with its local files. The same happens when the interpreter exits, and when it is
+    killed.
 
     :param application: the Python file; ``arguments`` is what it finds in ``sys.argv``.
-    :param conf: Spark settings, before the kit's own.
-    :param env: variables for the driver, and in local mode for all there is.
+    :param conf: Spark settings, which override the kit's own.
+    :param env: variables for the driver, and in local mode for the executor too.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class SparkJob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the job, if it is not over, and remove its folder."""
+        """End the job if it is running, and remove its folder."""
         self._process.stop()
 
     @property
     def running(self) -> bool:
-        """Whether the job is not over."""
+        """Whether the job has not ended."""
         return self._process.running
 
     @property
@@ -101,16 +101,16 @@ class SparkJob:
         return self._process.log
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the JVM and the Python driver: SIGKILL is the end of the driver's machine."""
+        """Send a signal to the JVM and the Python driver: SIGKILL acts like the end of the driver's machine."""
         self._process.signal(number)
 
     def wait(self, seconds: float = _JOB_SECONDS) -> JobResult:
-        """Wait until the job is over, and return how it ended; one that fails raises nothing."""
+        """Wait until the job has ended, and return how. A job that fails raises nothing."""
         try:
             status = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             message = (
-                f"The Spark job was not over after {seconds:g} s; its log ends with:\n{self.log[-_TAIL_CHARACTERS:]}"
+                f"The Spark job has not ended after {seconds:g} s; its log ends with:\n{self.log[-_TAIL_CHARACTERS:]}"
             )
             raise JobNotOverError(message) from None
         return JobResult(status, self.output, self.log)
