@@ -1,6 +1,6 @@
 """Run benchmarks: all of them, or those that are named. Each starts the servers that it needs, and stops them.
 
-What stands behind ``--`` is for the one that is named: ``python -m benchmarks spark-read -- --rounds 3``.
+Arguments after ``--`` go to the named benchmark: ``python -m benchmarks spark-read -- --rounds 3``.
 """
 
 from __future__ import annotations

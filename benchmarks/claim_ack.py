@@ -47,7 +47,7 @@ BATCH = 100
 PROCESSES = 4
 #: Of an envelope, as it is published.
 ENVELOPE = 500
-#: How many keys a LIST shows: with so many messages ahead, a look serves as many.
+#: How many keys a LIST shows: one poll is enough for that many messages.
 PAGE = 1000
 
 
@@ -150,7 +150,7 @@ def _publish(settings: Settings, count: int) -> None:
 
 
 def _bare(near: Settings, settings: Settings, begin: float, counts: tuple[int, int], consumers: int) -> _Consumed:
-    """Make the requests of so many consumers, each for so many messages in batches of so many, from a moment on."""
+    """Make the requests of several consumers from a moment on; ``counts``: messages for each, and messages a batch."""
     one = partial(_bare_requests, near, settings, begin, *counts)
     return asyncio.run(_in_sum(one, consumers))
 
@@ -286,7 +286,7 @@ class _Consumed:
 
 
 def _consume(settings: Settings, begin: float, batch: int, consumers: int) -> _Consumed:
-    """Claim and ack until nothing is left, from a moment on, by so many consumers."""
+    """Claim and ack with several consumers until nothing is left, from a moment on."""
     return asyncio.run(_in_sum(partial(_drain, settings, begin, batch), consumers))
 
 
@@ -321,7 +321,7 @@ async def _drain(settings: Settings, begin: float, batch: int) -> _Consumed:
                     continue
                 requests, ended, used = store.total, time.time(), time.process_time() - cpu
                 seconds = time.perf_counter() - started
-                # Others hold the rest, if there is any: whoever found nothing has come to the end.
+                # Others hold the rest, if any: a consumer that found nothing has finished.
                 asked = store.total
                 left = (await queue.stats(TOPIC)).pending
                 store.requests["asked by the benchmark"] -= store.total - asked

@@ -1,6 +1,6 @@
 """A store whose requests are counted on their way: when each was made, of which kind, and for which key.
 
-It stands between a store and clients in other processes, which need not know of it. Of what it passes on it reads the
+It sits between a store and clients in other processes, which need not know of it. It reads only the
 first line of each request: a client that has sent one waits for the answer, so a request begins where data does.
 """
 

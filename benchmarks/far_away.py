@@ -24,7 +24,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def far_away(server: S3Server, seconds: float) -> Iterator[S3Server]:
-    """Put so much between a store and its clients, there and back; in a process of its own."""
+    """Put this delay between a store and its clients, there and back; in a process of its own."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     relay = context.Process(target=_relay, args=(server.endpoint, seconds / 2, theirs), daemon=True)

@@ -29,7 +29,7 @@ FEW, MANY = 1_000, 10_000
 #: Of the messages in flight, so many are one claim's.
 BATCH = 500
 TTL = 3600.0
-#: How often a look is taken; the quickest is told.
+#: How often each poll is measured; the quickest is reported.
 FOLLOWING = 5
 
 
@@ -92,7 +92,8 @@ async def _look(settings: Settings, state: str) -> Row:
             assert not await queue.claim(TOPIC, "bench", claim_id=claim_id, ttl=60)  # noqa: S101 - there is nothing
             seconds = time.perf_counter() - started
             before = row.looks.get(name)
-            # Of several the dearest by requests is told, so that none is hidden, and the quickest of them.
+            # Of several runs it reports the one with the most requests, so that none is hidden, and the quickest of
+            # those.
             requests = store.told()
             if before is None or before[0] == requests:
                 row.looks[name] = requests, min(seconds, before[1] if before else seconds)

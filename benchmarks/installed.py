@@ -33,7 +33,7 @@ class Installed:
 
 @contextmanager
 def installed(**dags: str) -> Iterator[Installed]:
-    """Start all of it, with DAG files by their names, and wait until the DAGs are there.
+    """Start all of it, with DAG files by their names, and wait until Airflow has parsed the DAGs.
 
     The connection is in Airflow's database, so that those who wait ask for it as they do anywhere.
     """

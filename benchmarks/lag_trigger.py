@@ -11,7 +11,7 @@ from benchmarks.loop_lag import watch
 
 
 class LoopLag(BaseTrigger):
-    """Notes how late it wakes, beside whatever else its triggerer runs, as long as it is there."""
+    """Notes how late it wakes, beside everything else that its triggerer runs, until it is cancelled."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

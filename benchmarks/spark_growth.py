@@ -1,7 +1,7 @@
 """How it grows: what it takes to publish, claim, plan and read more and more messages on Spark.
 
-A claim's record names each of its messages, and is written anew by each renewal and settlement: so many messages are
-claimed by several claims, and Spark reads all of them at once. ``--claim`` says how many a claim has, and shows what
+A claim's record names each of its messages, and each renewal and settlement rewrites it. So several claims share a
+large number of messages, and Spark reads all of them at once. ``--claim`` says how many a claim has, and shows what
 a larger one costs.
 """
 

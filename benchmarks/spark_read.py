@@ -1,4 +1,4 @@
-"""How fast a claim of single messages is read, parsed and added up on Spark, beside what can be had without.
+"""How fast a claim of single messages is read, parsed and added up on Spark, compared with reading without the queue.
 
 In one run, in turn: Spark through the format ``pawnqueue``; one process without Spark and without the engine, which
 makes as many GETs at once as it may and parses the same; and Spark on the same lines in local files. The first round
@@ -44,7 +44,7 @@ AT_ONCE = 32
 ITEMS = 100
 A_PUBLISH = 2_000
 SCHEMA = "order_id long, item string, quantity long, price double, note string"
-#: Spark's reader, the bare process, and Spark on files, as they are told.
+#: Spark's reader, the bare process, and Spark on files, in the order of the report.
 SPARK, BARE, FILES = "format pawnqueue", "bare process", "local files"
 GOAL = 1.0
 

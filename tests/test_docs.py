@@ -30,7 +30,7 @@ HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 #: What the first word behind a fence may be. Only Python runs here; the policies are tried in tests/servers.
 KINDS = {"console", "json", "python", "sh", "text", "toml", "yaml"}
 
-#: What stands before the name of a file that a page's tests need.
+#: What precedes the name of a file that a page's tests need.
 FILE = "python file="
 
 CONFIG = 's3:\n  bucket_name: "my-queue-bucket"\n'
@@ -60,7 +60,7 @@ def name(page: Path) -> str:
 
 @pytest.fixture
 def in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is opened without a store is on one store in memory, and ``config.yaml`` is there."""
+    """Every queue that is opened without a store is on one store in memory, and ``config.yaml`` exists."""
     (tmp_path / "config.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     for variable in [each for each in os.environ if each.startswith("PAWNQUEUE_")]:
@@ -223,7 +223,7 @@ def anchor(title: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """Files and headings that a page links to are there."""
+    """Files and headings that a page links to exist."""
     for target in (found["target"] for found in LINK.finditer(FENCE.sub("", page.read_text()))):
         if "://" in target:
             continue
@@ -247,5 +247,5 @@ def test_every_test_that_a_page_names_is_there(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_nothing_is_left_to_be_filled_in(page: Path) -> None:
-    """No placeholder of an author's stands on a page."""
+    """No page has an author's placeholder."""
     assert not re.findall(r"@[A-Z]+@|\bTODO\b|\bTBD\b", page.read_text())

@@ -72,7 +72,7 @@ def test_what_spark_imports_stays_light() -> None:
 
 
 def test_sparks_two_distributions_are_of_one_version() -> None:
-    """Both own the folder ``pyspark``: of unequal versions, what is there is neither's."""
+    """Both own the folder ``pyspark``: of unequal versions, the files belong to neither."""
     project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
     named = [each for extra in project["optional-dependencies"].values() for each in extra]
     pins = (TOP / "constraints.txt").read_text().splitlines()

@@ -21,7 +21,7 @@ GUIDE = reference.FOLDER.parent / "spark.md"
 
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_the_page_is_what_the_code_says(name: str) -> None:
-    """Whoever changes one writes the page anew: python -m tools.reference."""
+    """A change of one needs the page written anew: python -m tools.reference."""
     assert (reference.FOLDER / name).read_text(encoding="utf-8") == reference.PAGES[name]()
 
 
@@ -40,7 +40,7 @@ def calls(kind: type) -> set[str]:
 
 
 def test_every_call_of_a_queue_is_told_of() -> None:
-    """What one can call is on the page, and what only the synchronous one has is told as that."""
+    """Every public call is on the page, and calls of the synchronous queue alone are marked."""
     told = {name for names in of_engine.CALLS.values() for name in names}
     assert told == calls(PawnQueue)
     assert set(of_engine.SYNC_ONLY) == calls(SyncPawnQueue) - calls(PawnQueue)

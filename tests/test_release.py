@@ -63,7 +63,7 @@ def test_nothing_is_said_of_a_tree_that_agrees(tree: Path) -> None:
 
 
 def test_another_version_than_the_tags_is_told(tree: Path) -> None:
-    """Whoever forgets to raise the version, or tags the commit before, hears it, of each part."""
+    """A version that was not raised, or a tag on the commit before, is reported for each part."""
     set_version(tree, "1.2.4")
     commit(tree)
     git(tree, "tag", "v1.2.5")

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 TOP = Path(__file__).parent.parent
 DOCS = TOP / "docs"
-# An audit hook sees every connection that Python opens, whoever opens it.
+# An audit hook sees every connection that Python opens, in whatever library.
 OFFLINE = """
 import sys
 
@@ -114,7 +114,7 @@ def test_nothing_is_loaded_from_another_host(site: Path, pages: dict[str, Page])
 
 
 def test_no_link_is_dead(site: Path, pages: dict[str, Page]) -> None:
-    """What a page links to within the site is there, and so is the heading; other links are to the web."""
+    """A page or heading that a page links to within the site exists; other links are to the web."""
     for name, target in targets(pages, "links"):
         parts = urlsplit(target)
         if parts.scheme:

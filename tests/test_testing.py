@@ -61,7 +61,7 @@ def test_a_connection_of_that_name_is_hidden_meanwhile(monkeypatch: pytest.Monke
 
 
 def test_the_connections_extra_is_taken() -> None:
-    """By the names that settings have there; one that is none is told."""
+    """By the names that settings have there; an unknown one raises an error."""
     with memory_queue(visibility_timeout_seconds=5, key_prefix="team") as queue:
         assert queue.settings.polling.visibility_timeout_seconds == 5
         assert queue.list_topics() == []

@@ -113,7 +113,7 @@ def test_a_dry_redrive_tells_what_a_real_one_does(run: Run, queue: SyncPawnQueue
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_letter_that_is_not_there_is_told(run: Run, queue: SyncPawnQueue, buried: list[str], more: list[str]) -> None:
-    """Nothing is given back then, also of those that are there."""
+    """Then nothing is given back, not even the letters that exist."""
     done = run("redrive", "orders", "--id", buried[0], "--id", "none", *more)
 
     assert (done.code, done.err.count("\n")) == (1, 1)
@@ -308,7 +308,7 @@ def test_what_a_claim_has_is_given_back_or_buried(run: Run, queue: SyncPawnQueue
 
 
 def test_what_a_task_works_on_is_left_alone(run: Run, queue: SyncPawnQueue) -> None:
-    """The command says who has it, and changes nothing."""
+    """The command says who holds the claim, and changes nothing."""
     queue.publish("orders", [{"n": 1}], create=True)
     claim = queue.claim("orders", "test", claim_id="run", ttl=60)
     done = run("bury", "orders", "run", "--reason", "no item")

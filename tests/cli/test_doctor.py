@@ -26,7 +26,7 @@ def states(done: Done) -> dict[str, tuple[str, object]]:
 
 
 def without_conditions(store: MemoryStore) -> HookedStore:
-    """Return the store as one that overwrites whatever stands there."""
+    """Return the store as one that overwrites existing objects."""
 
     async def ignore(request: Request, carry_out: CarryOut) -> Answer:
         if request.call == "put" and request.expect is not Expect.ANYTHING:
@@ -106,7 +106,7 @@ def test_pauses_that_are_too_short_are_wrong(
 
 @pytest.mark.slow
 def test_a_store_that_cannot_be_reached_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known without it is shown, and its error is told in a sentence."""
+    """The command shows what it knows without the store, and the store's error in a sentence."""
     monkeypatch.setenv(
         "AIRFLOW_CONN_AWAY",
         '{"conn_type": "pawnqueue", "login": "key", "password": "secret-of-away", "host": "http://127.0.0.1:9",'

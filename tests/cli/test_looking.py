@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def test_topics_are_listed_with_their_settings(run: Run, queue: SyncPawnQueue) -> None:
-    """Each topic is a row, with what is set for it and since when it is there."""
+    """Each topic is a row, with its settings and its age."""
     queue.create_topic("orders", max_deliveries=3)
     queue.create_topic("bills")
 
@@ -75,7 +75,7 @@ def test_stats_says_at_once_that_no_janitor_sweeps(run: Run, queue: SyncPawnQueu
 
 
 def test_stats_counts_one_topic_or_all(run: Run, queue: SyncPawnQueue) -> None:
-    """Pending, in flight, delayed and dead are told apart, as numbers."""
+    """Pending, in flight, delayed and dead are separate numbers."""
     queue.publish("orders", [{"n": n} for n in range(5)], create=True)
     queue.create_topic("bills")
     claim = queue.claim("orders", "test", max_messages=3)

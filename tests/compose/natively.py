@@ -39,9 +39,9 @@ _PORTS = {
     "spark-worker": [7078, 8081],
     "api-server": [8080],
 }
-#: Whose names stand without a port somewhere, and are no command's.
+#: Services whose names occur without a port somewhere, and are not a command's.
 _NAMED = ("seaweedfs", "spark-master", "spark-worker")
-#: Numbers that are one service's alone, and so are translated wherever they stand.
+#: Numbers that only one service has, and that are translated everywhere.
 _UNIQUE = (5432, 8333, 8334, 7077, 7078)
 _CHECK_SECONDS = 60.0
 _START_SECONDS = 180.0
@@ -184,7 +184,7 @@ class Natively:
         return healthy
 
     def _seaweedfs(self) -> list[str]:
-        """Give the ports that it has besides to itself: in a container nobody else is there."""
+        """Let it choose its other ports itself: in a container no other process uses them."""
         parts = [f"-{part}.port" for part in ("master", "volume", "filer", "admin")]
         parts += [f"-{part}.port.grpc" for part in ("master", "volume", "filer", "s3", "admin")]
         ports = [f"{part}={port}" for part, port in zip(parts, self._spare, strict=False)]

@@ -117,7 +117,7 @@ OTHER_WORDS = {
 
 
 def literals(*modules: ModuleType) -> set[str]:
-    """Return all texts that stand in the source of modules."""
+    """Return all string literals in the source of modules."""
     trees = [ast.parse(inspect.getsource(module)) for module in modules]
     found = {str(node.value) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     # Of `-{component}.port={port}` each component makes one.
@@ -178,7 +178,7 @@ def test_services_wait_for_what_they_need() -> None:
 
 
 def test_volumes_and_folders_exist() -> None:
-    """Volumes are declared, and used; what is mounted is there, and nobody writes into it."""
+    """Volumes are declared, and used; every mounted path exists, and nobody writes into it."""
     used = set()
     for service in SERVICES.values():
         for volume in service.get("volumes", []):
@@ -250,7 +250,7 @@ def test_values_of_airflow_s_settings_are_the_suite_s() -> None:
 
 
 def test_commands_are_those_of_the_native_suite() -> None:
-    """Each word of a command stands in what starts the suite's processes, or is listed with its reason."""
+    """Each word of a command is in the code that starts the suite's processes, or is listed with its reason."""
     known = literals(components, installation, servers, cluster)
     other = set()
     for service in SERVICES.values():
@@ -265,7 +265,7 @@ def test_commands_are_those_of_the_native_suite() -> None:
 
 
 def test_the_image_has_what_the_tests_run_on() -> None:
-    """Its pins are exact, and contradict none of the tests'; what is copied into it is there, and is sent."""
+    """Its pins are exact, and contradict none of the tests'; what is copied into it exists, and is sent."""
     constraints = dict(
         line.split("==") for line in (TOP / "constraints.txt").read_text().splitlines() if line[0] != "#"
     )
@@ -288,7 +288,7 @@ def test_the_file_is_one_that_any_yaml_reader_reads() -> None:
     """No key is there twice, which a reader would pass over in silence."""
 
     class Strict(yaml.SafeLoader):
-        """Refuses a key that is there twice."""
+        """Refuses a key that occurs twice."""
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[object, object]:
         keys = [key.value for key, _ in node.value if key.value != "<<"]

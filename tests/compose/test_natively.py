@@ -50,7 +50,7 @@ def test_each_health_check_tells(running: Natively) -> None:
 
 
 def test_the_store_is_for_who_has_its_keys(running: Natively) -> None:
-    """Its bucket is there, made by the store itself; without the right keys, or with none, it is closed."""
+    """Its bucket exists, made by the store itself; without the right keys, or with none, it is closed."""
     arguments = ["python", "-c", _LIST, "http://s3:8333", reading.variables()["S3_BUCKET"]]
     assert running.run("seaweedfs", arguments).returncode == 0
     strange = ["env", "AWS_SECRET_ACCESS_KEY=another", *arguments]

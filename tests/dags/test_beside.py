@@ -1,4 +1,4 @@
-"""What stands beside the operators: the plugin's listener, links, lineage and assets."""
+"""What comes with the operators: the plugin's listener, links, lineage and assets."""
 
 from __future__ import annotations
 

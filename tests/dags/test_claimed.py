@@ -1,4 +1,4 @@
-"""DAGs as users write them: who comes before whom, what is a teardown, and what Airflow stores of them."""
+"""DAGs as users write them: the order of tasks, the teardowns, and what Airflow stores of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stored(dag: DAG) -> Any:
 
 
 def edges(dag: DAG) -> dict[str, set[str]]:
-    """Who comes after whom."""
+    """The order of tasks."""
     return {task_id: set(dag.get_task(task_id).downstream_task_ids) for task_id in dag.task_ids}
 
 
@@ -76,7 +76,7 @@ def test_the_block() -> None:
 
 
 def test_mapped_over_messages() -> None:
-    """The task that reads them stands in the group, once however often it is asked for, and the DAG is stored."""
+    """The task that reads them is in the group once, however often it is asked for, and the DAG is stored."""
     with DAG("mapped", schedule=None) as dag, claimed("orders") as claim:
         work.expand(claim=claim.messages)
         work.override(task_id="again").expand(claim=claim.messages)

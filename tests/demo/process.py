@@ -57,7 +57,7 @@ class Demo:
         self._process.send_signal(number)
 
     def processes(self) -> list[int]:
-        """Return all that are left of it, whoever their parent is now."""
+        """Return all processes that are left of it, whatever their parent is now."""
         return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and self._is_of_it(entry)]
 
     def _is_of_it(self, entry: Path) -> bool:
@@ -69,7 +69,7 @@ class Demo:
 
 
 def nothing_is_left(of: Demo, seconds: float = 20.0) -> bool:
-    """Wait until neither a process nor a file of it is there."""
+    """Wait until no process and no file of it exists."""
     give_up = time.monotonic() + seconds
     while of.processes() or any(of.folder.iterdir()):
         if time.monotonic() > give_up:

@@ -62,7 +62,7 @@ def test_kill_9_leaves_nothing_behind(demo: Callable[..., Demo]) -> None:
 
 @pytest.mark.full
 def test_kept_it_can_be_used(demo: Callable[..., Demo]) -> None:
-    """It says where everything is; the commands that it shows work; and it goes away when it is told to."""
+    """It says where everything is; the commands that it shows work; and it ends on a signal."""
     run = demo(PIPELINE, *FEW, "--keep")
     run.read_until("until you press Ctrl-C")
     shown = run.output[run.output.index("Airflow   http") :]

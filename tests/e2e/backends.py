@@ -84,7 +84,7 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
 async def claim_until(
     queue: PawnQueue, topic: str, count: int, *, consumer: str = "ours", ttl: float = TTL
 ) -> list[Claim]:
-    """Claim until there are so many messages; one claim nearly always does it.
+    """Claim until this number of messages is claimed; one claim is nearly always enough.
 
     On a busy machine csprng_verify may leave a lease that nobody trusts: its message is free after the claim's time.
     """

@@ -31,7 +31,7 @@ async def test_the_strategy_is_detected_and_all_follow(queue: PawnQueue, setting
 
 @pytest.mark.parametrize("backend", [CONDITIONAL], ids=str)
 async def test_a_setting_that_contradicts_the_bucket_is_refused(queue: PawnQueue, settings: Settings) -> None:
-    """Mixed strategies do not exclude each other: who wants another one is told how to change the bucket."""
+    """Mixed strategies do not exclude each other: the error says how to change the bucket's strategy."""
     with pytest.raises(ConfigError, match="agreed on conditional_write"):
         await PawnQueue.open(settings, concurrency={"strategy": "csprng_verify"})
 
@@ -40,7 +40,7 @@ async def test_a_setting_that_contradicts_the_bucket_is_refused(queue: PawnQueue
 async def test_conditional_write_is_refused_where_it_would_not_hold(
     request: pytest.FixtureRequest, backend: Backend, settings_for: Callable[..., Settings]
 ) -> None:
-    """Whoever insists on it is told what the store does instead."""
+    """A setting that insists on it raises an error that says what the store does instead."""
     server = request.getfixturevalue(backend.server)
     with pytest.raises(CompatibilityError, match="cannot carry it"):
         await PawnQueue.open(settings_for(server, concurrency={"strategy": "conditional_write"}))

@@ -1,4 +1,4 @@
-"""Dead letters hold what was published, and come back when they are told to."""
+"""Dead letters hold what was published, and come back by a redrive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAYLOAD = {"text": "Größe ✓ \u2028 \"'", "number": 0.1, "big": 2**53 - 1, "n
 async def test_a_dead_letter_is_the_message_byte_for_byte_and_comes_back(
     request: pytest.FixtureRequest, queue: PawnQueue, settings: Settings, backend: Backend, topic: str
 ) -> None:
-    """What is buried is what was published; why is told beside it; redriven, the same payload comes under its id."""
+    """A buried message is the published one, with the reason beside it; redriven, the payload comes under its id."""
     client = request.getfixturevalue(backend.server).client()
     where = settings.s3.key_prefix
 

@@ -36,7 +36,7 @@ async def test_six_registrations_have_six_ids_and_keep_them(queue: PawnQueue, se
 
 
 async def test_a_name_that_two_register_at_once_has_one_id(queue: PawnQueue, settings: Settings, name: str) -> None:
-    """Who comes second in a race is told the id of who came first."""
+    """The second process in a race gets the id of the first."""
     async with PawnQueue.open(settings) as other:
         both = [patiently(lambda one=one: one.register_consumer(name)) for one in (queue, other)]
         first, second = await asyncio.gather(*both)

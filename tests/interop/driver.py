@@ -95,7 +95,7 @@ class Peer:
         return await self._ask("go")
 
     async def listen(self, topic: str, count: int, *, fail: bool = False, consumer: str = "theirs") -> list[str]:
-        """Listen for so many messages, which are acked, or met by an exception; return their ids."""
+        """Listen for this number of messages, which are acked, or met by an exception; return their ids."""
         return await self._ask("listen", topic=topic, consumer=consumer, count=count, fail=fail)
 
     async def ack(self, ids: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """The published pawn-queue library as a child process. Runs in an environment of its own, and knows nothing of ours.
 
 One JSON object a line comes in, ``{"do": "poll", ...}``, and one goes out, ``{"done": ...}`` or ``{"failed": "..."}``.
-In between, a call that was told to stop says ``{"stopped": key}`` and goes on after ``{"do": "go"}``. The process ends
+In between, a call that has to stop says ``{"stopped": key}`` and goes on after ``{"do": "go"}``. The process ends
 with its standard input, in the middle of whatever it does.
 """
 
@@ -94,7 +94,7 @@ class Peer:
         return [message.to_dict() for message in messages]
 
     async def do_listen(self, topic: str, consumer: str, count: int, *, fail: bool = False) -> list[str]:
-        """Listen until so many messages came, which are acked, or met by an exception; return their ids."""
+        """Listen until this number of messages came, which are acked, or met by an exception; return their ids."""
         came: list[str] = []
         enough = asyncio.Event()
 
@@ -132,7 +132,7 @@ class Peer:
             await refreshing._lease_manager.refresh(of, lease)
 
     async def do_set_clock(self, ahead: float) -> None:
-        """Let the library believe that it is so many seconds later."""
+        """Let the library believe that it is some seconds later."""
         pawn_queue.lease.utcnow = lambda: utcnow() + timedelta(seconds=ahead)
 
     async def _consumer(self, topic: str, name: str) -> Any:

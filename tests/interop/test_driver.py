@@ -21,7 +21,7 @@ def test_the_peer_is_pinned_exactly() -> None:
 
 
 async def test_the_peer_ends_with_its_input_and_says_what_it_was_refused() -> None:
-    """What the library raises is told; a process whose other end is gone does not live on."""
+    """The driver raises what the library raises; a process whose other end is gone does not live on."""
     peer = Peer()
     try:
         with pytest.raises(PeerError, match="ConfigError"):

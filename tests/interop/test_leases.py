@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.peer]
 
 
 def numbers(count: int) -> list[dict[str, int]]:
-    """Return so many payloads."""
+    """Return payloads, numbered from 0."""
     return [{"n": n} for n in range(count)]
 
 
@@ -109,7 +109,8 @@ async def test_consumers_of_both_at_once_are_given_each_message_once(
 ) -> None:
     """Two consumers of ours and two of theirs race for sixty messages: while all hold, nobody has another's.
 
-    Ours want forty at most: however the race goes, there is something left for theirs, who poll until they have some.
+    Our consumers want at most forty: however the race goes, messages are left for theirs, which poll until they have
+    some.
     """
     ids = await ours.publish(topic, numbers(60))
     claims: list[Claim] = []

@@ -87,7 +87,7 @@ async def test_its_janitor_deletes_our_lease_where_its_clock_is_a_day_ahead(
 async def test_its_janitor_deletes_the_lease_that_has_replaced_an_expired_one(
     ours: PawnQueue, peer: Peer, bucket: Bucket, topic: str
 ) -> None:
-    """It has read an expired lease, we take the message over, and then it deletes what is there now: ours."""
+    """It has read an expired lease, we take the message over, and then it deletes the lease that it finds: ours."""
     await peer.open(bucket.config(**SHORT))
     [one] = await ours.publish(topic, [{}])
     assert ids_of(await peer.poll(topic)) == [one]

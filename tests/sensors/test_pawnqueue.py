@@ -84,7 +84,7 @@ def test_what_it_defers_with(queue: SyncPawnQueue) -> None:
 
 
 async def test_it_returns_a_reference(queue: SyncPawnQueue) -> None:
-    """With its messages, as they are small; whoever works on it next need not wait."""
+    """The reference has the messages, as they are small; the next task need not wait."""
     one, context = sensor(), context_of(FakeTask("claim"))
     told = deferred(one, context)
     queue.publish(TOPIC, [{"n": number} for number in range(3)])

@@ -1,4 +1,4 @@
-"""Who is interrupted, or closed, in the middle of a claim on a real store leaves nothing that others wait for."""
+"""A claim that is interrupted, or whose queue is closed, leaves nothing on a real store that others wait for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.servers
 TOPIC = "orders"
 MESSAGES = 1000
 
-#: Claims everything, for an hour, and is interrupted, or closed by another thread, so many seconds after it began.
+#: Claims everything, for an hour, and is interrupted, or closed by another thread, some seconds after it began.
 CLAIMER = """
 import json, os, signal, sys, threading
 from pawnqueue import SyncPawnQueue

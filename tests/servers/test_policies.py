@@ -48,7 +48,7 @@ class Place:
         return policy
 
     def settings(self, server: S3Server) -> Settings:
-        """Return the settings of who has these keys; what is denied is not tried for long."""
+        """Return settings with these keys; a denied request is not retried for long."""
         s3 = server.address(self.bucket, key_prefix=self.prefix, client=self.client)
         return Settings(s3=s3, retry={"budget_seconds": 2})
 

@@ -26,7 +26,7 @@ def delivered_to_others(it: Crew, blow: Blow) -> set[str]:
 
 
 def ids_acked(history: History) -> set[str]:
-    """Return what the consumers were told is acked."""
+    """Return the ids that the queue reported to consumers as acked."""
     return {message_id for _, message_id, _ in history.acked}
 
 

@@ -77,7 +77,7 @@ class Consumer:
             if HeldClaim.of(claim, "demo").trusted_until() != trusted:
                 trusted = HeldClaim.of(claim, "demo").trusted_until()
                 self._note("renewed", claim, deadline=self._believed(claim))
-            # Time may have passed unnoticed: whoever stops this process stops its renewals too.
+            # Time may have passed unnoticed: a signal that stops this process stops its renewals too.
             if self._clock.elapsed() >= self._believed(claim):
                 break
             (done if can_be_fulfilled(message.payload) else hopeless).append(message.id)

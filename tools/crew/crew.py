@@ -126,7 +126,7 @@ class Crew:
             self.publishers.append(self._start(job))
 
     def start_consumers(self, numbers: Iterable[int] | None = None) -> None:
-        """Let them claim, work and settle until they are told to stop."""
+        """Let them claim, work and settle until the signal to stop."""
         plan = self.plan
         for number in range(1, plan.consumers + 1) if numbers is None else numbers:
             job = Consuming(

@@ -1,4 +1,4 @@
-"""What each program is told to do: a file in its working directory, which also gets its diary."""
+"""What each program has to do: a file in its working directory, which also gets its diary."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import signal
 
 
 def told_to_stop() -> asyncio.Event:
-    """Return what is set when the process is told to stop."""
+    """Return an event that is set when the process has to stop."""
     event = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, event.set)
     return event

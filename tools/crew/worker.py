@@ -21,7 +21,7 @@ PAUSE = 0.02
 
 
 class WorkerError(RuntimeError):
-    """A program ended by itself, or did not when it was told to."""
+    """A program ended by itself, or did not end on the signal."""
 
 
 class Worker:
@@ -88,7 +88,7 @@ class Worker:
         self.look()
 
     def freeze(self) -> None:
-        """SIGSTOP: it stands still, and does not know it."""
+        """SIGSTOP: it is frozen, and does not know it."""
         self.fate = "frozen"
         self.process.signal(signal.SIGSTOP)
         wait_until(self._stands_still, f"{self.name} stands still", seconds=10)

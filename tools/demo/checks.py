@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from tools.demo.screen import Ink, Screen
 
-#: So many broken promises are told one by one.
+#: Up to this number of broken promises are listed one by one.
 MOST_TOLD = 5
 
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from tools.kit.processes import ServerProcess
 
-# It does nothing but be there, and go last: whoever kills the demo has its folder removed only when the other
-# processes, which are told to end at the same moment, write no more.
+# It only waits, and ends last: if the demo is killed, its folder is removed when the other processes, which end at the
+# same moment, write no more.
 _WATCHMAN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
 _LAST = 3.0
 

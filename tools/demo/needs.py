@@ -7,8 +7,8 @@ from pathlib import Path
 
 GIB = 1 << 30
 _MEMORY = Path("/proc/meminfo")
-#: Where a container is told how much it may have and how much it has, and what of that are files which can go at once:
-#: in both versions of control groups.
+#: The files that show a container's memory limit and use, and the part of it that is file cache: in both versions of
+#: control groups.
 _GROUP = Path("/sys/fs/cgroup")
 _LIMITS = (
     (_GROUP / "memory.max", _GROUP / "memory.current", _GROUP / "memory.stat", "inactive_file"),
@@ -26,7 +26,7 @@ class TooLittleError(RuntimeError):
 
 
 def need_memory(wanted: int) -> None:
-    """Raise unless so many bytes of memory are free."""
+    """Raise unless ``needed`` bytes of memory are free."""
     free = free_memory()
     if free < wanted:
         raise TooLittleError(

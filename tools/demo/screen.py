@@ -30,7 +30,7 @@ class Ink(Enum):
 
 
 class Screen:
-    """A terminal, or whatever stands in its place: then nothing is redrawn, and a line tells how it goes.
+    """A terminal, or a file in its place: then nothing is redrawn, and lines report the progress.
 
     :param pause: seconds between two such lines.
     """

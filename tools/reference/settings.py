@@ -34,7 +34,7 @@ CONTRADICTIONS = """
 Else it is a `ConfigError`, with one of these sentences:
 
 """
-#: What all texts, and all times, have in common is told once.
+#: Rules that all texts, and all times, share are stated once.
 _ASIDE = re.compile(r" \([^)]*\)|: a text that is not empty.*|(?<=^a text) that is not empty.*| and up to 315360000")
 
 

@@ -1,4 +1,4 @@
-"""DAGs run by ``dag.test()``, one after the other in one process, and what became of them is told."""
+"""DAGs run by ``dag.test()``, one after the other in one process, with what became of them."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ with DAG("stored", schedule=None):
 
 
 def test_a_dag_runs(dag_test: DagTests) -> None:
-    """States, XComs and the log of a run are told; it has the connection, the variables and this tree's package."""
+    """States, XComs and the log of a run are returned; it has the connection, the variables and this tree's package."""
     run = dag_test.run(DAG, {"given": 7}, env={"SAID": "so"})
 
     assert run.state == "failed"

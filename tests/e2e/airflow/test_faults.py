@@ -405,7 +405,7 @@ def test_a_run_is_marked_failed_while_it_works(scene: Scene) -> None:
 
 @pytest.mark.full
 def test_the_store_is_away_for_a_minute(scene: Scene, seaweedfs: S3Server) -> None:
-    """Who waits goes on waiting; who works has its claim still, or is stopped before others have it."""
+    """A waiting task goes on waiting. A working task still holds its claim, or is stopped before others get it."""
     working = scene.started_work()
     waiting = scene.start()
     scene.airflow.wait_for_task(scene.dag_id, waiting, "batch.claim", "deferred")

@@ -60,7 +60,7 @@ BEYOND = [6, 7]
 
 
 def test_no_try_is_lost_on_a_full_topic(airflow: Airflow, seaweedfs: S3Server, bucket: str, dag_id: str) -> None:
-    """Airflow 3.3 often fails a task whose trigger fires at once: what is there is claimed before the deferral."""
+    """Airflow 3.3 often fails a task whose trigger fires at once: waiting messages are claimed before the deferral."""
     count = RUNS * EACH
     limits = {"max_payload_depth": 500}
     with SyncPawnQueue.open(s3=seaweedfs.address(bucket), limits=limits) as queue:

@@ -11,7 +11,7 @@ _WIDTH = 800
 _LEFT, _RIGHT, _TOP, _BOTTOM = 108, 24, 52, 32
 #: The height of a strip, and how much of it stays free above its largest number.
 _STRIP, _GAP = 76, 16
-#: What happened is written in so many rows above the strips, so wide a letter.
+#: Rows of text above the strips, and the width of a letter.
 _ROWS, _LETTER = 3, 6.2
 _SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _TICKS = 8

@@ -108,7 +108,7 @@ class Services:
         return sum(key.split("/")[1] in ("messages", "leases") for key in keys)
 
     def addresses(self) -> list[str]:
-        """Say where everything is, for who leaves it up; write the environment of its Airflow into a file."""
+        """Say where everything is, for a demo that is left running, and write a file with its Airflow's environment."""
         environment = self.airflow.home / "environment.sh"
         names = ("PATH", "PYTHONPATH", "JAVA_HOME", "SPARK_HOME", "NO_PROXY", "no_proxy")
         environment.touch(0o600)

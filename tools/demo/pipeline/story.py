@@ -27,7 +27,7 @@ PATIENCE = 900.0
 
 _PORTION = 100
 _LOOKS_APART = 0.5
-#: What stands beside the columns of a picture in letters.
+#: The labels beside the columns of a picture in letters.
 _BESIDE = 32
 _STATES = {"claim": "claims", "etl": "Spark works", "settle": "settles"}
 

@@ -23,7 +23,7 @@ SESSION_SECONDS = 12
 
 @pytest.fixture(scope="session")
 def spark_cluster() -> Iterator[SparkCluster]:
-    """A master and two workers. Their executors are told nothing of the queue: they have it from the driver."""
+    """A master and two workers. Their executors know the queue from the driver alone."""
     with SparkCluster(workers=2) as cluster:
         yield cluster
 

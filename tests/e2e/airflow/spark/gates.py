@@ -1,4 +1,4 @@
-"""Where a job stands, and until when: it says which phase it has come to, and waits there for the test.
+"""Gates in a job: at each it reports its phase, and waits for the test.
 
 A folder is all there is of it, so that drivers, executors and tasks of Airflow can be asked, wherever they run. Imports
 the standard library alone.

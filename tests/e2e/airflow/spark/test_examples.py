@@ -51,7 +51,7 @@ def test_the_stock_operator(
 def test_the_stream(
     airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, jobs: Path, tmp_path: Path
 ) -> None:
-    """A run takes what is there, in several batches, and acks it all, the last one too; the next one goes on."""
+    """A run takes all waiting messages, in several batches, and acks them all, the last too; the next run goes on."""
     queue.create_topic("streamed_orders")
     example("orders_spark_stream")
     for first, count in ((0, 600), (600, 20)):
@@ -63,7 +63,7 @@ def test_the_stream(
 
 
 def test_pyspark_in_a_task(airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, jobs: Path) -> None:
-    """A session in the task reads the claim, and what is no order is a dead letter."""
+    """A session in the task reads the claim, and an invalid order becomes a dead letter."""
     queue.create_topic("small_orders")
     queue.publish("small_orders", [*orders(40), {"item": 5}])
     example("orders_pyspark_task")

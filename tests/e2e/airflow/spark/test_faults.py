@@ -129,7 +129,7 @@ class Scene:
         return Path(f"/proc/{self.stands}").exists()
 
     def befall(self, cluster: SparkCluster | None) -> None:
-        """Have it come, and let the run go on from where it stands."""
+        """Let the fault happen, and the run go on from its gate."""
         what, phase, _ = self.fault
         if what == "clear":
             self.airflow.api.clear_run(self.dag_id, self.run_id)
@@ -243,7 +243,7 @@ def test_four_runs_and_a_fault_for_each(scene_of: Callable[[Fault], Scene], requ
 @pytest.mark.full
 @pytest.mark.parametrize("fault", [*_matrix()], ids="-".join)
 def test_each_order_once(fault: Fault, scene_of: Callable[[Fault], Scene], request: pytest.FixtureRequest) -> None:
-    """It is killed, or the run cleared, and goes on: as if nothing had been, for who reads the result."""
+    """The job is killed, or the run cleared, and goes on: the result is as if nothing had happened."""
     scene = scene_of(fault)
     scene.come_there()
     scene.befall(_cluster_of(fault, request))
