@@ -26,7 +26,7 @@ class TooLittleError(RuntimeError):
 
 
 def need_memory(wanted: int) -> None:
-    """Raise unless ``needed`` bytes of memory are free."""
+    """Raise unless the wanted bytes of memory are free."""
     free = free_memory()
     if free < wanted:
         raise TooLittleError(
