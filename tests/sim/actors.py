@@ -1,4 +1,4 @@
-"""Who acts in the large schedules: publishers, consumers, zombies and their retries, redrivers, janitors."""
+"""The actors of the large schedules: publishers, consumers, zombies and their retries, redrivers, janitors."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.sim.loop import SimLoop
 
-    #: Called with (who, key, what stood there, what stands there now) for every object that changes.
+    #: Called with (who, key, the former object, the present object) for every object that changes.
     Observer: TypeAlias = Callable[[str, str, StoredObject | None, StoredObject | None], object]
 
 #: The store's time at virtual time 0. Every machine's own idea of the date is wrong.
@@ -38,10 +38,10 @@ EPOCH = 1_767_225_600.0
 class SimBucket(MemoryObjects):
     """Objects by key.
 
-    An ETag is the MD5 of the body, as plain S3 has it: equal bodies have equal ETags, and who trusts in ETags without a
-    write id in the body suffers ABA here.
+    An ETag is the MD5 of the body, as plain S3 has it: equal bodies have equal ETags, and code that trusts ETags
+    without a write id in the body suffers ABA here.
 
-    :param page_size: so many keys has a page of a listing; small, so that paging is exercised.
+    :param page_size: the number of keys in a page of a listing; small, so that paging is exercised.
     :param conditional: False lets every PUT succeed, whatever it expects: a store where the last write wins.
     :param conditional_deletes: a DELETE that expects another version than is stored is refused.
     """
@@ -121,14 +121,14 @@ class SimBucket(MemoryObjects):
         return self._folders(folder)
 
     def put(self, who: str, key: str, body: bytes, expect: Expectation) -> Outcome:
-        """Write an object, if what is expected is there."""
+        """Write an object, if the stored version is the expected one."""
         if self.conditional and not self._is_expected(key, expect):
             return _CONDITION
         self._who = who
         return Done(self._write(key, body))
 
     def copy(self, who: str, source: str, target: str) -> Outcome | StoreError:
-        """Copy an object. No version is told: not every client gets to know one."""
+        """Copy an object. It returns no version: not every client gets one."""
         if fault := self.sticky.of("COPY", source):
             return fault
         found = self.objects.get(source)

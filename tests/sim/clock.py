@@ -21,7 +21,7 @@ WRONG_BY = 12 * 3600.0
 class SimClock:
     """See :class:`pawnqueue.runtime.clock.Clock`.
 
-    ``elapsed`` is CLOCK_BOOTTIME: it runs on while the process is paused, and stands still with the machine only. How
+    ``elapsed`` is CLOCK_BOOTTIME: it runs on while the process is paused, and stops only with the machine. How
     the clock is wrong is drawn from the one stream, randomness and ids from the others, so that more ids do not make
     another clock. It may be as wrong as the engine reckons with, and no more.
     """
@@ -55,7 +55,7 @@ class SimClock:
         await waker
 
     def stop(self, seconds: float) -> None:
-        """Stand still for so long from now on, and whoever sleeps sleeps on. See :meth:`.Process.stop_clock`."""
+        """Stop for this long from now on; sleepers sleep on. See :meth:`.Process.stop_clock`."""
         end = max(self._stands_until, self._loop.now + seconds)
         self._stopped += end - max(self._stands_until, self._loop.now)
         self._stands_until = end

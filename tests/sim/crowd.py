@@ -15,7 +15,7 @@ from tests.sim.stage import ALL_SETTINGS, RETENTION, SHORT_RETENTION, TROUBLED, 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-#: Groups that come together: who they are, by the names of their processes.
+#: Groups that come together, by the names of their processes.
 GROUPS = {
     "cancelling": {"H1": manners.hasty, "H2": manners.hasty},
     "keeping": {"K1": manners.keeper, "K2": manners.keeper},

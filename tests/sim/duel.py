@@ -1,6 +1,6 @@
 """A small schedule at the edge of time: a few consumers, two messages, claims that are hardly longer than the margin.
 
-Whoever has a claim trusts it to its very end, and the others try all the time: what is wrong by a second shows here.
+A holder trusts its claim to its very end, and the others try all the time: an error of a second shows here.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def _claim_and_hold(stage: Stage, process: Process, queue: PawnQueue, chan
         claim_id = f"job-{stage.world.loop.now // 25:.0f}" if by_id else None
         try:
             claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=ttl, claim_id=claim_id, owner="run")
-        except ClaimBusyError as busy:  # at the very moment at which it may be had
+        except ClaimBusyError as busy:  # at the very moment at which it can be claimed
             await process.clock.sleep(min(busy.retry_after, max(TTLS) + 5))
             continue
         if claim:

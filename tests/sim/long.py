@@ -35,7 +35,7 @@ SETTINGS = (settings_for(15.0, RETENTION, oldest=4 * 86_400.0),)
 
 #: The time of a session that runs renew by their process alone.
 SESSION = 30.0
-#: A run's retry looks again at the latest after so many seconds.
+#: A run's retry looks again at the latest after this many seconds.
 RETRY_PAUSE = 10.0
 #: It has the claim when the dead session's time and the margin are over, by its idea of the store's time; and in the
 #: worst case a sweep and its own look meet at the record a few times.
@@ -52,7 +52,7 @@ def long(world: World) -> list[str]:
 
 
 def _staged(world: World, name: str, messages: int) -> Stage:
-    """Begin a scene, with so many messages in its topic."""
+    """Begin a scene, with this number of messages in its topic."""
     stage = Stage(world, world.stream(name))
     establish(world.bucket)
     stage.create_topic(None)
@@ -127,7 +127,7 @@ async def _wait_for_the_end(stage: Stage, process: Process, queue: PawnQueue, ch
 
 
 async def _sleep(process: Process, seconds: float) -> None:
-    """Sleep so long by the world's time: the drift of hours is not to decide when it is looked."""
+    """Sleep by the world's time: the drift of hours must not decide when the scene looks."""
     await process.clock.sleep(seconds * process.clock.rate)
 
 
@@ -209,7 +209,7 @@ async def _poll_until_empty(stage: Stage, process: Process, queue: PawnQueue, ch
 
 
 async def _passed_on(world: World) -> list[str]:
-    """A claim of hours gives messages back and goes on renewing; who takes them dies, and the next one is not late."""
+    """A claim of hours gives messages back and goes on renewing; their taker dies, and the next one is not late."""
     stage = _staged(world, "passed on", messages=5)
     await _take_and_die(stage, "Q0")  # others look at all records because of it
     _enter(stage, "H", _give_back_and_renew)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: So many callbacks without time passing are a loop that never ends.
+#: More callbacks than this without time passing are a loop that never ends.
 LIVELOCK = 200_000
 #: Beyond this time nobody expects anything to happen any more, though heartbeats go on.
 LIMIT = 200_000.0
-#: So often is a task told to end.
+#: How often a task is cancelled.
 _CANCELLATIONS = 20
 
 #: Whose code it is that runs: a simulated process, or nobody in particular. Tasks hand it on to the tasks they make.
@@ -47,14 +47,14 @@ class LivelockError(Exception):
 class SimLoop(asyncio.AbstractEventLoop):
     """The loop of one simulated world.
 
-    Beyond asyncio's interface it has :meth:`at`, which is ``call_at`` without a handle, and :meth:`hold`, by which the
-    code of one owner stands still while everybody else's goes on.
+    Beyond asyncio's interface it has :meth:`at`, which is ``call_at`` without a handle, and :meth:`hold`, which stops
+    the code of one owner while all other code goes on.
     """
 
     def __init__(self, *, limit: float = LIMIT) -> None:
         self.now = 0.0
         self._limit = limit
-        #: Until when each owner's code stands still.
+        #: Until when each owner's code is stopped.
         self.held: dict[object, float] = {}
         self._ready: deque[SimHandle] = deque()
         self._heap: list[tuple[float, int, Callable[[Any], object], Any]] = []
@@ -105,7 +105,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def abandon(self) -> None:
         """Cancel everything that is left, what was held too, in the order in which it was made. No time passes.
 
-        Whoever calls this has seen to it that nothing which the tasks do on their way out has an effect.
+        The caller has made sure that nothing which the tasks do on their way out has an effect.
         """
         self.held.clear()
         for withheld in self._withheld.values():
@@ -244,7 +244,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimHandle:
-        """Run it after so many virtual seconds."""
+        """Run it after a delay in virtual seconds."""
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]

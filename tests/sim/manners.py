@@ -33,7 +33,7 @@ BIG = "x" * (PICKY + 64 * 1024 + 1)
 TOGETHER = 6.0
 #: Those who leave claims to each other begin with a new one so often.
 LEFT = 15.0
-#: keep_alive is to tell of a loss at once; so many looks, one second apart, may find that it has not.
+#: keep_alive has to report a loss at once; this many checks, one second apart, may find that it has not.
 SILENCE = 3
 
 
@@ -173,7 +173,7 @@ async def kept_alive(  # noqa: PLR0913 - who works, on what, and for how long
 
 
 async def two_minded(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
-    """Settle the same messages twice at once, in different ways: the first decision stands, and both are told it."""
+    """Settle the same messages twice at once, in different ways: the first decision wins, and both calls return it."""
     for _ in range(5):
         await process.clock.sleep(chance.uniform(0, 10))
         try:
@@ -243,7 +243,7 @@ async def heir(stage: Stage, process: Process, queue: PawnQueue, chance: random.
 
 
 async def leaver(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
-    """Work a while on what somebody has left, or claim it first, and leave it to who comes next, by reference or id.
+    """Work a while on a claim that another left, or on a new one, and leave it to the next, by reference or id.
 
     All of them claim on behalf of one owner, and a claim goes from hand to hand until somebody settles or releases it.
     """
@@ -309,7 +309,7 @@ async def newcomer(stage: Stage, process: Process, _: PawnQueue, chance: random.
 
 
 async def first_call(stage: Stage, queue: PawnQueue, chance: random.Random) -> None:
-    """Call something that is no claim."""
+    """Pass a value that is not a claim."""
     drawn = chance.choice(("sweep", "redrive", "attach", "stats", "find", "peek"))
     match drawn:
         case "attach" if stage.references:
@@ -344,7 +344,7 @@ async def doomed(stage: Stage, process: Process, queue: PawnQueue, chance: rando
 
 
 async def frozen(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
-    """Hold claims while the machine stands still, its clock included: from the next answer on it must know better."""
+    """Hold claims while the machine is stopped, its clock included: the next answer must reveal it."""
     loop = stage.world.loop
     for _ in range(3):
         await process.clock.sleep(chance.uniform(0, 8))
@@ -374,9 +374,9 @@ def _stop(stopped: tuple[Any, float]) -> None:
 async def wake_up(stage: Stage, process: Process, queue: PawnQueue, claim: Claim, chance: random.Random) -> None:
     """Take the next step after a sleep, whatever it is, and work on if the claim is still trusted.
 
-    Until its first answer nobody can know that the clock has stood still, and the history has the hold's end as if it
-    had not. What an answer can tell is who has had the message when it was asked: who took it over wrote its lease at
-    least twice the margin after what a clock that stood still takes for now, and a LIST shows that date. From then on
+    Until its first answer nobody can know that the clock was stopped, and the history has the hold's end as if it had
+    not been. What an answer can tell is who has had the message when it was asked: the taker wrote its lease at least
+    twice the margin after what a stopped clock takes for now, and a LIST shows that date. From then on
     it is not believed in. A lease that is gone by then, as its message was settled, shows no date.
     """
     bucket = stage.world.bucket

@@ -1,6 +1,6 @@
 """Does anything wait for long? Two consumers poll all the time in mild weather, and others do what they like.
 
-Every message is timed, from the moment at which it could be had (:mod:`tests.sim.truth`).
+Every message is timed, from the moment at which it could be claimed (:mod:`tests.sim.truth`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CANCELLED_WITHIN = 12.0
 #: The shortest claims. Where ``csprng_verify`` sleeps, a claim that is to be kept alive needs seconds more than the
 #: margin: two and a half to claim, one and a half for a renewal, and as much again for each that meets a janitor's.
 SHORTEST = {True: 4.5, False: 12.0}
-#: Hours. Who claims for so long settles all of it, or gives it back.
+#: Hours. A process that claims for this long settles all of it, or gives it back.
 LONG = 6 * 3600.0
 
 SETTINGS = (settings_for(15.0, RETENTION, oldest=86_400.0),)
@@ -236,7 +236,7 @@ def _unit_of(claim: Claim, one: str) -> str:
 
 
 async def _short_lived(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
-    """Claim for a short time what others gave back, and forget it: now and then, or as soon as it is there."""
+    """Claim briefly what others gave back, and forget it: now and then, or as soon as it is free."""
     rounds, pause = chance.choice(((6, 6.0), (40, 1.0)))
     for _ in range(rounds):
         await process.clock.sleep(chance.uniform(0, pause))

@@ -85,7 +85,7 @@ class Process:
             self.world.log(self.name, f"is paused for {seconds:.3f} seconds")
 
     def stop_clock(self, seconds: float) -> None:
-        """Let its machine stand still for so long, as a hypervisor does: nothing of it runs, its clock neither.
+        """Stop its machine for this long, as a hypervisor does: nothing of it runs, not even its clock.
 
         It finds that out by nothing but what the store tells it. What it has sent lands, and its answers wait.
         """
@@ -101,7 +101,7 @@ class Process:
         self._last_is_sent = sent
 
     def trouble(self, seconds: float, requests: int) -> None:
-        """Draw from the world's weather whether, and when, within so many seconds or requests, it dies and is paused.
+        """Draw from the world's weather whether, and when (in seconds or requests), it dies and is paused.
 
         Half of the deaths are at a request: windows that are milliseconds wide are hit as often as long ones. None of
         it happens once the world is calm.

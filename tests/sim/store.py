@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from pawnqueue.domain.identifiers import Version
     from tests.sim.processes import Process
 
-#: After so many seconds without an answer the client gives up.
+#: After this many seconds without an answer the client gives up.
 TIMEOUT = 5.0
-#: So many keys one bulk delete takes.
+#: How many keys one bulk delete takes.
 BULK = 1000
-#: So many pages of a folder are remembered, of each process; who rests on an older one has not looked.
+#: How many pages of a folder are remembered for each process; a process that relies on an older one has not looked.
 PAGES = 64
 #: Behind every key.
 LAST = chr(0x10FFFF)
@@ -113,7 +113,7 @@ class Request:
         return f"#{self.number} sent {self.sent:.4f}{fate} {self.kind} {self.key}: {_shown(answer)}"
 
     def error(self, what: str) -> StoreError:
-        """Return what the client is told when it is not told the outcome."""
+        """Return the answer of a client that does not learn the outcome."""
         return StoreError(f"The simulated store {what}: {self.kind} {self.key}.", transient=True, operation=self.kind)
 
 
@@ -129,7 +129,7 @@ class SimStore:
         self._world = process.world
         self._bucket = process.world.bucket
         self._random = network.random
-        #: So many of the next PUTs fail with an error that the library below was never heard to raise.
+        #: How many of the next PUTs fail with an error that the library below never raises.
         self.bugs = 0
         #: PUTs of keys with this in them are answered with 503, and not carried out.
         self.refused = ""

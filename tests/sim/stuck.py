@@ -40,13 +40,14 @@ SLEEPS_TAKE = 6.0
 #: A sweep tries each thing that is stuck, some of them one after another, and goes on.
 SWEEP_TAKES = 120.0
 
-#: What is denied is tried again ever more seldom: so many times at first, and then once in so many seconds, by all.
+#: A denied object is tried again less and less often: this many times at first, and then once in this many seconds, by
+#: all.
 TRIED_AT_FIRST = 30
 TRIED_EVERY = 5.0
 
 SETTINGS = (settings_for(PATIENCE, RETENTION), settings_for(3.0, RETENTION))
 READ = ("GET", "HEAD")
-#: What fails: the folder of its object, and the requests; 403 stands for one that is denied, 500 for one that breaks.
+#: What fails: the folder of its object, and the requests; 403 means one that is denied, 500 one that breaks.
 KINDS = (
     ("messages", READ, 403),
     ("messages", ("GET",), 500),
@@ -145,7 +146,7 @@ async def _stuck(world: World) -> list[str]:
     for name, actor in {**actors, "J1": _janitor, "R1": _redriver}.items():
         process = world.process(name)
         process.spawn(act(stage, process, actor, SETTINGS))
-    # Who settles what cannot be carried out is at it for as long as it is patient, and does not poll meanwhile.
+    # A process that settles what cannot be carried out retries until its patience ends, and does not poll meanwhile.
     stage.truth.judge(Bounds(POLL + PATIENCE))
     await world.until_idle(at_most=LASTS + AND_THEN + 60.0)
     stage.truth.judge_no_more()

@@ -62,7 +62,7 @@ def winners(world: World, expect: Sequence[str] | None = None) -> list[int]:
 
 
 def winning_versions(world: World, expect: Sequence[str] | None = None) -> list[set[str]]:
-    """Return which versions were told to have won each of the registers."""
+    """Return the versions that were reported as winners, for each register."""
 
     async def contend(process: Process) -> list[Outcome]:
         await process.clock.sleep(world.stream(process.name).uniform(0, 1))
@@ -89,7 +89,7 @@ def winning_versions(world: World, expect: Sequence[str] | None = None) -> list[
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_of_ten_contenders_one_wins(replaced: bool) -> None:  # noqa: FBT001 - a parameter
-    """Of ten processes that create, or replace, one register at about one time, exactly one is told that it did."""
+    """Of ten processes that create, or replace, one register at about one time, exactly one is answered that it did."""
     for seed in range(150):
         world = World(seed, weather=Weather(latency=0.02), conditional=False, kept=0)
         versions = [world.bucket.plant(key, key.encode()) for key in KEYS] if replaced else None
@@ -116,7 +116,7 @@ def test_what_was_won_stands(weather: Weather) -> None:
 
 @pytest.mark.parametrize("weather", [SLOW_BUT_ANSWERED, HARSH])
 def test_the_world_keeps_the_assumption(weather: Weather) -> None:
-    """Where it is told to, no PUT of a register lands later after its process's last look; otherwise some do."""
+    """Within the assumption, no PUT of a register lands later after its process's last look; otherwise some do."""
 
     def latest(seed: int, within: float | None) -> float:
         world = World(seed, weather=weather, conditional=False, within=within, kept=0)
@@ -165,7 +165,7 @@ def test_what_was_read_stands(weather: Weather) -> None:
 
 
 def test_beyond_the_assumption_what_was_won_is_overwritten() -> None:
-    """The assumption is needed, and it is all that the world was told: without it somebody's PUT lands too late."""
+    """The assumption is needed, and is all that distinguishes the worlds: without it some PUT lands too late."""
     overwritten = 0
     for seed in range(60):
         world = World(seed, weather=SLOW_BUT_ANSWERED, conditional=False, kept=0)
@@ -237,7 +237,7 @@ def test_who_trusts_a_slow_put_is_caught() -> None:
 
 
 async def read_at_once(self: CsprngVerify, key: str) -> StoredObject | None:
-    """Read what stands there, whoever may still be about to overwrite it."""
+    """Read the stored value, also while another process may be about to overwrite it."""
     return await stored(self._store, key)
 
 

@@ -67,7 +67,7 @@ def test_the_engine_notices_a_clock_that_stood_still() -> None:
             queues.append(queue)
             context = queue._context
             await context.now()
-            await process.clock.sleep(10)  # its machine stands still in here
+            await process.clock.sleep(10)  # its machine is stopped in here
             assert process.world.bucket.server_time() - context.time.estimate() > 50
             assert await queue.claim("t", "consumer")
             assert abs(context.time.estimate() - process.world.bucket.server_time()) <= context.time.error
@@ -90,12 +90,12 @@ def test_the_engine_notices_a_clock_that_stood_still() -> None:
 
 
 class _Chain:
-    """Everything that was ever written to one register, and what its writers were told."""
+    """Everything that was ever written to one register, and the answers to its writers."""
 
     KEY = "t/.topic"
 
     def __init__(self, world: World) -> None:
-        self.written: list[tuple[str | None, str, str]] = []  # version before, version after, who and which
+        self.written: list[tuple[str | None, str, str]] = []  # version before, version after, writer and write
         self.told: dict[str, Outcome] = {}
         self.written_when_told: dict[str, int] = {}
         self.expected: dict[str, str | None] = {}
@@ -138,7 +138,7 @@ class _Chain:
 
 @pytest.mark.parametrize("weather", [CALM, NORMAL, STORMY], ids=["calm", "normal", "stormy"])
 def test_compare_and_set_has_one_winner(weather: Weather) -> None:
-    """Five contenders in every weather: each version has one successor, and every outcome that is told is true."""
+    """Five contenders in every weather: each version has one successor, and every reported outcome is true."""
     won = 0
     for seed in range(40):
         world = World(seed, weather=weather)

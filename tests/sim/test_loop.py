@@ -68,7 +68,7 @@ def test_order_is_by_time_and_then_by_age() -> None:
 
 
 def test_waiting_for_nothing_is_an_error() -> None:
-    """Who waits for what cannot come is told so, by name, and not left waiting."""
+    """A task that waits for something that cannot come gets an error with its name, and is not left waiting."""
 
     async def wait() -> None:
         await asyncio.get_running_loop().create_future()

@@ -117,12 +117,12 @@ def test_a_paused_process_finds_out_later() -> None:
         done, lasted = World(seed, weather=CALM).run(scenario)
         assert lasted == pytest.approx(60, abs=0.1)
         outcomes.add(done)
-    # The answer was there, and the time-out was over: either may be what a process finds first.
+    # The answer had come, and the time-out was over: a process may find either first.
     assert outcomes == {True, False}
 
 
 def test_a_machine_that_stands_still_loses_time() -> None:
-    """Nothing of it runs, its clock stands, and who sleeps sleeps on; then it goes on as if nothing had been."""
+    """Nothing of it runs, its clock is stopped, and sleepers sleep on; then it goes on as if nothing had happened."""
 
     async def use(process: Process, woken: list[tuple[float, float]]) -> None:
         for _ in range(4):
@@ -137,7 +137,7 @@ def test_a_machine_that_stands_still_loses_time() -> None:
         stood = process.clock.elapsed()
         process.stop_clock(60)
         await world.sleep(30)
-        process.stop_clock(50)  # while it stands still: until 95 in all
+        process.stop_clock(50)  # while it is stopped: until 95 in all
         await world.sleep(49.9)
         assert process.clock.elapsed() == stood
         await world.sleep(20)
@@ -151,7 +151,7 @@ def test_a_machine_that_stands_still_loses_time() -> None:
 
 
 def test_what_a_machine_that_stands_still_has_sent_lands() -> None:
-    """Its requests do not stand still, and it hears of them afterwards."""
+    """Its requests go on, and it gets their answers afterwards."""
 
     async def scenario(world: World) -> None:
         process = world.process("A")

@@ -58,7 +58,7 @@ async def drain(process: Process, batch: int) -> int:
 
 
 def consumed(seed: int, consumers: int, count: int = 1000) -> float:
-    """Let so many consumers claim and ack the messages in batches of 100, and return the requests a message."""
+    """Let the consumers claim and ack the messages in batches of 100, and return the requests a message."""
     world = new_world(seed)
     plant(world, count, world.stream("ids"))
 
@@ -110,7 +110,7 @@ def test_renewing_is_one_request() -> None:
 
 
 def test_an_idle_poll_is_one_listing() -> None:
-    """A poll of an empty topic is one LIST, also right after messages were there."""
+    """A poll of an empty topic is one LIST, also right after its last message."""
     world = new_world(3)
     plant(world, 5, world.stream("ids"))
 

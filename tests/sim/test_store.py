@@ -57,7 +57,7 @@ def test_without_conditions_the_last_write_wins() -> None:
 
 
 def test_equal_bodies_have_equal_versions() -> None:
-    """An ETag says what stands there and not who wrote it: ABA is possible, as it is with S3."""
+    """An ETag identifies the body and not its writer: ABA is possible, as it is with S3."""
 
     async def write(store: SimStore) -> None:
         first = await store.put("x", b"1")
@@ -200,7 +200,7 @@ def test_requests_are_counted() -> None:
 
 
 def test_observers_see_every_change() -> None:
-    """Who changed which object, and what stood there before and after."""
+    """Who changed which object, and the object before and after."""
     seen: list[tuple[str, str, bytes | None, bytes | None]] = []
     world = World(1, weather=CALM)
     world.bucket.observers.append(

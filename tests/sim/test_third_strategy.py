@@ -30,7 +30,7 @@ WEATHERS = pytest.mark.parametrize("weather", [CALM, NORMAL, STORMY], ids=["calm
 
 
 class Contest:
-    """What writers of one register were told, and what each of them has seen, in order."""
+    """The answers to the writers of one register, and what each of them has seen, in order."""
 
     def __init__(self, *, deletes: bool) -> None:
         self.deletes = deletes
@@ -59,7 +59,7 @@ class Contest:
                     self.successors.setdefault(expect, []).append(outcome.version)
 
     def check(self) -> None:
-        """Of those who expect a version one has it; a chain grows, and none shows again when another one has."""
+        """Of writers that expect one version, one wins; a chain grows, and no value shows again after another."""
         for expect, told in self.successors.items():
             most = len(set(told)) if self.deletes and expect is Expect.NOTHING else 1
             assert len(told) == most, f"{expect} has the successors {told}"
@@ -105,7 +105,7 @@ async def consume(process: Process, acked: list[str], *, until: float) -> None:
 
 @WEATHERS
 def test_consumers_share_no_message(weather: Weather, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five of them, who are paused and killed: no message is settled by two, and none is left or in anybody's way."""
+    """Five of them are paused and killed: no message is settled by two, and none is left or blocks others."""
     monkeypatch.setattr(strategies, "STRATEGIES", (*strategies.STRATEGIES, chained_blocks.STRATEGY))
 
     async def scenario(world: World) -> None:
@@ -125,7 +125,7 @@ def test_consumers_share_no_message(weather: Weather, monkeypatch: pytest.Monkey
         last.spawn(consume(last, acked, until=0))
         await world.until_idle()
         assert len(acked) == len(set(acked))
-        assert set(acked) <= ids  # whoever was killed may have settled some, and told nobody
+        assert set(acked) <= ids  # a process that was killed may have settled some, without a record in the history
         assert world.bucket.below(units.folder(TOPIC)) == []
 
     for seed in range(15):

@@ -64,7 +64,7 @@ def stage() -> Stage:
 
 
 def test_a_message_that_nobody_takes_waits_too_long(stage: Stage) -> None:
-    """What was published, and could be had all the time, is reported with its lane and its time."""
+    """A message that was published, and could be claimed all the time, is reported with its lane and its time."""
     assert judged(stage, BOUNDS.of("published") + 1) == [f"waited too long: {UNIT} published 29.0"]
 
 
@@ -74,7 +74,7 @@ def test_within_its_bound_nothing_is_reported(stage: Stage) -> None:
 
 
 def test_what_a_claim_has_does_not_wait(stage: Stage) -> None:
-    """As long as its record lives the message cannot be had, whatever its lease says."""
+    """As long as its record lives the message cannot be claimed, whatever its lease says."""
     leased(stage, "c.0", until=30.0, record=record_of(until=500.0))
     assert judged(stage, 490.0) == []
 

@@ -19,7 +19,7 @@ OBJECT = ObjectInfo(key="orders/messages/x.json", version='"x"', size=1, last_mo
 
 
 class Watched:
-    """One process whose clock stands still from 0 to 20, and what is to be taken off of what it believes."""
+    """One process whose clock is stopped from 0 to 20, and what has to be subtracted from what it believes."""
 
     def __init__(self) -> None:
         self.world = World("unseen", weather=CALM)
@@ -41,7 +41,7 @@ class Watched:
 
 @pytest.fixture
 def watched() -> Watched:
-    """A process whose clock stands still."""
+    """A process whose clock is stopped."""
     return Watched()
 
 

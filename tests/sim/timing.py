@@ -1,7 +1,7 @@
-"""The store's time alone: processes that ask for it in any weather, whose clocks run wrong and stand still.
+"""The store's time alone: processes that ask for it in any weather, with clocks that run wrong and stop.
 
-A wrong time shows in a schedule only where somebody has a message at that very moment. Here every time is judged that
-is told, and every deadline that is made of it.
+A wrong time shows in a schedule only where somebody has a message at that very moment. Here every returned time is
+judged, and every deadline that is made of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUNDS = 6
 #: How long something lasts that a process trusts in: up to hours, in which 200 ppm are seconds.
 LASTS = (5.0, 60.0, 4 * 3600.0)
 MARGINS = (0.0, 2.0)
-#: How long a machine stands still at most: hardly longer than a slow sample is wide, or much longer.
+#: How long a machine is stopped at most: hardly longer than a slow sample is wide, or much longer.
 STOPS = (8.0, 90.0)
 #: Of floating-point numbers around EPOCH.
 SLACK = 1e-4

@@ -1,8 +1,8 @@
-"""What the bucket itself shows: since when each message could be had, and which claims were to hand it out.
+"""What the bucket itself shows: since when each message could be claimed, and which claims had to hand it out.
 
 The promise that no message waits for ever is judged by a bound for each *lane*, which is the way in which a message
-came to be there to be had. A message waits from the moment at which the protocol lets the next claim have it until a
-claim has its lease, or it is gone.
+became claimable. A message waits from the moment at which the protocol lets the next claim take it until a claim has
+its lease, or it is gone.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ FULL_LOOK = 15.0
 #: A claim and what follows it, before its consumer looks again: some twenty requests of 0.1 s one after another, and
 #: one that is tried again.
 CALL = 8.0
-#: A record that was renewed is read again after so long (``known.RECHECK``): it may have given back what it had.
+#: A record that was renewed is read again after this long (``known.RECHECK``): its claim may have given messages back.
 RECHECK = 20.0
 #: Garbage in a lease's place counts as held for ``polling.visibility_timeout_seconds``.
 GARBAGE = 20.0
-#: What a claim needs to hand out what it has won: so many requests, one after another, and one that is tried again.
+#: What a claim needs to hand out what it has won: this many requests, one after another, and one retry.
 STEPS, AGAIN = 20, 6.0
 #: A lease may be won and its claim end without a hand-out, if its process dies, is cancelled or hears no answer.
 IN_VAIN = 3
-#: In bad weather that happens again and again by chance: of what a hand-out needs, so many requests have to go well,
-#: and that none of so many claims in a row is lucky is to be as rare as this.
+#: In bad weather that happens again and again by chance: all requests of a hand-out have to succeed; that none of
+#: several claims in a row succeeds may be no more likely than this.
 LUCK, RARE = 3, 1e-7
 #: Why nobody buries what only this consumer cannot take, or what nobody can read at the moment.
 NOT_MALFORMED = frozenset({"malformed", "newer_format"})
@@ -87,7 +87,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Since when a message can be had, how it came to that, and by which state of its lease."""
+    """Since when a message can be claimed, for which reason, and by which state of its lease."""
 
     lane: str
     since: float
@@ -144,7 +144,7 @@ class Truth:
     _buried: dict[str, str] = field(default_factory=dict)
     _broken: list[tuple[str, str]] = field(default_factory=list)
 
-    # --- what is told to it ---
+    # --- what it is given ---
 
     def judge(self, bounds: Bounds) -> None:
         """From now on consumers poll: what waits longer than these bounds waits too long."""
@@ -308,7 +308,7 @@ class Truth:
         self._waits[uuid] = Wait(lane, since, turn)
 
     def _available(self, uuid: str) -> tuple[str, float, str] | None:
-        """Return by which lane, from which moment and in which turn a message can be had; None: there is none."""
+        """Return the lane, the moment and the turn in which a message can be claimed, or None if it cannot."""
         if uuid not in self._messages:
             return None
         turn = self._turn(uuid)

@@ -1,8 +1,8 @@
 """What a process cannot know of its clock: that it stood still, before the store shows something young enough.
 
-docs/protocol.md, section 2, tells what is noticed and what is not. Whose machine has stood still, and who was shown
-nothing since that is younger than its clock allows, believes for so much longer in what it is given: the judge takes
-this off, and so judges within what is promised. As soon as an answer could tell, nothing is taken off.
+docs/protocol.md, section 2, tells what is noticed and what is not. A process whose machine was stopped, and that has
+since seen nothing younger than its clock allows, trusts what it is given for that much longer. The judge subtracts
+this, and so judges within what is promised. As soon as an answer could tell, nothing is subtracted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Unseen:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._known: dict[str, float] = defaultdict(float)  # how much of what was lost the process knows of
-        self._noticed: set[str] = set()  # who knows that there was something, and has not sampled since
+        self._known: dict[str, float] = defaultdict(float)  # how much of the lost time the process knows of
+        self._noticed: set[str] = set()  # processes that know of a loss, and have not sampled since
 
     def of(self, process: Process) -> float:
         """Return by how many seconds a process may be behind at most, and cannot know it."""
@@ -44,7 +44,7 @@ class Unseen:
             return
         for date in _dates(answer):
             shown = date.timestamp() - EPOCH
-            # An answer that comes while the clock stands still is read when it runs again.
+            # An answer that comes while the clock is stopped is read when it runs again.
             age, unseen = max(self._world.loop.now, process.clock.stood_until) - shown, self.of(process)
             is_sample = kind == "HEAD" and key.startswith("_probe/")
             if who in self._noticed and is_sample and shown >= process.clock.stood_until:

@@ -30,7 +30,7 @@ class Weather:
     """Means and probabilities. Those of fates are for each request; those of kills and pauses for each process.
 
     :param latency: mean seconds of each way.
-    :param lateness: a late request lands up to so many seconds later.
+    :param lateness: by how many seconds a late request lands later, at most.
     """
 
     latency: float = 0.05
@@ -68,7 +68,7 @@ class Weather:
         return replace(self, **worse)
 
     def fate(self, draw: float) -> Fate:
-        """Return the fate that a draw from [0, 1) stands for."""
+        """Return the fate for a draw from [0, 1)."""
         for limit, fate in self.fates:
             if draw < limit:
                 return fate

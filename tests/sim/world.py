@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: So many events are kept, and so many of them are printed with a failure.
+#: How many events are kept, and how many of them are printed with a failure.
 KEPT = 5_000
 SHOWN = 300
 
@@ -36,7 +36,8 @@ class World:
     :param weather: what goes wrong; without it, drawn from the seed.
     :param page_size: keys in a page of a listing; without it, drawn from the seed.
     :param conditional: whether the store minds conditions (see :class:`~tests.sim.bucket.SimBucket`).
-    :param within: no PUT of a register lands later than so many seconds after its process last saw the register: it
+    :param within: the seconds after a process last saw a register in which its PUT of the register may land. No PUT
+    lands later: it
         never lands then, and its client does not hear of it. Without it, requests land when they land.
     :param kept: how many events are kept.
     """
@@ -84,7 +85,7 @@ class World:
         return random.Random(int.from_bytes(digest[:16]))  # noqa: S311 - repeatable is what it has to be
 
     def process(self, name: str) -> Process:
-        """Start a process, with a ``store`` and a ``clock``. A name is used once: who is killed does not come back."""
+        """Start a process, with a ``store`` and a ``clock``. A name is used once: killed processes stay dead."""
         if name in self.processes:
             raise ValueError(f"There was a process {name} already.")
         self.processes[name] = Process(self, name)
@@ -121,7 +122,7 @@ class World:
         await waker
 
     async def until(self, predicate: Callable[[], bool], *, at_most: float | None = None) -> bool:
-        """Wait until the predicate holds, and say whether it does; at most for so many seconds.
+        """Wait until the predicate holds, at most for the given seconds, and return whether it does.
 
         It is asked after every event, must be cheap, and must change nothing.
         """
@@ -174,7 +175,7 @@ class World:
         return self._number
 
     def log(self, who: str, what: Any, answer: Any = None) -> None:  # noqa: ANN401 - printed if there is a failure
-        """Remember an event: a request that landed, an error that was told, or a word."""
+        """Remember an event: a request that landed, an error that was raised, or a word."""
         self.events.append((self.loop.now, who, what, answer))
 
     def lines(self) -> list[str]:

@@ -1,1 +1,1 @@
-"""What tests stand on: an S3 server that fails on demand, and a clock whose time is virtual."""
+"""What tests rely on: an S3 server that fails on demand, and a clock whose time is virtual."""

@@ -41,7 +41,7 @@ class Behaviour:
     stale_writes: int = 3
     #: Requests signed for another region get 400 ``AuthorizationHeaderMalformed`` with the right one in ``<Region>``.
     region: str | None = None
-    #: Who may come in: access key id to the time it expires, or to None. Unknown: 403 ``InvalidAccessKeyId``; expired:
+    #: The valid keys: access key id to the time it expires, or to None. Unknown: 403 ``InvalidAccessKeyId``; expired:
     #: 400 ``ExpiredToken``; unsigned: 403 ``AccessDenied``. Signatures are never verified. May be changed meanwhile.
     credentials: Mapping[str, datetime | None] | None = None
     #: Any bucket exists as soon as it is named.

@@ -47,7 +47,7 @@ class Bucket:
     def write(
         self, key: str, body: bytes, headers: Mapping[str, str], last_modified: datetime | None = None
     ) -> StoredBody:
-        """Put an object, over what was there."""
+        """Put an object, over a former one."""
         self._remember(key)
         if key not in self.objects:
             insort(self.ordered, key)
@@ -56,7 +56,7 @@ class Bucket:
         return stored
 
     def remove(self, key: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object, if it exists."""
         if key in self.objects:
             self._remember(key)
             del self.objects[key]

@@ -2,11 +2,13 @@
 
 Of conditions it needs ``If-None-Match: *`` alone: nothing is ever replaced. The first block is ``{key}/0000000000``;
 its ETag names the chain, and the n-th block behind it is ``{key}/{n}.{chain}``. The register holds what the last block
-of the chain holds, so a version is a place in a chain. Who expects one creates the block behind it: of all who do, one.
+of the chain holds, so a version is a place in a chain. A writer that expects one creates the block behind it: of all
+such writers, one can.
 
-Whoever has created a block looks at the chain once more before it says so. If its first block is gone, the register was
-deleted while the block was under way; if there is a later one, somebody has changed the register since, or the block
-came so late that its place had been cleared. Then what stands there is not ours. A deletion removes the first block
+The creator of a block looks at the chain once more before it says so. If its first block is gone, the register was
+deleted while the block was under way; if there is a later one, another writer has changed the register since, or the
+block came so late that its place had been cleared. Then the register's content is not ours. A deletion removes the
+first block
 before all others, and with it the chain; a register that is created again is another chain.
 
 The blocks before the last few are cleared as the chain grows. A block that lands when its chain is gone is nobody's: it
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from pawnqueue.settings import Settings
     from pawnqueue.stores.retry import ResilientStore
 
-#: So many blocks behind the first one are kept, and from so many on the older ones are cleared.
+#: How many blocks behind the first one are kept, and from how many on the older ones are cleared.
 KEPT = 4
 MOST = 8
 #: A register whose blocks are cleared while it is read is read so many times.
@@ -70,7 +72,7 @@ class _Block:
 
     @property
     def as_register(self) -> ObjectInfo:
-        """What is told of the register that holds this."""
+        """The version of the register with this content."""
         return ObjectInfo(self.key, self.info.size, _version(self.place, self.chain), self.info.last_modified)
 
 
@@ -99,7 +101,7 @@ class ChainedBlocks:
 
     @property
     def is_certain(self) -> bool:
-        """See Registers: a block that is there is never overwritten."""
+        """See Registers: an existing block is never overwritten."""
         return True
 
     async def read(self, key: str) -> StoredObject | None:
@@ -115,7 +117,7 @@ class ChainedBlocks:
         raise StoreError(f"{key} keeps changing: try again.", transient=True, operation="compare-and-set")
 
     async def look(self, key: str) -> StoredObject | None:
-        """See Registers: what is there at all is there for good."""
+        """See Registers: an existing object stays."""
         return await self.read(key)
 
     async def head(self, key: str) -> ObjectInfo | None:
@@ -195,7 +197,7 @@ class ChainedBlocks:
             if isinstance(outcome, Refused) and outcome.why is Refusal.CONDITION and not in_doubt:
                 return outcome
             if not isinstance(outcome, Done) and outcome != Refused(Refusal.CONFLICT):
-                # It may have landed: who looks knows it by its write id.
+                # It may have landed: a reader knows it by its write id.
                 in_doubt = True
                 found = await stored(self._store, block)
                 if found is not None:
@@ -219,7 +221,7 @@ class ChainedBlocks:
         if standing.blocks[-1].place != place:
             return _REFUSED
         if len(standing.blocks) > MOST:
-            # Whoever is just reading one of them looks again. What stays is cleared with the next ones.
+            # A process that is reading one of them looks again. Blocks that stay are cleared with the next ones.
             await self._store.delete([block.info.key for block in standing.blocks[1:-KEPT]])
         return done
 
@@ -248,7 +250,7 @@ def _block(info: ObjectInfo) -> _Block | None:
 
 
 def _group(info: ObjectInfo) -> tuple[bool, str]:
-    """Return by what blocks of one register are told from everything else in a listing."""
+    """Return what distinguishes the blocks of one register in a listing."""
     block = _block(info)
     return (False, info.key) if block is None else (True, block.key)
 

@@ -15,11 +15,11 @@ _BEGINNING = 1000.0
 class VirtualClock:
     """See :class:`~pawnqueue.runtime.clock.Clock`.
 
-    Time stands still while anybody has something to do, and then goes on at once to the next who sleeps. A test may put
-    it forward: by :attr:`now`, and who sleeps until before that wakes late.
+    Time stops while any task has something to do, and then jumps to the next sleeper. A test may set it forward by
+    :attr:`now`; a sleeper whose time is before that wakes late.
 
     :param seed: of its chance and of its ids.
-    :param by_hand: time stands still until :meth:`advance` is called, whoever waits.
+    :param by_hand: time stops until :meth:`advance` is called, even if tasks wait.
     """
 
     def __init__(self, seed: int = 7, *, by_hand: bool = False) -> None:
@@ -100,7 +100,7 @@ class VirtualClock:
 
 
 class StandingClock:
-    """The clock of a machine that may stand still while the world's goes on."""
+    """The clock of a machine that may be stopped while the world's goes on."""
 
     def __init__(self, world: VirtualClock) -> None:
         self._world = world

@@ -1,7 +1,7 @@
 """DAGs run by ``dag.test()``: in a second each, with everything inline and no Airflow beside it.
 
 It is done in a process of its own (:mod:`tests.support.dag_worker`), which serves all tests one after the other:
-Airflow, imported, changes logging, signals and the warnings of whoever imports it.
+Airflow, imported, changes logging, signals and the warnings of its importer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs DAG files by ``dag.test()``: a process that imports Airflow once, and is told what to run in lines of JSON.
+"""Runs DAG files by ``dag.test()``: a process that imports Airflow once, and reads what to run from lines of JSON.
 
 Arguments: the descriptor to answer on. It ends with its standard input.
 """
@@ -23,7 +23,7 @@ def main() -> None:
         for line in sys.stdin:
             try:
                 answer = _run(json.loads(line))
-            except BaseException:  # noqa: BLE001 - whatever it is, the test is told
+            except BaseException:  # noqa: BLE001 - the test gets every error
                 answer = {"error": traceback.format_exc()}
             sys.stdout.flush()
             sys.stderr.flush()

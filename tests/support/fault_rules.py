@@ -1,4 +1,4 @@
-"""Faults: which requests they befall, what they do to them, and the book in which they stand while a test runs."""
+"""Faults: which requests they befall, what they do to them, and the book that has them while a test runs."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Fault:
     #: The operation's name, or several; None: any.
     operation: str | frozenset[str] | None = None
     #: A glob over what the request is about: its key, the prefix of a listing, any of the keys of a bulk delete. A star
-    #: stands for slashes too.
+    #: matches slashes too.
     key: str = "*"
     #: Called in the server's thread.
     where: Callable[[RecordedRequest], bool] | None = None

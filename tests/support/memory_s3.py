@@ -209,7 +209,7 @@ class MemoryS3:
 
     async def _let_others_in(self) -> None:
         await asyncio.sleep(self._behaviour.race_window)
-        # Under load the loop may be late: whoever is in its queue by now has overlapped, and comes first.
+        # Under load the loop may be late: a request that is in its queue by now has overlapped, and comes first.
         for _ in range(_ROUNDS_OF_THE_LOOP):
             await asyncio.sleep(0)
 

@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the client is told."""
+    """The client's answer."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -104,7 +104,7 @@ def test_delayed_answer(server: FaultServer) -> None:
 
 
 def test_lands_late(server: FaultServer) -> None:
-    """The client is told of a failure now, and the request is applied later, on the conditions of then."""
+    """The client gets a failure now, and the request is applied later, with its conditions checked then."""
     server.inject(Fault(LandsLate(0.6, Status(500)), key="a", times=1))
     server.inject(Fault(LandsLate(0.6), key="b", times=1))
     store = obstore_at(server.s3, BUCKET)

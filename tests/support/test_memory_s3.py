@@ -137,7 +137,7 @@ def test_strangers_keys(server: FaultServer) -> None:
 
 
 def test_missing_things(server: FaultServer) -> None:
-    """A missing key and a missing bucket are told apart."""
+    """A missing key and a missing bucket give different errors."""
     client = server.s3.client()
     with pytest.raises(ClientError) as no_key:
         client.get_object(Bucket=BUCKET, Key="none")
@@ -233,7 +233,7 @@ def test_losers_of_a_race() -> None:
 
 
 def test_stale_reads() -> None:
-    """Without read-after-write, GET and LIST show what was there some writes ago."""
+    """Without read-after-write, GET and LIST show the state of some writes ago."""
     with FaultServer(Behaviour(read_after_write=False, stale_writes=2), buckets=(BUCKET,)) as server:
         store = obstore_at(server.s3, BUCKET)
         for body in (b"1", b"2", b"3"):
@@ -246,7 +246,7 @@ def test_stale_reads() -> None:
 
 
 def test_region() -> None:
-    """A request signed for another region is told the right one, and boto3 finds its way."""
+    """A request signed for another region gets the right one in its answer, and boto3 follows it."""
     with FaultServer(Behaviour(region="eu-west-1"), buckets=(BUCKET,)) as server:
         wrong = S3Server("wrong", server.endpoint, "AK", "SK", "us-east-1")
         with pytest.raises(GenericError, match="<Region>eu-west-1</Region>"):

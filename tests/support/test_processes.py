@@ -1,4 +1,4 @@
-"""Servers start on ports of their own, and are gone afterwards, whatever happens to whoever started them."""
+"""Servers start on ports of their own, and are gone afterwards, whatever happens to the process that started them."""
 
 from __future__ import annotations
 

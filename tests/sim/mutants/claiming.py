@@ -67,7 +67,7 @@ def bodies_first() -> Patches:
     async def fetch(context: Context, topic: Any, members: Mapping[str, Member], seconds: float) -> Bodies:
         early = read.get()
         read.set(None)
-        if early is None:  # who goes on with a claim has its leases already
+        if early is None:  # a session that resumes a claim has its leases already
             return await original_fetch(context, topic, members, seconds)
         return Bodies(
             *(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock  # patches attributes, stands in for nothing
+from unittest import mock  # patches attributes, and replaces nothing
 
 Patches = Sequence[tuple[Any, str, Any]]
 

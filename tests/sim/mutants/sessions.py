@@ -1,4 +1,4 @@
-"""§4: renewing, and who works for a claim."""
+"""§4: renewing, and sessions."""
 
 from __future__ import annotations
 

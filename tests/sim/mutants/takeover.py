@@ -83,7 +83,7 @@ def nobody_finishes_effects() -> Patches:
     original = effects.carry_out
 
     async def carry_out(*arguments: Any, **more: Any) -> dict[str, Any]:
-        # Who decided something still carries it out; whoever finds it unfinished does not.
+        # The process that decided still carries the decision out; another that finds it unfinished does not.
         return await original(*arguments, **more) if "at_last" in more else {}
 
     return [(effects, "carry_out", carry_out)]
