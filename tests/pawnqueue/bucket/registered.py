@@ -37,7 +37,7 @@ class ScriptedStore(HookedStore):
         return await carry_out()
 
     async def json(self, key: str) -> dict[str, Any]:
-        """Return what stands there."""
+        """Return the stored object."""
         found = await self.get(key)
         assert found is not None
         return dict(json.loads(found.body))

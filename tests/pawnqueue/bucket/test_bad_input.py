@@ -184,7 +184,7 @@ async def test_what_is_tried_again_is_told_soon(places: dict[str, str]) -> None:
 async def test_a_real_server_refuses(
     seaweedfs: S3Server, settings_for: Callable[..., Settings], client: str, s3: dict[str, str], named: list[str]
 ) -> None:
-    """What SeaweedFS refuses is told in the same way."""
+    """A refusal by SeaweedFS raises the same error."""
     error = await failure_of(PawnQueue.open(settings_for(seaweedfs, s3={"client": client, **s3})))
     assert [part for part in [*named, seaweedfs.endpoint] if part not in str(error)] == []
     assert isinstance(error, StoreError)
@@ -196,7 +196,7 @@ async def test_a_real_server_refuses(
 )
 @both_clients
 async def test_a_refused_signature_is_told(server: FaultServer, client: str, code: str, named: str) -> None:
-    """A wrong secret, and a right that is lacking, are told apart."""
+    """A wrong secret and a missing right give different errors."""
     server.inject(Fault(Status(403, code)))
     error = await failure_of(PawnQueue.open(settings_at(server.endpoint, client)))
     assert named in str(error)
@@ -228,7 +228,7 @@ async def test_a_bucket_that_is_deleted_is_named(server: FaultServer, client: st
 
 
 async def test_settings_that_are_wrong_make_no_request(nobody: None) -> None:
-    """A setting that cannot be is told before anything is asked of the store."""
+    """An impossible setting raises an error before any request."""
     store = Watched()
     with pytest.raises(ConfigError, match=r"retry\.budget_seconds"):
         await PawnQueue.open({"retry": {"budget_seconds": "soon"}}, store=store)

@@ -1,4 +1,4 @@
-"""The heartbeat: who is registered is seen, at an interval, until the queue is closed."""
+"""The heartbeat: registered names are marked as seen, at an interval, until the queue is closed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_who_was_seen_just_now_is_not_written_again(world: World) -> None:
     processes = [await world.process() for _ in range(10)]
     await asyncio.gather(*(one.queue.register_producer("shop") for one in processes))
     await world.later(1)
-    assert sum(kinds(one.client)["PUT"] for one in processes) <= 10  # who came second in the race was refused
+    assert sum(kinds(one.client)["PUT"] for one in processes) <= 10  # the second in the race was refused
     late = await world.process()
     await late.queue.register_producer("shop")
     await world.later(1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @both_clients
 async def test_the_first_opener_writes_the_record(server: FaultServer, client: str) -> None:
-    """What all processes agree on stands in the bucket after the first opening, and nothing else does."""
+    """After the first opening the bucket has the record that all processes agree on, and nothing else."""
     async with PawnQueue.open(settings_at(server.endpoint, client)) as queue:
         assert queue.strategy == "conditional_write"
     assert list(server.objects(BUCKET)) == [RECORD]
@@ -51,7 +51,7 @@ async def test_a_second_opener_follows(server: FaultServer, client: str) -> None
 
 
 async def test_a_store_that_wants_bare_etags_is_remembered() -> None:
-    """What the probe found of the ETags is in the record, and who follows it can update registers."""
+    """The record has what the probe found about ETags, and a process that follows it can update registers."""
     with FaultServer(Behaviour(etag_form="unquoted_if_match"), buckets=(BUCKET,)) as server:
         async with PawnQueue.open(settings_at(server.endpoint)) as queue:
             await queue.create_topic("orders")
@@ -67,7 +67,7 @@ async def test_opening_may_be_awaited() -> None:
     await queue.create_topic("orders")
     await queue.aclose()
     await queue.aclose()
-    assert store.closed == 0  # whoever brings a store keeps it
+    assert store.closed == 0  # a caller that passes a store keeps it
     with pytest.raises(QueueClosedError):
         await queue.list_topics()
     async with PawnQueue.open(Settings(s3={"bucket_name": BUCKET}), store=store) as queue:
@@ -90,7 +90,7 @@ async def test_openers_at_the_same_instant_agree(openers: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_openers_in_a_storm_agree(seed: int) -> None:
-    """The same over HTTP and through a storm: one record, which is what every one of them was told."""
+    """The same over HTTP and through a storm: one record, which every one of them returned."""
     with FaultServer(Behaviour(seed=seed, etag_form="unquoted_if_match"), buckets=(BUCKET,)) as server:
         for effect in (Status(503, "SlowDown"), Dropped(), AppliedThenDropped(), AppliedThenStatus(500)):
             server.inject(Fault(effect, probability=0.1))

@@ -1,4 +1,4 @@
-"""The registry: a name has one id for ever, whoever registers it, and the list says when it was last seen."""
+"""The registry: a name has one id for ever, in every process, and the list says when it was last seen."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_garbage_is_left_alone(store: ScriptedStore, caplog: pytest.LogCap
 
 
 async def test_garbage_in_a_name_s_own_place_is_told(store: ScriptedStore) -> None:
-    """Where something else stands at the key of a name, the error names the object to delete."""
+    """If another object is at the key of a name, the error names the object to delete."""
     async with PawnQueue.open(store=store) as queue:
         registration = await queue.register_producer("billing")
     key = f"_registry/producers/{registration.id}.json"
@@ -236,7 +236,7 @@ async def test_garbage_in_a_name_s_own_place_is_told(store: ScriptedStore) -> No
 
 
 async def test_a_newer_registration_is_refused_by_name(store: ScriptedStore) -> None:
-    """An entry of a newer format is never overwritten or misread: who has its name is told so."""
+    """An entry of a newer format is never overwritten or misread: registering its name raises an error."""
     key = f"_registry/producers/{layout.id_of_name('producers', 'billing')}.json"
     await store.put(key, b'{"v": 7}')
     async with PawnQueue.open(store=store) as queue:

@@ -1,4 +1,4 @@
-"""What the registry costs: who starts looks once, together with others, and then at what is new only."""
+"""What the registry costs: a process lists once at its start, shared with others, and then reads only new entries."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_second_name_costs_one_look_at_what_is_new(world: World, ann: Pr
 
 
 async def test_a_list_reads_what_is_new_since_the_last_one(world: World, ann: Process, bob: Process) -> None:
-    """Whoever was not seen since is not read again."""
+    """An entry that was not seen since is not read again."""
     plant(world, 50)
     await bob.queue.register_producer("shop")
     assert len(await ann.queue.list_producers()) == 51
@@ -125,7 +125,7 @@ async def test_who_is_cancelled_leaves_the_others_their_registration(world: Worl
 async def test_one_that_cannot_be_read_keeps_no_other_name(
     world: World, ann: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where an entry is denied, or of a newer format, others are registered all the same, and it is told."""
+    """If an entry is denied, or of a newer format, others are still registered, and a warning names it."""
     _, denied, _ = plant(world, 3)
     world.bucket.plant("_registry/producers/new.json", '{"v": 7}')
     ann.client.inject("denied", "GET", denied)
@@ -148,7 +148,7 @@ async def test_one_that_cannot_be_read_now_may_be_the_name(world: World) -> None
 async def test_one_that_can_never_be_read_keeps_nobody_from_publishing(
     world: World, ann: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It answers 500 for ever: within seconds it is taken for another name's, and that is told."""
+    """It answers 500 for ever: within seconds it is taken for another name's, and a warning says so."""
     _, bad, _ = plant(world, 3)
     ann.client.inject("lost", "GET", bad)
     started = world.clock.elapsed()
@@ -160,7 +160,7 @@ async def test_one_that_can_never_be_read_keeps_nobody_from_publishing(
 
 
 async def test_a_name_whose_own_registration_cannot_be_read_gets_no_second_id(world: World, ann: Process) -> None:
-    """It stands at the name's own key: whose name it is, is known."""
+    """It is at the name's own key, so it is known to be this name's."""
     entity_id = (await ann.queue.register_producer("shop")).id
     process = await world.process()
     process.client.inject("lost", "GET", f"_registry/producers/{entity_id}.json")
@@ -173,7 +173,7 @@ async def test_a_name_whose_own_registration_cannot_be_read_gets_no_second_id(wo
 async def test_the_list_leaves_out_what_cannot_be_read(
     world: World, ann: Process, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others are listed within seconds; it is told, and listed when it can be read again."""
+    """The others are listed within seconds; a warning names it, and it is listed when it can be read again."""
     for name in ("bad", "good"):
         world.bucket.plant(*registered_by_pawn_queue(name, "2025-01-02T00:00:00+00:00", "consumers")[:2])
     assert [one.name for one in await ann.queue.list_consumers()] == ["bad", "good"]

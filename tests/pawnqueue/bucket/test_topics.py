@@ -65,7 +65,7 @@ class ScriptedStore(HookedStore):
             await happens()
 
     async def json(self, key: str) -> dict[str, Any]:
-        """Return what stands there."""
+        """Return the stored object."""
         found = await self.get(key)
         assert found is not None
         return dict(json.loads(found.body))
@@ -111,7 +111,7 @@ async def test_creating_is_idempotent(queue: PawnQueue, store: ScriptedStore) ->
 
 
 async def test_concurrent_creates_agree(store: ScriptedStore) -> None:
-    """Of many processes that create a topic at once all return the same settings, and one marker stands there."""
+    """Of many processes that create a topic at once all return the same settings, and one marker is stored."""
     queues = [await PawnQueue.open(store=store) for _ in range(10)]
     created = await asyncio.gather(*(queue.create_topic("orders") for queue in queues))
     assert all(one == created[0] for one in created)
@@ -121,7 +121,7 @@ async def test_concurrent_creates_agree(store: ScriptedStore) -> None:
 
 
 async def test_concurrent_creates_with_other_settings_have_one_winner(store: ScriptedStore) -> None:
-    """Where processes want different settings at once, one gets them and the others are told which there are."""
+    """If processes want different settings at once, one gets its own and the others an error with the stored ones."""
     queues = [await PawnQueue.open(store=store) for _ in range(5)]
     wanted = [queue.create_topic("orders", max_deliveries=number + 1) for number, queue in enumerate(queues)]
     outcomes = await asyncio.gather(*wanted, return_exceptions=True)
@@ -316,7 +316,7 @@ FOLDERS = ["messages", "packs", "leases", "claims", "dead-letter"]
 
 @pytest.mark.parametrize("folder", FOLDERS)
 async def test_a_topic_with_anything_left_is_not_deleted(queue: PawnQueue, store: ScriptedStore, folder: str) -> None:
-    """What stands for a message, in any folder, refuses the deletion, and is named; nothing is deleted."""
+    """Any object of a message, in any folder, refuses the deletion, and is named; nothing is deleted."""
     await queue.create_topic("orders", max_deliveries=3)
     for key in (f"orders/{folder}/x", "orders/dedup/y"):
         await store.put(key, b"")
@@ -397,7 +397,7 @@ async def test_a_marker_that_cannot_be_deleted_is_told(queue: PawnQueue, store: 
 
 
 async def test_a_topic_that_is_created_anew_meanwhile_stays(queue: PawnQueue, store: ScriptedStore) -> None:
-    """Who creates the topic while another process deletes it has it afterwards, with the new settings."""
+    """A process that creates the topic while another deletes it has it afterwards, with the new settings."""
     await queue.create_topic("orders", max_deliveries=3)
     await store.put("orders/dedup/x", b"")
     other = await PawnQueue.open(store=store)
@@ -469,7 +469,7 @@ async def test_who_asks_after_a_topic_was_made_finds_it(world: World, ann: Proce
 
 
 async def test_what_was_read_before_a_change_is_not_relied_upon(world: World, ann: Process) -> None:
-    """A read that a change of ours overtakes is used by who began it, and by nobody afterwards."""
+    """A read that a change of ours overtakes is used by the call that began it, and by none afterwards."""
     await world.later(100)
 
     async def read_slowly(request: Request, carry_out: CarryOut) -> Answer:

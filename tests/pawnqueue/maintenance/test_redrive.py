@@ -108,7 +108,7 @@ async def test_what_is_skipped_does_not_count(world: World, ann: Process) -> Non
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, "3"])
 async def test_a_number_that_is_none_is_refused(ann: Process, most: Any) -> None:  # noqa: ANN401 - anything
-    """What is no number of messages is a InvalidArgumentError without a request."""
+    """A wrong number of messages is an InvalidArgumentError without a request."""
     with ann.client.counting() as requests, pytest.raises(InvalidArgumentError):
         await ann.queue.redrive(TOPIC, max_messages=most)
     assert not requests

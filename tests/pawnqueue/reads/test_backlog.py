@@ -9,7 +9,7 @@ from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Process, World, numbere
 
 
 async def test_an_idle_topic_is_one_list(world: World, ann: Process, bob: Process) -> None:
-    """Nothing is there, whatever claims and dead letters there are; nothing is old."""
+    """The backlog is empty, whatever claims and dead letters exist; nothing is old."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
     await ann.queue.ack(claim, claim[0])
@@ -53,7 +53,7 @@ async def test_what_was_abandoned_or_given_back_is_counted(world: World, ann: Pr
 
 @pytest.mark.parametrize(("at_least", "lists", "pending"), [(1, 2, 1000), (1001, 3, 2000), (None, 4, 2500)])
 async def test_it_stops_when_there_is_enough(ann: Process, at_least: int | None, lists: int, pending: int) -> None:
-    """A backlog of a million is not counted to its end by who wants to know whether there is one."""
+    """A call that only asks whether there is a backlog does not count a million messages."""
     await ann.queue.publish(TOPIC, numbered(2500))
     with ann.client.counting() as requests:
         found = await ann.queue.backlog(TOPIC, at_least=at_least)
@@ -73,7 +73,7 @@ async def test_what_is_in_flight_is_not_enough(world: World, ann: Process, bob: 
 
 
 async def test_messages_without_a_time_have_no_age(world: World, ann: Process) -> None:
-    """Somebody's keys may have none: they are counted all the same. A stranger is no message."""
+    """Somebody's keys may have none: they are counted all the same. A stranger is not counted."""
     world.bucket.plant(f"{TOPIC}/messages/x-00000000-0000-4000-8000-000000000001.json", "{}")
     world.bucket.plant(f"{TOPIC}/messages/notes.txt", "")
     assert await ann.queue.backlog(TOPIC) == Backlog(1, None)

@@ -12,7 +12,7 @@ from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
 
 async def bury(world: World, process: Process, count: int, *, each_after: float = 3.0) -> list[str]:
-    """Publish and bury so many messages, one after another; return their ids in that order."""
+    """Publish and bury messages, one after another; return their ids in that order."""
     ids = await process.queue.publish(TOPIC, numbered(count))
     claim = await process.queue.claim(TOPIC, "c", max_messages=count, ttl=600)
     for message in claim:
@@ -62,7 +62,7 @@ async def test_they_are_listed_by_time_a_page_at_a_time(world: World, ann: Proce
 
 
 async def test_those_of_one_second_are_each_listed_once(world: World, ann: Process) -> None:
-    """Times are told by the second: within one the ids decide."""
+    """Times are in whole seconds: within one the ids decide."""
     ids = await bury(world, ann, 9, each_after=0.0)
     pages = await all_pages(ann, most=2, newest_first=True)
     assert sorted(letter.id for page in pages for letter in page) == sorted(ids)
@@ -91,7 +91,7 @@ async def test_reasons_alone_cost_half(world: World, ann: Process) -> None:
 
 
 async def test_a_letter_that_cannot_be_read_concerns_itself(world: World, ann: Process) -> None:
-    """What is known of it is told, with the fault; the others are as ever."""
+    """It is shown with what is known of it and its fault; the others are as ever."""
     ids = await bury(world, ann, 4)
     world.bucket.remove(dead_letters.reason_key_of(TOPIC, ids[0]))
     world.bucket.plant(dead_letters.key_of(TOPIC, ids[1]), "garbage")
@@ -109,7 +109,7 @@ async def test_a_letter_that_cannot_be_read_concerns_itself(world: World, ann: P
 
 
 async def test_a_letter_with_neither_a_reason_nor_a_message(world: World, ann: Process) -> None:
-    """Both are shown: what is in its place is no message, and nobody has said why."""
+    """Both are shown: the object in its place is not a valid message, and has no reason."""
     world.bucket.plant(dead_letters.key_of(TOPIC, "0b8a7f3c-7a51-4b4f-9d6e-0a4c9f5b2e11"), "garbage")
     [letter] = await ann.queue.dead_letters(TOPIC)
     assert letter.message is None
@@ -133,7 +133,7 @@ async def test_they_are_redriven_by_their_own_ids_and_by_their_messages(world: W
 
 
 async def test_purging_removes_messages_and_leaves_the_topic(world: World, ann: Process, bob: Process) -> None:
-    """Those too that somebody works on, who settles them as ever; dead letters stay unless they are meant."""
+    """Claimed messages too, whose holder settles them as ever; dead letters stay unless they are named."""
     await bury(world, ann, 2)
     await ann.queue.publish(TOPIC, numbered(5))
     held = await bob.queue.claim(TOPIC, "c", max_messages=2)

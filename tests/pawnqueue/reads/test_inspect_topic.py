@@ -1,4 +1,4 @@
-"""Looking without taking: peek, find and stats change nothing and tell what is there."""
+"""Looking without taking: peek, find and stats change nothing and return what is stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def in_every_state(process: Process) -> dict[str, str]:
 
 
 async def test_stats_count_each_state(world: World, ann: Process) -> None:
-    """Pending, in flight, delayed and dead are told apart, and how old the oldest is."""
+    """Pending, in flight, delayed and dead are counted separately, with the age of the oldest."""
     await in_every_state(ann)
     await world.later(100)
     stats = await ann.queue.stats(TOPIC)
@@ -46,7 +46,7 @@ async def test_stats_of_what_is_not_overdue_are_lists_alone(world: World, ann: P
 
 
 async def test_stats_of_an_empty_topic(ann: Process) -> None:
-    """Nothing is there, and nothing is old."""
+    """There are no messages, and nothing is old."""
     assert await ann.queue.stats(TOPIC) == Stats(0, 0, 0, 0, None)
 
 
@@ -120,7 +120,7 @@ async def test_stats_and_find_agree_when_a_delay_is_over(
 async def test_a_delay_is_judged_by_its_lease_and_not_by_whom_the_message_was_taken_from(
     world: World, ann: Process, bob: Process
 ) -> None:
-    """The record of a claim that was fenced early lists the message still; who took it has given it back."""
+    """The record of a claim that was fenced early still lists the message; its taker has given it back."""
     [one] = await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
     await ann.queue.renew(claim, ttl=1000)
@@ -226,7 +226,7 @@ async def test_peek_tells_a_store_that_gives_nothing_from_messages_that_it_does_
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, "3", None])
 async def test_peek_wants_a_number(ann: Process, most: Any) -> None:  # noqa: ANN401 - anything
-    """What is no number of messages is a InvalidArgumentError without a request."""
+    """A wrong number of messages is an InvalidArgumentError without a request."""
     with ann.client.counting() as requests, pytest.raises(InvalidArgumentError):
         await ann.queue.peek(TOPIC, most)
     assert not requests
@@ -259,7 +259,7 @@ async def judged(process: Process, message_id: str) -> tuple[str, str]:
 
 
 async def test_an_abandoned_message_is_pending(world: World, ann: Process, bob: Process) -> None:
-    """As soon as anybody may take it, and not before: who waits for messages to be pending wakes then."""
+    """A message is pending as soon as anybody may take it, and not before."""
     [one] = await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.claim(TOPIC, "c")
     await world.later(TTL + MARGIN - 1)
@@ -320,7 +320,7 @@ async def test_what_a_live_claim_has_given_back_is_not_its_own(world: World, ann
 async def test_what_is_settled_and_cannot_be_carried_out_is_in_flight(
     world: World, ann: Process, bob: Process, how: str, seconds: float
 ) -> None:
-    """Nobody will be given it, however long its claim is over: who waits for it to be pending would wait in vain."""
+    """It is not pending, however long its claim is over, because nobody will be given it."""
     [one] = await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
     for process in (ann, bob):
@@ -431,7 +431,7 @@ async def test_a_lease_that_is_none_of_ours_is_over_by_its_age(world: World, ann
 
 
 async def test_a_move_that_nobody_finishes_is_pending(world: World, ann: Process, bob: Process) -> None:
-    """Whoever claims next finishes it: it is not in flight for ever."""
+    """The next consumer finishes it: it is not in flight for ever."""
     await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.nack(await ann.queue.claim(TOPIC, "c"))
     ann.client.inject("dies", "DELETE", "*/dead-letter/*")

@@ -96,7 +96,7 @@ async def test_planning_is_one_request_and_reading_one_a_message(ann: Process, b
 
 
 async def test_who_is_told_that_a_claim_stands_has_time_left(world: World, ann: Process, bob: Process) -> None:
-    """A margin before its time is over it stands no more: who acts on the answer has done so before others come."""
+    """A claim counts as over a margin before its time: so a caller has acted on the answer before others take over."""
     await ann.queue.publish(TOPIC, numbered(1))
     reference = reference_of(await ann.queue.claim(TOPIC, "c", claim_id="run"))
     await world.later(TTL - 1.5 * MARGIN)
@@ -123,7 +123,7 @@ async def test_what_is_settled_is_left_out(ann: Process, bob: Process) -> None:
 
 
 async def test_a_settlement_that_was_not_carried_out_counts(ann: Process, bob: Process) -> None:
-    """What is decided is decided, although its record is still open and its messages are there."""
+    """A claim whose messages are all decided is settled, although its record is open and its messages still exist."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
     ann.client.inject("denied", "DELETE")
@@ -190,7 +190,7 @@ async def test_a_claim_is_read_whole_or_not_at_all(ann: Process, bob: Process) -
 
 
 async def test_a_plan_that_is_older_than_the_end_of_its_claim(either: World) -> None:
-    """What others hold by now is not read, though the messages are there; nor is what they have settled."""
+    """Messages that others hold by now are not read, though they exist; nor are messages that others have settled."""
     ann, bob = await either.process(), await either.process()
     await ann.queue.publish(TOPIC, numbered(3))
     portions = await bob.queue.portions(reference_of(await ann.queue.claim(TOPIC, "c")))
@@ -206,7 +206,7 @@ async def test_a_plan_that_is_older_than_the_end_of_its_claim(either: World) -> 
 
 
 async def test_what_was_given_back_since_it_was_planned(either: World) -> None:
-    """All of it: the messages are there, and anybody's."""
+    """All of the portion: the messages exist, and anybody may claim them."""
     ann, bob = await either.process(), await either.process()
     await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
@@ -218,7 +218,7 @@ async def test_what_was_given_back_since_it_was_planned(either: World) -> None:
 
 
 async def test_a_message_that_was_overwritten_is_told(world: World, ann: Process, bob: Process) -> None:
-    """Nobody is told that it was settled, when a stranger has spoilt it."""
+    """A message that a stranger has spoilt is not reported as settled."""
     await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c")
     name = world.bucket.below("messages/")[1]
@@ -338,7 +338,7 @@ async def test_a_topic_is_looked_at_whoever_has_its_messages(world: World, ann: 
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("dead", [False, True])
 async def test_a_topic_is_looked_at_again(ann: Process, bob: Process, parts: int, dead: bool) -> None:  # noqa: FBT001
-    """With the portions of before: together they have all that is there by then, each once, and nothing else."""
+    """Together with the earlier portions they have every message stored by then, each once, and nothing else."""
 
     async def add(first: int) -> None:
         await ann.queue.publish(TOPIC, numbered(8))
@@ -392,7 +392,7 @@ async def test_of_a_topic_so_many_from_its_head(ann: Process, bob: Process) -> N
 
 
 async def test_what_has_gone_from_a_topic_is_left_out(world: World, ann: Process, bob: Process) -> None:
-    """Who only looks is not disturbed by those who work, nor by what is no message."""
+    """A look is not disturbed by working consumers, nor by invalid messages."""
     published = await ann.queue.publish(TOPIC, numbered(4))
     portions = await bob.queue.portions(TOPIC)
     await ann.queue.ack(await ann.queue.claim(TOPIC, "c", max_messages=1))
@@ -408,7 +408,7 @@ async def test_an_empty_topic_has_no_portions(ann: Process, dead: bool) -> None:
 
 
 async def test_dead_letters_are_cut_and_read(ann: Process, bob: Process) -> None:
-    """With why each was given up on; two requests each; so many of them, if that is said."""
+    """Each with its reason; two requests each; at most the given number."""
     published = await ann.queue.publish(TOPIC, numbered(5))
     await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), reason="unfit")
 
@@ -520,7 +520,7 @@ def test_a_portion_is_read_in_parts() -> None:
 
 
 async def test_a_claim_that_lives_on_without_its_session_is_read(world: World, ann: Process, bob: Process) -> None:
-    """Its run's janitor keeps it: who only reads is no session."""
+    """Its run's janitor renews it: a reader is not a session."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=10 * TTL, session_ttl=TTL)
     await world.later(5 * TTL)

@@ -1,4 +1,4 @@
-"""What every store must do, as tests. Whoever writes an adapter subclasses these and gives a ``store`` fixture."""
+"""What every store must do, as tests. The tests of an adapter subclass these and give a ``store`` fixture."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def everything(store: Store, folder: str, start_after: str = "") -> list[s
 
 
 async def stored(store: Store, key: str) -> StoredObject:
-    """Read an object that is there."""
+    """Read an existing object."""
     found = await store.get(key, ALL)
     assert found is not None
     return found
@@ -188,7 +188,7 @@ class ConditionalConformance:
         assert (await stored(store, "k/x")).body == b"1"
 
     async def test_a_deleted_key_can_be_created(self, store: Store) -> None:
-        """After a DELETE nothing stands there."""
+        """After a DELETE the object is gone."""
         await done(store, "k/x", b"1", Expect.NOTHING)
         await store.delete(["k/x"])
         await done(store, "k/x", b"2", Expect.NOTHING)
@@ -244,13 +244,13 @@ class ConcurrentConformance:
     """What a store must hold to be trusted with leases: conditions under concurrency."""
 
     async def test_one_of_many_creates_wins(self, store: Store) -> None:
-        """Of eight creates at once exactly one is done, and it is what stands there."""
+        """Of eight creates at once exactly one is done, and its body is stored."""
         bodies = [uuid.uuid4().bytes for _ in range(8)]
         outcomes = await asyncio.gather(*(store.put("r/x", body, expect=Expect.NOTHING) for body in bodies))
         assert (await stored(store, "r/x")).body == _winner(outcomes, bodies)
 
     async def test_one_of_many_replaces_wins(self, store: Store, bare_etags: bool) -> None:  # noqa: FBT001 - a fixture
-        """Of eight replacements of one version at once exactly one is done, and it is what stands there."""
+        """Of eight replacements of one version at once exactly one is done, and its body is stored."""
         version = await done(store, "r/x", b"1")
         expect = version.strip('"') if bare_etags else version
         bodies = [uuid.uuid4().bytes for _ in range(8)]
@@ -267,7 +267,7 @@ class ConcurrentConformance:
 
 
 def _winner(outcomes: list[Outcome], bodies: list[bytes]) -> bytes:
-    # A loser may get no answer that says so (Ceph's 500): had it won after all, something else would stand there.
+    # A loser may get no answer that says so (Ceph's 500): if it had won after all, another body would be stored.
     winners = [body for outcome, body in zip(outcomes, bodies, strict=True) if isinstance(outcome, Done)]
     assert len(winners) == 1
     assert all(isinstance(outcome, Done | Refused | Unknown) for outcome in outcomes)

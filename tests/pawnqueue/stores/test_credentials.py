@@ -1,4 +1,4 @@
-"""Who we are to the store: every way in signs with the right key, and keys that expire are replaced in time."""
+"""Credentials: every source of keys signs with the right key, and keys that expire are replaced in time."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_key_is_held_for_half_its_life() -> None:
         expires = SessionCredentials(issuer.session()).resolve()["expires_at"]
         after = datetime.now(UTC)
         assert expires is not None
-        # The end of the key is told to the microsecond, and the answer was made between the two.
+        # The key's end is exact to the microsecond, and the answer was made between the two.
         assert before + timedelta(seconds=hold) - (after - before) <= expires <= after + timedelta(seconds=hold)
         assert expires <= (issuer.expiries["AK0000"] or after)
 
@@ -158,7 +158,7 @@ async def test_a_key_is_held_for_half_its_life() -> None:
 async def test_a_failed_refresh_is_told_and_survived(
     server: FaultServer, client: str, failure: Exception, detail: str
 ) -> None:
-    """A token service that fails is told in one sentence, as transient; the next request asks it again."""
+    """A token service that fails is a transient error in one sentence; the next request asks it again."""
     issuer = Issuer(life=3600)
     issuer.fails = failure
     store = connect(settings_of(server, client).s3, session=issuer.session())
@@ -184,7 +184,7 @@ async def test_a_failed_refresh_is_told_and_survived(
 
 @both_clients
 async def test_keys_that_come_expired_are_a_failed_refresh(server: FaultServer, client: str) -> None:
-    """A token service that gives keys whose life is over is told as one that fails; nothing is signed with them."""
+    """A token service that gives expired keys counts as one that fails; nothing is signed with them."""
     store = connect(settings_of(server, client).s3, session=Issuer(life=-5).session())
     with pytest.raises(StoreError, match="could not be renewed"):
         await store.get("a", ALL)
@@ -230,7 +230,7 @@ async def test_the_environment(server: FaultServer, client: str, monkeypatch: py
 
 @both_clients
 async def test_a_profile(server: FaultServer, client: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The profile that the settings name is used, over the environment's; one that does not exist is told."""
+    """The profile that the settings name is used, over the environment's; a missing one raises an error."""
     (tmp_path / "config").write_text(
         "[default]\naws_access_key_id = AKDEFAULT\naws_secret_access_key = s\n"
         "[profile queue]\naws_access_key_id = AKPROFILE\naws_secret_access_key = s\nregion = mars\n"
@@ -338,7 +338,7 @@ async def test_a_role(server: FaultServer, client: str, monkeypatch: pytest.Monk
 
 @both_clients
 async def test_a_role_that_cannot_be_assumed(server: FaultServer, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A role without a base identity, or behind a token service that is down, is told as what it is."""
+    """A role without a base identity, and one behind a token service that is down, get errors that say so."""
     role = {"role_arn": "arn:aws:iam::123456789012:role/queue"}
     store = connect(settings_of(server, client, **role).s3)
     with pytest.raises(StoreError, match=r"No credentials for .*\(the session has none\)"):

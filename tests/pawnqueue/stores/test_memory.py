@@ -30,7 +30,7 @@ def _restless() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_restless")
 def test_threads_have_one_store() -> None:
-    """Each key is created by one of them, and a listing beside it is told nothing of that."""
+    """Each key is created by one of them, and a concurrent listing is not disturbed."""
     store, together = MemoryStore(), threading.Barrier(4)
 
     async def create(_: int) -> int:

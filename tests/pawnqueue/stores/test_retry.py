@@ -324,7 +324,7 @@ async def test_a_slow_reader_of_a_listing_keeps_its_budget() -> None:
 
 
 async def test_each_page_has_a_budget_of_its_own() -> None:
-    """A long listing through a bad hour ends well, as the budget is for standing still."""
+    """A long listing through a bad hour succeeds, as the budget counts only time without progress."""
     store, clock = Failing(), VirtualClock()
     for number in range(50):
         await store.below.put(f"{number:02d}", b"")

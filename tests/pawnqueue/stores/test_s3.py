@@ -93,7 +93,7 @@ async def test_a_path_names_the_bucket(server: FaultServer, client: str) -> None
 async def test_the_host_names_the_bucket(server: FaultServer, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the virtual-hosted style the bucket is before the endpoint's host, and the path is the key alone."""
     async with forwarded(server) as proxy:
-        # No resolver needs to know the name: the proxy is told it, and sends on what it was asked for.
+        # No resolver needs to know the name: the proxy gets it, and passes the request on.
         monkeypatch.setenv("HTTP_PROXY", proxy)
         monkeypatch.setenv("http_proxy", proxy)
         store = store_at("http://localhost:4711", client, addressing_style="virtual")
@@ -288,7 +288,7 @@ async def test_another_name_s_certificate_is_refused(server: FaultServer, client
 
 
 async def test_an_endpoint_without_tls_is_told(server: FaultServer, client: str) -> None:
-    """An endpoint that speaks no TLS, addressed with https, is told as no secure connection."""
+    """An endpoint without TLS, addressed with https, gets an error that says that the connection is not secure."""
     store = store_at(server.endpoint.replace("http:", "https:"), client)
     with pytest.raises(StoreError, match="No secure connection"):
         await store.get("a", ALL)

@@ -318,7 +318,7 @@ async def test_an_error_for_a_key_that_nobody_sent_confirms_none(server: FaultSe
 async def test_a_refused_condition_is_refused(
     server: FaultServer, store: Store, effect: Status, outcome: Refused
 ) -> None:
-    """The kinds of refusal are told apart, the same through both clients; of a replacement, 404 is one."""
+    """The kinds of refusal are distinguished in the same way through both clients; for a replacement, 404 is one."""
     server.inject(injected.Fault(effect))
     assert await store.put("a", b"2", expect='"0123"') == outcome
     if effect.code != 404:  # which to a create would be a missing bucket's

@@ -71,7 +71,7 @@ class ScriptedServer(HookedStore):
         return self.offset + self.clock.now * (1 + self.drift)
 
     def stamp(self, ago: float = 0.0) -> datetime:
-        """Last-Modified of what was written so many seconds ago."""
+        """The Last-Modified of an object of this age in seconds."""
         return datetime.fromtimestamp(math.floor(self.time() - ago * (1 + self.drift)), UTC)
 
     async def answer(self, request: Request, carry_out: CarryOut) -> Answer:
@@ -246,7 +246,7 @@ async def test_a_slow_store_has_a_wide_time(time: ServerTime, server: ScriptedSe
 
 
 async def test_a_wide_time_is_asked_for_again_at_once(time: ServerTime, server: ScriptedServer) -> None:
-    """Who needs it narrower than it is has a new sample taken at once; for others it is good enough for a while."""
+    """A caller that needs a narrower time has a new sample taken at once; others use the old one for a while."""
     server.trips = [(5.0, 5.0)] * MAX_SAMPLES
     await time.now()
     assert time.error > 2
@@ -268,7 +268,7 @@ async def test_callers_share_a_sample(time: ServerTime, server: ScriptedServer) 
 
 
 async def test_who_goes_away_does_not_end_the_sample_of_others(time: ServerTime, server: ScriptedServer) -> None:
-    """The caller that began a sample is cancelled: those who share it are told the time all the same."""
+    """The caller that began a sample is cancelled: the callers that share it still get the time."""
     first, second = (asyncio.ensure_future(time.now()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
@@ -278,7 +278,7 @@ async def test_who_goes_away_does_not_end_the_sample_of_others(time: ServerTime,
 
 
 async def test_who_joins_a_slow_sample_takes_another(time: ServerTime, server: ScriptedServer) -> None:
-    """Who needs a narrow time, and joins a sample that turns out to be slow, gets the next one."""
+    """A caller that needs a narrow time, and joins a sample that turns out to be slow, gets the next one."""
     server.trips = [(5.0, 5.0)] * MAX_SAMPLES
     anyone, claimer = await asyncio.gather(time.now(), time.now(within=2))
     assert server.requests.count("PUT") == MAX_SAMPLES + 1
@@ -313,7 +313,7 @@ async def test_a_sample_that_nobody_waits_for_may_fail(
 
 
 async def test_nobody_waits_for_the_probe_to_be_removed(time: ServerTime, server: ScriptedServer) -> None:
-    """The time is told while the DELETE is still under way; closing waits for it."""
+    """The time is returned while the DELETE is still under way; closing waits for it."""
     server.blocked = asyncio.Event()
     assert_true(time, server, await time.now())
     assert server.stored
@@ -467,7 +467,7 @@ async def test_a_clock_that_stood_still_is_noticed(time: ServerTime, server: Scr
     until = await time.now() + 100
     trusted = time.trusted_until(until, 2.0)
     server.clock.now += 5
-    server.offset += 60  # the machine stands still for a minute
+    server.offset += 60  # the machine is stopped for a minute
     time.seen(server.stamp())
     assert_true(time, server, await time.now())
     assert time.jumps == 1
@@ -482,7 +482,7 @@ async def test_what_no_object_shows_is_known_by_the_next_sample(time: ServerTime
     """§2: objects older than the time that was lost say nothing of it, and no later than the next sample does."""
     await time.now()
     server.clock.now += SAMPLE_CACHE_SECONDS / 2
-    server.offset += 60  # the machine stands still for a minute
+    server.offset += 60  # the machine is stopped for a minute
     time.seen(server.stamp(61))
     assert server.time() - await time.now() == pytest.approx(60, abs=1)
     assert (server.requests.count("PUT"), time.jumps) == (1, 0)

@@ -105,7 +105,7 @@ async def test_a_listing_starts_behind_any_key(server: FaultServer, store: Store
 
 
 async def test_folders_are_listed_beside_strange_keys(server: FaultServer, store: Store, prefix: str) -> None:
-    """``folders`` names each folder once, strange ones too, and is not disturbed by what else is there."""
+    """``folders`` names each folder once, strange ones too, and is not disturbed by other objects."""
     for key in [*PLAIN, *STRANGE]:
         server.put_object(BUCKET, prefix + key, b"")
     expected = {key.partition("/")[0] + "/" for key in [*PLAIN, *STRANGE] if "/" in key}
@@ -175,7 +175,7 @@ async def test_obstore_does_all_that_it_can(server: FaultServer) -> None:
 
 
 async def test_a_folder_marker_is_listed_without_its_slash_by_obstore(server: FaultServer) -> None:
-    """A limit of obstore's, pinned: ``x/`` is told as ``x`` where nothing stranger sends the listing to boto3."""
+    """A limit of obstore's, pinned: ``x/`` is listed as ``x`` unless something stranger sends the listing to boto3."""
     for key in ("f/x/", "f/y"):
         server.put_object(BUCKET, key, b"")
     stores = {client: connect(settings(server, client, "").s3) for client in ("obstore", "boto3")}
