@@ -1,4 +1,4 @@
-"""What every operation on an open queue needs, in one hand."""
+"""What every operation on an open queue needs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PER_OBJECT_RETRY_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One process's hold on one bucket."""
+    """One process's access to one bucket."""
 
     store: ResilientStore
     registers: Registers
@@ -42,31 +42,31 @@ class Context:
 
     @property
     def at_once(self) -> int:
-        """How many requests one operation has under way."""
+        """How many requests one operation sends at once."""
         return self.settings.concurrency.max_in_flight
 
     @property
     def margin(self) -> float:
-        """How long before its time a holder stops trusting its claim, and how long after it a taker waits."""
+        """How long before its end a holder stops trusting its claim, and how long after it a taker waits."""
         return self.settings.claims.margin_seconds
 
-    def trusted(self, started: float, seconds: float) -> float:
-        """Return until when (in elapsed time) a holder trusts what it was given for so long, from ``started`` on.
+    def trusted_until(self, started: float, seconds: float) -> float:
+        """Return the elapsed time until which a holder trusts a claim that lasts these seconds from ``started`` on.
 
-        ⚑ §2: earlier by the margin, and by as much as its clock may run slow meanwhile.
+        ⚑ §2: it is earlier by the margin, and by as much as the holder's clock may run slow meanwhile.
         """
         return started + local_seconds(seconds) - self.margin
 
     def is_over(self, until: float, now: float) -> bool:
-        """⚑ §2: say whether a time that somebody else has is over, by the margin that all keep to."""
+        """⚑ §2: say whether the time of another process is over, and the margin too."""
         return lease_times.is_over(until, now, self.margin)
 
     def due_at(self, of_message: Lease) -> float:
-        """Return the server time from which on a lease's message may be had, by the lease alone."""
+        """Return the server time from which on a message may be claimed, by its lease alone."""
         return lease_times.due_at(of_message, self.margin)
 
     def is_due(self, of_message: Lease, now: float) -> bool:
-        """Say whether a lease's time is over."""
+        """Say whether a message may be claimed, by its lease alone."""
         return lease_times.is_due(of_message, now, self.margin)
 
     def lease(self, topic: str, uuid: str) -> LeaseRegister:
@@ -96,11 +96,11 @@ class Context:
         return replace(self, store=store, registers=self.registers.through(store))
 
     async def now(self) -> float:
-        """Return the store's time, or refuse to time leases by a store that is too slow to tell it.
+        """Return the store's time, or raise if the store is too slow to time leases by it.
 
-        ⚑ §2: a holder is early by the margin and a taker late by it, so each may be wrong by as much and no more.
+        ⚑ §2: a holder is early by the margin and a taker late by it, so the time of each may be wrong by the margin.
         """
-        # One slow sample must not refuse claims for as long as samples are relied upon: a wide time is asked for again.
+        # One slow sample must not refuse claims for as long as samples are used: an inexact time is sampled again.
         now = await self.time.now(within=self.margin or math.inf)
         if self.time.error > self.margin > 0:
             raise StoreError(

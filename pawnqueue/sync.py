@@ -23,7 +23,7 @@ from pawnqueue.errors import PawnQueueError, QueueClosedError
 from pawnqueue.publish.publisher import NewMessage, checked_messages
 from pawnqueue.queue import PawnQueue
 from pawnqueue.runtime.lifetime import CLOSE_SECONDS
-from pawnqueue.runtime.private_loop import OWN_THREAD, PrivateLoop
+from pawnqueue.runtime.private_loop import CALLED_FROM_OWN_THREAD, PrivateLoop
 from pawnqueue.sync_callbacks import SyncKeepAlive, guarded
 from pawnqueue.sync_calls import SyncCalls
 
@@ -124,7 +124,7 @@ class SyncPawnQueue(SyncCalls):
         :param timeout: for how many seconds at most it tries to give claims back. The log names what was not.
         """
         if self._loop.pid == os.getpid() and self._loop.is_here():
-            raise PawnQueueError(OWN_THREAD, operation="close")
+            raise PawnQueueError(CALLED_FROM_OWN_THREAD, operation="close")
         self._closed = True
         if self._loop.pid != os.getpid():
             return

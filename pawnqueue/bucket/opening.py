@@ -130,7 +130,7 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
         raise
     registers = agreement.registers_for(agreed, resilient, own_clock, loaded)
     time = ServerTime(resilient, own_clock)
-    resilient.watch(time.seen)
+    resilient.watch(time.note_date)
     events.tell(QueueOpened(bucket=loaded.store.bucket_name, strategy=agreed.strategy))
     return Context(resilient, registers, own_clock, time, loaded, events), agreed
 

@@ -228,7 +228,7 @@ class ById:
         won = Won(
             until,
             until,
-            context.trusted(started, until - now) - context.time.error,
+            context.trusted_until(started, until - now) - context.time.error,
             members={
                 uuid: Member(
                     name=lease.value.key,
@@ -288,7 +288,7 @@ class ById:
         taken = await shield_and_wait(change, context.clock)
         if taken is None:
             return None
-        deadline = context.trusted(started, changed.session_end - now)
+        deadline = context.trusted_until(started, changed.session_end - now)
         members = {uuid: record.members[uuid] for uuid in record.unsettled}
         try:
             bodies = Bodies(unread=list(members))

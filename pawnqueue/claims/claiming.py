@@ -228,7 +228,7 @@ class Attempt:
         self._won = won = Won(
             now + request.ttl,
             now + request.session_ttl,
-            context.trusted(started, min(request.ttl, request.session_ttl)),
+            context.trusted_until(started, min(request.ttl, request.session_ttl)),
         )
         sizes: dict[str, int] = {}
         max_bytes = request.max_bytes

@@ -37,7 +37,7 @@ async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, se
             if changed.session_end <= now:
                 raise lost_error(claim, f"it is older than claims.max_claim_age_seconds={_max_age(context):g}")
             if await shield_and_wait(claim.replace_record(context, changed), context.clock):
-                claim.trust(context.trusted(started, changed.session_end - now), trusted)
+                claim.trust(context.trusted_until(started, changed.session_end - now), trusted)
                 if context.clock.elapsed() >= claim.trusted_until(in_doubt=False):
                     raise lost_error(claim, "its renewal took longer than its time")
                 context.events.tell(Renewed(topic=claim.topic, claim=claim.stem, seconds=lasts))

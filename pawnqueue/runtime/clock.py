@@ -1,4 +1,4 @@
-"""Time, sleep, randomness and ids: every source of them that the engine has, so that a simulation can replace it."""
+"""Time, sleep, randomness and ids: the only sources of them in the queue, so that a simulation can replace them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import time
 import uuid
 from typing import Protocol
 
-# It runs on while a machine sleeps: a claim must not look young to a laptop that was shut for an hour.
+# It goes on while a machine is suspended: after an hour, a claim must not look young to it.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Clock(Protocol):
-    """What the engine asks of its surroundings."""
+    """Where the queue gets time, randomness and ids."""
 
     def elapsed(self) -> float:
         """Return seconds that never go back and never stop, from an arbitrary start."""
 
     def wall(self) -> float:
-        """Return this machine's idea of the time, in seconds since 1970. It may be wrong by hours."""
+        """Return this machine's time, in seconds since 1970. It may be wrong by hours."""
 
     async def sleep(self, seconds: float) -> None:
-        """Let the time pass."""
+        """Wait for these seconds."""
 
     def uniform(self, low: float, high: float) -> float:
-        """Return a random number between the two; nothing depends on its quality."""
+        """Return a random number between the two; its quality does not matter."""
 
     def nonce(self) -> str:
         """Return 256 random bits in hex, of cryptographic quality: no two writes ever share one."""

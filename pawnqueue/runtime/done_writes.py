@@ -1,19 +1,19 @@
-"""Which staged writes this process has seen to be done."""
+"""The staged writes that this process knows to be done."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Final
 
-#: How many writes are remembered. One that was forgotten costs a HEAD.
+#: How many writes are remembered. Asking for a forgotten one costs a HEAD.
 MAX_REMEMBERED_WRITES: Final = 1000
 
 
 class DoneWrites:
-    """Remembers writes that are done, so that each is asked for once.
+    """Remembers the writes that are done, so that each of them is read once.
 
-    A write's id may be used again once its record has been removed. The messages of that later write are younger, so
-    a write is known to be done for messages up to a time only.
+    A write's id may be used again after its record was removed. The messages of the later write are younger, so a write
+    is known to be done for messages up to a time only.
     """
 
     def __init__(self) -> None:

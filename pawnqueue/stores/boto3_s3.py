@@ -1,4 +1,4 @@
-"""S3 through boto3, in a pool of threads: in forked children, by setting, and for keys that obstore cannot name."""
+"""S3 through boto3 in a pool of threads: in forked children, if the settings say so, and for what obstore cannot do."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-_STRANGE_ANSWER = Fault(FaultKind.SERVER, "it answered of other keys")
-#: What a bulk DELETE says of a key that it will never delete, as one under a legal hold.
-_REFUSED_KEYS = {"AccessDenied": 403, "InvalidRequest": 400, "MethodNotAllowed": 405}
+_ANSWER_ABOUT_OTHER_KEYS = Fault(FaultKind.SERVER, "its answer names other keys")
+#: Error codes of a bulk DELETE for keys that it will never delete, under a legal hold for example.
+_STATUS_OF_UNDELETABLE_KEYS = {"AccessDenied": 403, "InvalidRequest": 400, "MethodNotAllowed": 405}
 
-# XML cannot name such a key, and a bulk delete is XML: it is deleted by itself.
+# A bulk DELETE is XML, which cannot express such a key: it is deleted by itself.
 _NOT_IN_XML = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 
 
@@ -65,7 +65,7 @@ class Boto3S3:
             info = ObjectInfo(key, answer["ContentLength"], version_of(answer["ETag"]), answer["LastModified"])
             with closing(answer["Body"]) as stream:
                 refuse_if_larger(info, most)
-                return StoredObject(info, stream.read())  # no more than was announced: anything else is an error
+                return StoredObject(info, stream.read())  # more or less than the announced length is an error
 
         return await self._read(call, "GetObject", key)
 
@@ -169,7 +169,7 @@ class Boto3S3:
         return answered
 
     async def aclose(self) -> None:
-        """See :class:`~.port.Store`. Requests still under way end by themselves, at their time-out."""
+        """See :class:`~.port.Store`. Requests in flight end by themselves, at their time-out."""
         with self._lock:
             pool, self._pool = self._pool, None
             client, self._client = self._client, None
@@ -193,12 +193,14 @@ class Boto3S3:
                 code = problem.get("Code", "")
                 if code in {"NoSuchKey", "NoSuchVersion"}:
                     continue
-                # The batch was answered, this key was not done: a kind that cannot be told is worth another try.
-                fault = Fault(fault_kind(_REFUSED_KEYS.get(code, 500), code), code or "no code")
+                # The batch was answered, and this key was not deleted. An unknown code is worth a retry.
+                fault = Fault(fault_kind(_STATUS_OF_UNDELETABLE_KEYS.get(code, 500), code), code or "no code")
                 failed[key] = self._not_deleted(fault, key, versions.get(key, ""))
-            if not failed.keys() <= versions.keys():  # whichever key is meant, it is one of these
+            if not failed.keys() <= versions.keys():  # it means one of these keys, though we cannot say which
                 outcome = next(iter(failed.values()))
-                fault_of_all = outcome if isinstance(outcome, Unknown) else self._not_deleted(_STRANGE_ANSWER, "", "")
+                fault_of_all = (
+                    outcome if isinstance(outcome, Unknown) else self._not_deleted(_ANSWER_ABOUT_OTHER_KEYS, "", "")
+                )
                 return dict.fromkeys(versions, fault_of_all)
             return failed
 
@@ -218,11 +220,11 @@ class Boto3S3:
         return {}
 
     def _not_deleted(self, fault: Fault, key: str, version: str) -> Refused | Unknown:
-        """Tell why one object was not deleted. A conflict says nothing of what is stored: the request is repeated."""
+        """Return why one object was not deleted. After a conflict the request is retried: either write may have won."""
         if version and fault.kind is FaultKind.CONDITION:
             return Refused(Refusal.CONDITION)
-        told = replace(fault, kind=FaultKind.BUSY) if fault.kind is FaultKind.CONFLICT else fault
-        return Unknown(told.error(self._place, "DeleteObjects", key or None))
+        cause = replace(fault, kind=FaultKind.BUSY) if fault.kind is FaultKind.CONFLICT else fault
+        return Unknown(cause.error(self._place, "DeleteObjects", key or None))
 
     async def _list(self, folder: str, *, start_after: str = "", delimiter: str = "", token: str = "") -> Any:  # noqa: ANN401 - botocore's answer
         arguments: dict[str, Any] = {"Bucket": self._place.bucket, "Prefix": self._prefix + folder}
@@ -267,7 +269,7 @@ class Boto3S3:
             raise Fault(_kind_of_error(problem), type(problem).__name__, problem) from None
         except OSError as problem:  # a body that broke off
             raise Fault(FaultKind.DROPPED, type(problem).__name__, problem) from None
-        except (ResponseParserError, KeyError) as problem:  # an answer that is none, or lacks what every answer has
+        except (ResponseParserError, KeyError) as problem:  # an answer that cannot be parsed, or lacks a required field
             raise Fault(FaultKind.DROPPED, "no usable answer", problem) from None
 
     def _connected(self) -> S3Client:
@@ -280,7 +282,7 @@ class Boto3S3:
         from botocore.config import Config  # noqa: PLC0415
 
         settings = self._settings
-        # The settings say where the bucket is; a profile or a variable may say of AWS only how it is reached.
+        # The settings say where the bucket is. Profiles and variables may only say how AWS is reached.
         addressing: dict[str, Any] = {"ignore_configured_endpoint_urls": True}
         if self._place.url:
             addressing |= {"use_fips_endpoint": False, "use_dualstack_endpoint": False}
@@ -289,10 +291,10 @@ class Boto3S3:
             connect_timeout=settings.connect_timeout_seconds,
             read_timeout=settings.request_timeout_seconds,
             max_pool_connections=settings.max_connections,
-            # Only the engine knows which write may be sent twice, so only the engine tries again.
+            # Only the queue knows which write may be sent twice, so only the queue retries.
             retries={"total_max_attempts": 1, "mode": "standard"},
             s3={"addressing_style": "virtual" if self._place.virtual_hosted else "path"},
-            # Many stores do not know the newer checksums.
+            # Many stores do not support the newer checksums.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             **addressing,

@@ -1,4 +1,4 @@
-"""Who we are to the store: a boto3 session, asked again before what it gave expires, and never on the event loop."""
+"""Credentials for the store from a boto3 session: renewed before they expire, and never on the event loop."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
 
     Session: TypeAlias = boto3.Session
 
-#: How long an answer of the session is used before it is asked again. Asking costs nothing while it need not refresh.
+#: How long credentials are used before the session is asked again. Asking is cheap unless they have to be renewed.
 MAX_CREDENTIAL_REUSE = timedelta(seconds=60)
 
 _NO_EXPIRY = datetime.max.replace(tzinfo=UTC)
-# What a session reads its profile from: with these there is none, whatever AWS_PROFILE says.
+# Where a session looks up its profile: nowhere, whatever AWS_PROFILE says.
 _NO_PROFILE = {"profile": (None, None, None, None)}
 
 
 class SessionCredentials:
-    """Gives both clients the credentials of a boto3 session, whatever stands behind it: keys, a profile, a role.
+    """Gives both clients the credentials of a boto3 session, from wherever it has them: keys, a profile, a role.
 
-    An answer is used for at most half of the life that it has left, so that credentials that live for a minute are
-    replaced half a minute before their end.
+    Credentials are used for at most half of their remaining life: those that live for a minute are replaced half a
+    minute before their end.
     """
 
-    #: Read by obstore: ask again only when an answer has expired; the early asking is done by the expiry given here.
+    #: Read by obstore. It asks again when credentials have expired: the expiry that it is given is early enough.
     refresh_threshold = timedelta(0)
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._lock = Lock()
         self._held: S3Credential | None = None
-        #: Why the session gave nothing when it was last asked. obstore passes on no more than that it failed.
+        #: Why the session gave no credentials when it was last asked. obstore says only that it failed.
         self.failure: Fault | None = None
 
     async def __call__(self) -> S3Credential:
-        """Return the present credentials, as obstore wants them."""
+        """Return the current credentials, in the form that obstore wants."""
         return await asyncio.to_thread(self.resolve)
 
     def resolve(self) -> S3Credential:
-        """Return the present credentials. May block: it reads files and calls token services."""
+        """Return the current credentials. May block: it reads files and calls token services."""
         with self._lock:
             if self._held is None or (self._held["expires_at"] or _NO_EXPIRY) <= datetime.now(UTC):
                 try:
@@ -61,8 +61,8 @@ class SessionCredentials:
             return self._held
 
     def as_session(self, region: str) -> Session:
-        """Return a boto3 session that signs with these credentials, and takes nothing else from the surroundings."""
-        import boto3  # noqa: PLC0415 - a quarter of a second, which an import of the engine must not cost
+        """Return a boto3 session that signs with these credentials, and reads nothing else from the environment."""
+        import boto3  # noqa: PLC0415 - a quarter of a second, which importing the queue must not cost
         from botocore.credentials import Credentials, ReadOnlyCredentials  # noqa: PLC0415
 
         resolve = self.resolve
@@ -85,31 +85,31 @@ class SessionCredentials:
         except exceptions.ClientError as problem:
             code = problem.response.get("Error", {}).get("Code", "no code")
             raise Fault(FaultKind.NOT_RENEWED, f"{problem.operation_name}: {code}", problem) from None
-        except Exception as problem:  # noqa: BLE001 - a session of the caller's may get its credentials in any way
+        except Exception as problem:  # noqa: BLE001 - the caller's session may get its credentials in any way
             raise Fault(FaultKind.NOT_RENEWED, type(problem).__name__, problem) from None
         if frozen is None:
             raise Fault(FaultKind.NO_CREDENTIALS, "the session has none")
         now = datetime.now(UTC)
-        # botocore tells the expiry in no public way; without it, MAX_CREDENTIAL_REUSE alone decides.
+        # botocore has no public way to tell the expiry.
         expiry: datetime | None = getattr(credentials, "_expiry_time", None)
-        hold = MAX_CREDENTIAL_REUSE if expiry is None else min(MAX_CREDENTIAL_REUSE, (expiry - now) / 2)
+        reuse = MAX_CREDENTIAL_REUSE if expiry is None else min(MAX_CREDENTIAL_REUSE, (expiry - now) / 2)
         return {
             "access_key_id": frozen.access_key or "",
             "secret_access_key": frozen.secret_key or "",
             "token": frozen.token,
-            "expires_at": now + hold,
+            "expires_at": now + reuse,
         }
 
 
 def session_from(settings: S3Settings) -> Session:
     """Make the session of the settings: explicit keys, else a profile, else boto3's own chain; then the role."""
-    import boto3  # noqa: PLC0415 - a quarter of a second, which an import of the engine must not cost
+    import boto3  # noqa: PLC0415 - a quarter of a second, which importing the queue must not cost
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415
     from botocore.session import Session as CoreSession  # noqa: PLC0415
 
     secret = settings.aws_secret_access_key
     token = settings.aws_session_token
-    # Explicit keys need no profile, so that one which the environment names and nobody has defined does no harm.
+    # Explicit keys need no profile: an undefined one that the environment names does no harm.
     core = CoreSession(session_vars=_NO_PROFILE) if settings.aws_access_key_id and not settings.profile_name else None
     try:
         session = boto3.Session(
@@ -139,14 +139,14 @@ def _assume_role(base: Session, settings: S3Settings, role_arn: str) -> Session:
 
     source = base.get_credentials()
     if source is None:
-        return base  # who is nobody assumes no role, and is told so at the first request
+        return base  # without credentials no role can be assumed: the first request says so
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=client,
         source_credentials=source,
         role_arn=role_arn,
         extra_args=extra,
     )
-    # The fetcher asks for a new set each time before the old one ends; the first request is made when one is needed.
+    # The role is assumed when credentials are first needed, and again each time before they expire.
     deferred = DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")
     return boto3.Session(botocore_session=_core_with(deferred), region_name=settings.region_name)
 
@@ -155,6 +155,6 @@ def _core_with(credentials: Credentials) -> CoreSession:
     from botocore.session import Session as CoreSession  # noqa: PLC0415
 
     core = CoreSession(session_vars=_NO_PROFILE)
-    # botocore has no public way to hand credentials to a session that refresh themselves.
+    # botocore has no public way to give a session credentials that renew themselves.
     vars(core)["_credentials"] = credentials
     return core

@@ -1,8 +1,7 @@
-"""Notice a fork.
+"""Use boto3 in a process that was forked from one that had used obstore.
 
-A process that has made a request through obstore leaves every child forked from it with a client that hangs for good,
-whichever store the child makes. Airflow's LocalExecutor and PySpark's daemon fork, so a child falls over to boto3 by
-itself.
+There obstore hangs for good, also in a store that the child makes itself. Airflow's LocalExecutor and PySpark's daemon
+fork, so a child changes to boto3 by itself.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _first_request_pid: int | None = None
 
 
 def obstore_hangs_here() -> bool:
-    """Say whether this process was forked, at any remove, from one that had used obstore."""
+    """Say whether this process, or an ancestor of it, was forked from one that had used obstore."""
     return _first_request_pid is not None and _first_request_pid != os.getpid()
 
 
 class ForkAwareStore:
-    """The store that works in the process that asks: obstore's, or boto3's in a forked child.
+    """The store that works in the current process: obstore's, or boto3's in a forked child.
 
-    :param safe: makes the boto3 adapter; called anew in each child, so that it inherits neither threads nor
+    :param safe: makes the boto3 adapter; called again in each child, so that it inherits neither threads nor
     connections.
     :param fast: makes the obstore adapter; None where boto3 was asked for.
     """
@@ -46,46 +45,46 @@ class ForkAwareStore:
 
     async def get(self, key: str, most: int) -> StoredObject | None:
         """See :class:`~.port.Store`."""
-        return await self._here().get(key, most)
+        return await self._current().get(key, most)
 
     async def body(self, key: str, size: int, most: int) -> bytes | None:
         """See :class:`~.port.Store`."""
-        return await self._here().body(key, size, most)
+        return await self._current().body(key, size, most)
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~.port.Store`."""
-        return await self._here().head(key)
+        return await self._current().head(key)
 
     def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """See :class:`~.port.Store`."""
-        return self._here().pages(folder, start_after=start_after)
+        return self._current().pages(folder, start_after=start_after)
 
     async def folders(self, folder: str = "") -> list[str]:
         """See :class:`~.port.Store`."""
-        return await self._here().folders(folder)
+        return await self._current().folders(folder)
 
     async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
         """See :class:`~.port.Store`."""
-        return await self._here().put(key, body, expect=expect)
+        return await self._current().put(key, body, expect=expect)
 
     async def copy(self, source: str, target: str) -> Outcome:
         """See :class:`~.port.Store`."""
-        return await self._here().copy(source, target)
+        return await self._current().copy(source, target)
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """See :class:`~.port.Store`."""
-        return await self._here().delete(keys)
+        return await self._current().delete(keys)
 
     async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
         """See :class:`~.port.Store`."""
-        return await self._here().delete_versions(versions)
+        return await self._current().delete_versions(versions)
 
     async def aclose(self) -> None:
-        """See :class:`~.port.Store`. What an ancestor opened is left to the ancestor."""
+        """See :class:`~.port.Store`. A store that the parent opened is closed by the parent."""
         if self._pid == os.getpid():
             await self._store.aclose()
 
-    def _here(self) -> Store:
+    def _current(self) -> Store:
         if self._pid != os.getpid():
             self._make()
         if self._is_fast:

@@ -1,14 +1,14 @@
 """S3 through obstore (Rust's ``object_store``): the adapter that moves the bytes, at a fifth of botocore's CPU.
 
-Nothing else in the engine knows that obstore exists. Five of its habits are mended here:
+Nothing else in the queue imports obstore. Five of its properties are worked around here:
 
-* its errors are told apart by their text only: status and error code are read out of it;
+* its errors differ in their texts only: status and error code are parsed from them;
 * LIST fails for good at a key that it cannot express (``a//b``, control characters), and behind one: such a listing,
-  and calls that name such a key, go through the boto3 adapter;
-* one key that a bulk DELETE leaves fails the whole batch: what became of each key, the boto3 adapter finds out, and it
+  and calls with such a key, go through the boto3 adapter;
+* one key that a bulk DELETE cannot delete fails the whole batch: the boto3 adapter then asks about each key. It also
   sends the bulk DELETEs with versions, which obstore does not have;
-* ETags are quoted or not as the server pleases: they leave here quoted;
-* it reads ``AWS_*`` variables where its configuration is silent: it is told everything they could say.
+* ETags are quoted or not, as the server sends them: here they become quoted;
+* it reads ``AWS_*`` variables where its configuration says nothing: so the configuration is complete.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _BAD_TLS = ("InvalidData", "InvalidCertificate", "UnknownIssuer")
 class ObstoreS3:
     """One bucket, through obstore.
 
-    :param plain: makes the boto3 adapter for the same bucket; called at most once, and only where a strange key is met,
-        a bulk DELETE fails for some of its keys, or is to have versions.
+    :param plain: makes the boto3 adapter for the same bucket; called at most once, and only for a strange key, a bulk
+        DELETE that fails for some of its keys, or one with versions.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ObstoreS3:
         self._make_plain = plain
         self._plain_store: Store | None = None
         self._credentials = credentials
-        self._has_ranges = True  # as far as it is known
+        self._has_ranges = True  # until the store shows otherwise
         wait_for_threads_at_exit()
         config = _config(settings, place)
         with _without_variables(config):
@@ -92,7 +92,7 @@ class ObstoreS3:
                 prefix=settings.key_prefix.rstrip("/") or None,
                 config=config,
                 client_options=_client_options(settings, place),
-                # Only the engine knows which write may be sent twice, so only the engine tries again.
+                # Only the queue knows which write may be sent twice, so only the queue retries.
                 retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=settings.request_timeout_seconds)},
                 credential_provider=credentials,
             )
@@ -102,7 +102,7 @@ class ObstoreS3:
         if _INEXPRESSIBLE.search(key):
             return await self._plain().get(key, most)
         try:
-            # The answer's head comes first. Its length bounds what is read, and a body that is not wanted is dropped.
+            # The headers come first: a body that is longer than accepted is not downloaded.
             found = await obstore.get_async(self._store, key)
             info = _info(found.meta, key)
             refuse_if_larger(info, most)
@@ -115,12 +115,12 @@ class ObstoreS3:
     async def body(self, key: str, size: int, most: int) -> bytes | None:
         """See :class:`~.port.Store`.
 
-        A range comes in one piece, and a GET in two, each of which is waited for: that is a third of what a GET costs.
+        A range takes one step and a GET two (headers, body): it costs a third of a GET.
         """
         failed = False
         if self._has_ranges and 0 < size <= most and not _INEXPRESSIBLE.search(key):
             try:
-                # ⚑ A byte more than there should be: what has grown since it was listed is not cut off in silence.
+                # ⚑ One byte more than expected: a body that has grown since it was listed is not cut off silently.
                 found = bytes(await obstore.get_range_async(self._store, key, start=0, length=size + 1))
             except (BaseError, OSError) as problem:
                 if self._fault(problem).kind is FaultKind.MISSING_KEY:
@@ -129,7 +129,7 @@ class ObstoreS3:
             else:
                 if len(found) == size:
                     return found
-        whole = await self.get(key, most)  # which tells what is wrong, if it is not the range
+        whole = await self.get(key, most)  # it says what is wrong, unless it is the range
         self._has_ranges = self._has_ranges and not failed
         return None if whole is None else whole.body
 
@@ -144,9 +144,9 @@ class ObstoreS3:
             return None
 
     async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """See :class:`~.port.Store`. A folder marker (``a/``) is shown without its slash, as obstore tells it."""
+        """See :class:`~.port.Store`. A folder marker (``a/``) is listed without its slash, as by obstore."""
         if _INEXPRESSIBLE.search(folder.removesuffix("/") or "-") or _INEXPRESSIBLE.search(start_after or "-"):
-            # A stranger's key may be the last one of a page, behind which the caller goes on.
+            # The last key of a page, behind which the caller continues, may be a strange one.
             async for strange in self._plain().pages(folder, start_after=start_after):
                 yield strange
             return
@@ -223,7 +223,7 @@ class ObstoreS3:
             await obstore.delete_async(self._store, list(keys))
         except (BaseError, OSError) as problem:
             if _is_about_keys(problem):
-                # The first failed key is all that obstore tells of the batch; boto3 tells the answer of each.
+                # obstore names only the first key that failed. boto3 gives the answer for each key.
                 return await self._plain().delete(keys)
             return dict.fromkeys(keys, self._fault(problem).error(self._place, "DeleteObjects"))
         return {}
@@ -250,9 +250,9 @@ class ObstoreS3:
 
 
 def _is_about_keys(problem: Exception) -> bool:
-    """Say whether it is a bulk DELETE's answer, which names keys that were not deleted."""
+    """Say whether it is an answer to a bulk DELETE that names keys that were not deleted."""
     told, _, dump = str(problem).partition("Debug source:")
-    # An answer with a code for which a request is to be repeated (InternalError, SlowDown) is told as it came.
+    # For codes that call for a retry (InternalError, SlowDown), obstore quotes the answer itself.
     return "DeleteFailed {" in dump or "<DeleteResult" in told
 
 
@@ -261,7 +261,7 @@ def _info(meta: ObjectMeta, key: str) -> ObjectInfo:
 
 
 def _fault(problem: Exception) -> Fault:
-    """Read an obstore error. Only what stands before its debug dump may reach a user."""
+    """Return what an obstore error means. Only the text before its debug dump may reach a user."""
     text = str(problem)
     told, _, dump = text.partition("Debug source:")
     status = _STATUS.search(told)
@@ -269,10 +269,10 @@ def _fault(problem: Exception) -> Fault:
         code = _CODE.search(told)
         detail = f"{status[1]} {code[1]}" if code else status[1]
         return Fault(fault_kind(int(status[1]), code[1] if code else None), detail, problem)
-    # From here on no answer was read, or none came.
+    # Otherwise no answer came, or none could be read.
     if isinstance(problem, FileNotFoundError):
         return Fault(FaultKind.MISSING_KEY, "404", problem)
-    if repr(FaultKind.NO_CREDENTIALS) in told:  # our own fault, raised by the session's credentials on obstore's behalf
+    if repr(FaultKind.NO_CREDENTIALS) in told:  # our own fault, raised when obstore asked for credentials
         return Fault(FaultKind.NO_CREDENTIALS, "the session has none", problem)
     http = _HTTP_KIND.search(dump)
     kind = http[1] if http else ""
@@ -286,7 +286,7 @@ def _fault(problem: Exception) -> Fault:
 
 
 def _config(settings: S3Settings, place: Place) -> S3Config:
-    # Without an endpoint it is AWS. object_store takes the one of a virtual-hosted bucket with the bucket's name in it.
+    # Without an endpoint it is AWS. For a virtual-hosted bucket, obstore wants the bucket's name in the endpoint.
     suffix = "amazonaws.com.cn" if place.region.startswith("cn-") else "amazonaws.com"
     url = place.url or f"https://s3.{place.region}.{suffix}"
     scheme, _, host = url.partition("://")
@@ -295,9 +295,9 @@ def _config(settings: S3Settings, place: Place) -> S3Config:
         "region": place.region,
         "virtual_hosted_style_request": place.virtual_hosted,
         "conditional_put": "etag",
-        # What follows would be read from AWS_* variables if it were not said.
+        # Whatever is missing here would be read from AWS_* variables.
         "endpoint": endpoint,
-        "aws_endpoint_url_s3": endpoint,  # from a variable it would take precedence over the other
+        "aws_endpoint_url_s3": endpoint,  # it takes precedence over the other, also from a variable
         "skip_signature": False,
         "unsigned_payload": False,
         "s3_express": False,
@@ -312,14 +312,14 @@ def _config(settings: S3Settings, place: Place) -> S3Config:
     return config
 
 
-_WITHOUT_NONE = {"AWS_CHECKSUM_ALGORITHM", "AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_KMS_KEY_ID"}
+_VARIABLES_WITHOUT_NONE = {"AWS_CHECKSUM_ALGORITHM", "AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_KMS_KEY_ID"}
 _constructing = Lock()
 
 
 @contextmanager
 def _without_variables(config: S3Config) -> Iterator[None]:
     """Hide the variables of the settings for which obstore has no value that means "none"."""
-    names = _WITHOUT_NONE - {f"AWS_{name.upper()}" for name in config}
+    names = _VARIABLES_WITHOUT_NONE - {f"AWS_{name.upper()}" for name in config}
     with _constructing:
         hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
         try:

@@ -1,18 +1,18 @@
-"""The port: the ten calls by which the engine knows an object store.
+"""The port: the ten calls by which the queue uses an object store.
 
-Whoever brings a store of their own (``PawnQueue.open(..., store=mine)``) implements :class:`Store`; the conformance
-suite in ``tests/pawnqueue/stores/conformance.py`` says in code what each call must do.
+A store of your own (``PawnQueue.open(..., store=mine)``) implements :class:`Store`. The conformance suite in
+``tests/pawnqueue/stores/conformance.py`` says in code what each call must do.
 
-Every write has one of three outcomes, and they are decided here, below everything else:
+Every write has one of three outcomes. The adapter decides which:
 
 * :class:`Done`: it happened, and this is the object's new version;
 * :class:`Refused`: it did not happen, because the condition did not hold (or the store does not do conditions);
-* :class:`Unknown`: nobody can tell. The request may have happened, may happen later, or never. It is never read as
-  one of the other two: whoever needs to know looks at the object.
+* :class:`Unknown`: it may have happened, may still happen, or never will. It is never taken for one of the other two:
+  only a look at the object can tell.
 
-A request that the store rejected for good (wrong secret, missing bucket) raises :class:`~..errors.StoreError`, as do
-reads that fail; ``error.transient`` says whether trying again can help. An adapter makes one attempt; trying again is
-the business of :class:`~.retry.ResilientStore`.
+A request that the store rejected for good (wrong secret, missing bucket) raises :class:`~..errors.StoreError`, and so
+does a read that fails; ``error.transient`` says whether a retry can help. An adapter makes one attempt. Retries are
+made by :class:`~.retry.ResilientStore`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pawnqueue.errors import ObjectTooLargeError, StoreError
 
 
 class Expect(Enum):
-    """What a PUT expects to find at its key, where that is not a version."""
+    """What a PUT expects at its key, other than a version."""
 
     ANYTHING = "anything"
     NOTHING = "nothing"
@@ -42,9 +42,9 @@ class Refusal(Enum):
     """Why a write did not happen."""
 
     CONDITION = "condition"  # 412: the object is not what the request expected
-    CONFLICT = "conflict"  # 409: another write was under way; says nothing about who has the key
+    CONFLICT = "conflict"  # 409: another write was in flight; either may have won
     UNSUPPORTED = "unsupported"  # 501: this store does not do conditions
-    MISSING = "missing"  # a COPY whose source is not there
+    MISSING = "missing"  # the source of a COPY does not exist
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Done:
     """The write happened. ``version`` is the object's ETag, quoted, as PUT, GET, HEAD and LIST all report it."""
 
     version: Version
-    #: It was sent more than once: an attempt that nobody answered may land yet, where its condition holds again.
+    #: It was sent more than once: an attempt without an answer may still land, if its condition holds again.
     repeated: bool = field(default=False, compare=False)
 
 
@@ -68,9 +68,9 @@ class Unknown:
     """The write may or may not have happened, or may still happen."""
 
     fault: StoreError
-    #: The store answered, if only that it had failed: nothing of the request is under way any more.
+    #: The store answered, if only that it had failed: the request is not in flight any more.
     answered: bool = False
-    #: The store does not show what is stored there: it is that which failed, and not the write.
+    #: Reading the object failed afterwards, and not the write itself.
     unseen: bool = False
 
 
@@ -96,9 +96,9 @@ class StoredObject:
 
 
 def refuse_if_larger(info: ObjectInfo, most: int) -> None:
-    """Raise, before the body is downloaded, if an object is larger than its reader takes.
+    """Raise, before the body is downloaded, if an object is larger than its reader accepts.
 
-    :raises ObjectTooLargeError: it is. The error concerns this object alone, and no repetition of the request helps.
+    :raises ObjectTooLargeError: it is. The error concerns this object alone, and a retry does not help.
     """
     if info.size > most:
         raise ObjectTooLargeError(
@@ -124,24 +124,24 @@ class Store(Protocol):
     async def get(self, key: str, most: int) -> StoredObject | None:
         """Return the object, or None where there is none.
 
-        :param most: how many bytes the caller takes. A larger body is not downloaded: anybody may have put it there.
+        :param most: how many bytes the caller accepts. A larger body is not downloaded: it may be a forgery.
         :raises ObjectTooLargeError: the body is larger: see :func:`refuse_if_larger`.
         """
 
     async def body(self, key: str, size: int, most: int) -> bytes | None:
-        """Return an object's body, and nothing else that is known of it, or None where there is none.
+        """Return an object's body alone, or None where there is no object.
 
-        :param size: what it was when it was listed. It may help to get it sooner; the body is whole, whatever it is.
+        :param size: its size when it was listed. It may speed up the request; the body is complete in any case.
         :param most: as with :meth:`get`.
         """
 
     async def head(self, key: str) -> ObjectInfo | None:
-        """Return what is known of the object without its body, or None where there is none."""
+        """Return the object's size, version and date, or None where there is no object."""
 
     def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """List all below ``folder`` in key order, from behind ``start_after``; each page is one request.
 
-        Keys are given as they are, strange ones too: what nobody here wrote must not end a listing.
+        Keys of other writers are listed too, however strange they are: they must not end a listing.
         """
 
     async def folders(self, folder: str = "") -> list[str]:
@@ -154,14 +154,15 @@ class Store(Protocol):
         """Copy inside the bucket, in the store, overwriting ``target``."""
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """Delete the objects, in bulk. What is returned could not be confirmed as gone; no object counts as gone."""
+        """Delete the objects, in bulk, and return the keys that may still exist. An absent object counts as deleted."""
 
     async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
-        """Delete the objects, in bulk, as far as each of them is the version that is expected; "" expects any.
+        """Delete the objects, in bulk, each if its version is the expected one; "" expects any version.
 
-        What is returned was not done: *refused*, as another version is stored, or *unknown*. No object counts as gone.
-        It is called only where a probe has seen that the store keeps to it (``ProbeResult.conditional_deletes``).
+        Returned are the keys that were not deleted: *refused*, as another version is stored, or *unknown*. An object
+        that does not exist counts as deleted. It is called only where a probe has seen that the store honours it
+        (``ProbeResult.conditional_deletes``).
         """
 
     async def aclose(self) -> None:
-        """Give back connections and threads. May be called twice."""
+        """Release connections and threads. May be called twice."""

@@ -1,8 +1,8 @@
-"""Trying again: a jittered back-off under a budget, for what may be repeated.
+"""Retries, with random and growing pauses within a budget, for requests that may be repeated.
 
-Reads, listings, deletes and copies are repeated: doing them twice is doing them once. A conditional write never is, as
-its refusal would then say nothing (it may be our own first attempt that stands there), and neither is a plain PUT,
-except by :meth:`ResilientStore.overwrite`: whoever sends those again has to look first.
+Reads, listings, deletes and copies are repeated, as twice has the effect of once. A conditional write is not: a refusal
+of the second attempt could come from our own first one. Nor is a plain PUT, except by :meth:`ResilientStore.overwrite`:
+its caller has to look at the object before it sends another one.
 """
 
 from __future__ import annotations
@@ -36,17 +36,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: No request is cut off before this.
+#: No request is cancelled before this time, however small the budget is.
 MIN_REQUEST_TIMEOUT_SECONDS = 1.0
-#: After so many failed GETs of one object it is looked at whether it can be read at all.
+#: How many GETs of one object fail before a HEAD tells whether it can be read at all.
 ATTEMPTS_BEFORE_TORN_CHECK = 3
 
 
 class Backoff:
-    """The pauses of one operation: random, growing, and ending with the budget.
+    """The pauses between the attempts of one operation: random and growing, until the budget is used up.
 
-    Anything that repeats a request asks it for leave, the compare-and-set of a register too: ``if await
-    backoff.pause(): …``.
+    Every retry goes through it, also those of a compare-and-set: ``if await backoff.pause(): …``.
     """
 
     def __init__(self, settings: RetrySettings, clock: Clock, events: Events | None = None) -> None:
@@ -58,9 +57,9 @@ class Backoff:
         self.attempts = 1
 
     async def pause(self, why: StoreError | None = None) -> bool:
-        """Wait before another attempt and return True; or return False, at once, if there is to be none.
+        """Wait before the next attempt and return True, or return False at once if the budget is used up.
 
-        :param why: what went wrong with the last one, for the log.
+        :param why: why the last attempt failed, for the log.
         """
         delay = self._clock.uniform(0, self._ceiling)
         if self._clock.elapsed() - self._started + delay >= self._settings.budget_seconds:
@@ -73,7 +72,7 @@ class Backoff:
         return True
 
     def exceeded(self, last: StoreError) -> StoreError:
-        """Return the error to raise when there is to be no other attempt: the last one, with what was tried."""
+        """Return the error for an operation that is given up: the last one, with the number of attempts."""
         if self._settings.budget_seconds == 0:
             return last
         tried = f"{self.attempts} attempt{'s' if self.attempts > 1 else ''}"
@@ -93,7 +92,7 @@ class Backoff:
 
 
 class ResilientStore:
-    """A store whose repeatable calls are repeated. It is itself a :class:`~.port.Store`.
+    """A store that retries the calls that may be repeated. It is a :class:`~.port.Store` itself.
 
     :param owned: whether the store below is closed with this one.
     """
@@ -110,16 +109,16 @@ class ResilientStore:
         self._cut: float | None = None
 
     def watch(self, watcher: Callable[[datetime], object]) -> None:
-        """Tell somebody, from now on, the dates of objects that GET and HEAD show, and of each LIST's page the latest.
+        """Call the watcher with the dates that GET and HEAD show, and with the latest date of each page of a LIST.
 
-        Copies with another budget tell them too.
+        Copies with another budget call it too.
         """
         self._watchers.append(watcher)
 
     def with_budget(self, seconds: float, *, cut: bool = False) -> ResilientStore:
-        """Return the same store with at most so much patience.
+        """Return the same store with a retry budget of at most this many seconds.
 
-        :param cut: for a single GET or HEAD too, which is cut off then: one that hangs must not delay what is beside.
+        :param cut: a single GET or HEAD is cancelled after that time too: one that hangs must not delay others.
         """
         budget = min(seconds, self._settings.budget_seconds)
         settings = self._settings.model_copy(update={"budget_seconds": budget})
@@ -129,32 +128,32 @@ class ResilientStore:
         return copy
 
     def backoff(self) -> Backoff:
-        """Start the pauses of one operation that its caller repeats."""
+        """Return the pauses for an operation that the caller repeats itself."""
         return Backoff(self._settings, self._clock, self._events)
 
     async def get(self, key: str, most: int) -> StoredObject | None:
-        """See :class:`~.port.Store`. The body of an object that two writers have torn is nothing."""
+        """See :class:`~.port.Store`. An object that two writers have torn has an empty body."""
         backoff = self.backoff()
         while True:
             try:
-                found = await self._in_time(self._store.get(key, most), "GetObject", key)
+                found = await self._cancel_if_late(self._store.get(key, most), "GetObject", key)
             except StoreError as error:
                 if not error.transient:
                     raise
-                torn = await self._torn(key) if backoff.attempts == ATTEMPTS_BEFORE_TORN_CHECK else None
+                torn = await self._find_torn(key) if backoff.attempts == ATTEMPTS_BEFORE_TORN_CHECK else None
                 if torn is not None:
                     return StoredObject(torn, b"")
                 if not await backoff.pause(error):
                     raise backoff.exceeded(error) from None
             else:
                 if found is not None:
-                    self._show(found.info.last_modified)
+                    self._notify_watchers(found.info.last_modified)
                 return found
 
     async def body(self, key: str, size: int, most: int) -> bytes | None:
-        """See :class:`~.port.Store`. Its date is shown to nobody; what goes wrong is tried again as a GET."""
+        """See :class:`~.port.Store`. It shows no date to the watchers; it is retried as a GET."""
         try:
-            return await self._in_time(self._store.body(key, size, most), "GetObject", key)
+            return await self._cancel_if_late(self._store.body(key, size, most), "GetObject", key)
         except StoreError as error:
             if not error.transient:
                 raise
@@ -163,21 +162,21 @@ class ResilientStore:
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See :class:`~.port.Store`."""
-        found = await self._repeat(lambda: self._in_time(self._store.head(key), "HeadObject", key))
+        found = await self._repeat(lambda: self._cancel_if_late(self._store.head(key), "HeadObject", key))
         if found is not None:
-            self._show(found.last_modified)
+            self._notify_watchers(found.last_modified)
         return found
 
     async def pages(self, folder: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo]]:
-        """See :class:`~.port.Store`. A listing that breaks off goes on behind the last key that was given."""
+        """See :class:`~.port.Store`. A listing that breaks off continues behind the last key that was yielded."""
         backoff = self.backoff()
         while True:
             try:
                 async for page in self._store.pages(folder, start_after=start_after):
-                    self._show(max(info.last_modified for info in page))
+                    self._notify_watchers(max(info.last_modified for info in page))
                     yield page
                     start_after = page[-1].key
-                    # Progress was made: the budget is for standing still, and none of it for what the caller did.
+                    # The budget is for attempts without progress, and not for the time that the caller takes.
                     backoff = self.backoff()
             except StoreError as error:
                 if not error.transient:
@@ -196,7 +195,7 @@ class ResilientStore:
         return await self._store.put(key, body, expect=expect)
 
     async def overwrite(self, key: str, body: bytes) -> Version:
-        """PUT until it is known to be done, and return the version: for objects of which the last write may win."""
+        """PUT until it is done, and return the version: for objects where the last write may win."""
         backoff = self.backoff()
         while True:
             outcome = await self._store.put(key, body)
@@ -207,7 +206,7 @@ class ResilientStore:
                 raise backoff.exceeded(fault) from None
 
     async def copy(self, source: str, target: str) -> Outcome:
-        """See :class:`~.port.Store`. Repeated while unknown; what is still unknown after that is said."""
+        """See :class:`~.port.Store`. Retried while its outcome is unknown; it may be unknown in the end."""
         backoff = self.backoff()
         while True:
             outcome = await self._store.copy(source, target)
@@ -215,20 +214,20 @@ class ResilientStore:
                 return outcome
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See :class:`~.port.Store`. What failed is repeated; what is returned failed to the end."""
+        """See :class:`~.port.Store`. Keys that failed are retried; those returned failed to the end."""
         backoff = self.backoff()
         left = list(keys)
-        hopeless: dict[str, StoreError] = {}
+        rejected: dict[str, StoreError] = {}
         while left:
             failed = await self._store.delete(left)
-            hopeless.update({key: error for key, error in failed.items() if not error.transient})
+            rejected.update({key: error for key, error in failed.items() if not error.transient})
             left = [key for key, error in failed.items() if error.transient]
             if left and not await backoff.pause(failed[left[0]]):
-                return {**hopeless, **{key: backoff.exceeded(failed[key]) for key in left}}
-        return hopeless
+                return {**rejected, **{key: backoff.exceeded(failed[key]) for key in left}}
+        return rejected
 
     async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
-        """See :class:`~.port.Store`. What is unknown is repeated: a version that is gone never comes again."""
+        """See :class:`~.port.Store`. Unknown ones are retried: a version that is gone never comes back."""
         backoff = self.backoff()
         left = dict(versions)
         answered: dict[str, Refused | Unknown] = {}
@@ -249,7 +248,7 @@ class ResilientStore:
         if self._owned:
             await self._store.aclose()
 
-    async def _in_time(self, request: Coroutine[Any, Any, T], operation: str, key: str) -> T:
+    async def _cancel_if_late(self, request: Coroutine[Any, Any, T], operation: str, key: str) -> T:
         if self._cut is None:
             return await request
         task = asyncio.ensure_future(request)
@@ -262,15 +261,15 @@ class ResilientStore:
             )
         return task.result()
 
-    def _show(self, last_modified: datetime) -> None:
+    def _notify_watchers(self, last_modified: datetime) -> None:
         for watcher in self._watchers:
             watcher(last_modified)
 
-    async def _torn(self, key: str) -> ObjectInfo | None:
-        """Return what is known of an object that no GET will ever read, or None if it is not such a one.
+    async def _find_torn(self, key: str) -> ObjectInfo | None:
+        """Return the size and the date of an object that no GET can read, or None if it is not such an object.
 
-        Where ``rclone serve s3`` has let two writers into one object at once, it shows the object without an ETag and
-        answers 500 to every GET, until somebody writes it anew. Its readers judge it as garbage, and replace it.
+        When two clients write one object at once, ``rclone serve s3`` may tear it: it shows the object without an ETag
+        and answers 500 to every GET until it is overwritten. Its readers take it for garbage, and replace it.
         """
         try:
             info = await self._store.head(key)

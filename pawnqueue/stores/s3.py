@@ -25,7 +25,7 @@ def connect(settings: S3Settings, session: boto3.Session | None) -> Store:
     _check(settings, place)
 
     def identity() -> boto3.Session:
-        # A child makes its own: the locks of an inherited one may have been held at the moment of the fork.
+        # A forked child makes its own session: the locks of the inherited one may have been held during the fork.
         return session if session is not None else session_from(settings)
 
     def through_boto3() -> Store:

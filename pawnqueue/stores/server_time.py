@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
 logger = logger_of("store")
 
-#: A sample, a PUT and a HEAD, that took longer says little: it is followed by another one.
+#: A sample (a PUT and a HEAD) that took longer is inexact: it is followed by another one.
 MAX_ROUND_TRIP_SECONDS = 1.0
-#: How long a sample is relied upon.
+#: How long a sample is used before another one is taken.
 SAMPLE_CACHE_SECONDS = 240.0
-#: How far a local clock may run away from the store's, a second.
+#: How far a local clock may drift from the store's, in seconds for each second.
 MAX_DRIFT = 200e-6
-#: After so many slow samples what they say together is taken.
+#: After this many slow samples, the interval that they have in common is used.
 MAX_SAMPLES = 4
 #: A store may round the date of an object to the next second.
 DATE_ROUNDING_SECONDS = 1.0
 
 
 def local_seconds(seconds: float) -> float:
-    """Return for how long by a local clock, which may be slow, one can trust what lasts so long by the store's.
+    """Return how many seconds of a local clock, which may be slow, certainly fit into these of the store's.
 
-    ⚑ §2: deadlines reckon with drift. Where the store's time is known, :meth:`ServerTime.trusted_until` reckons with
-    the error too.
+    ⚑ §2: deadlines allow for drift. Where the store's time is known, :meth:`ServerTime.trusted_until` allows for its
+    error too.
     """
     return seconds * (1 - MAX_DRIFT)
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where (server time - local elapsed time) lies, as of a local time: both clocks drift, and it grows with time."""
+    """An interval that holds (server time - local elapsed time) at a local time. Clocks drift: it grows with time."""
 
     low: float
     high: float
@@ -51,21 +51,21 @@ class Interval:
 
     @property
     def middle(self) -> float:
-        """What it most likely is."""
+        """The most likely difference."""
         return (self.low + self.high) / 2
 
     @property
     def half(self) -> float:
-        """How far the middle may be off."""
+        """How far the middle may be wrong."""
         return (self.high - self.low) / 2
 
     def as_of(self, elapsed: float) -> Interval:
-        """Return what is left of it at a later time."""
+        """Return the interval at a later time: it is wider."""
         drift = MAX_DRIFT * (elapsed - self.at)
         return Interval(self.low - drift, self.high + drift, elapsed)
 
-    def common(self, earlier: Interval) -> Interval | None:
-        """Return what it has in common with an earlier one, or None: then a clock was set, or stood still."""
+    def intersect(self, earlier: Interval) -> Interval | None:
+        """Return what it has in common with an earlier one, or None: then a clock was set or stopped."""
         before = earlier.as_of(self.at)
         low, high = max(self.low, before.low), min(self.high, before.high)
         return Interval(low, high, self.at) if low <= high else None
@@ -73,19 +73,19 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
-    """The date of an object that is later than the store's time can be, and by how much it is ahead of our clock."""
+    """An object's date that is later than the store's time can be, and how far it is ahead of our clock."""
 
     date: float
     ahead: float
 
 
 class ServerTime:
-    """An interval that holds (server time - local elapsed time), narrowed by every sample.
+    """The store's time, as an interval that holds (server time - local elapsed time) and is narrowed by every sample.
 
-    ⚑ §2: a sample is a PUT of a key that nobody else writes, sent at *s*, and then a HEAD, answered at *r*, which tells
-    the Last-Modified *L* in whole seconds. What HEAD saw was written by that PUT: by the attempt that was answered, or
-    by another one that was repeated under way, with the same body and so with the same ETag, and landed after the
-    answer. All of them were sent after s, and what HEAD saw had landed before r. So somewhere between s and r of our
+    ⚑ §2: a sample is a PUT, sent at *s*, of a key that nobody else writes, and then a HEAD, answered at *r*. It shows
+    the Last-Modified *L* in whole seconds. The object that HEAD saw was written by that PUT: by the attempt that was
+    answered, or by a repetition on the way, with the same body and so the same ETag, that landed after the answer. All
+    of them were sent after s, and the one that HEAD saw had landed before r. So at some moment between s and r of our
     clock the server's was between L and L + 1: the difference lies in [L - r, L + 1 - s]. An interval that ended with
     the PUT's answer would not hold it.
     """
@@ -98,21 +98,21 @@ class ServerTime:
         self._disproved = -math.inf
         self._sampling: asyncio.Task[None] | None = None
         self._removals: set[asyncio.Task[None]] = set()
-        #: How often a sample has contradicted what was believed before.
+        #: How often a sample has contradicted the interval known before.
         self.jumps = 0
 
     @property
     def error(self) -> float:
-        """How far :meth:`now` may be off, in seconds."""
+        """How far :meth:`now` may be wrong, in seconds."""
         return math.inf if self._known is None else self._known.as_of(self._clock.elapsed()).half
 
     async def now(self, *, within: float = math.inf) -> float:
-        """Return the store's time, in seconds since 1970, after a new sample if the last one is old, or in doubt.
+        """Return the store's time, in seconds since 1970; it takes a sample if the last one is old or in doubt.
 
-        :param within: a sample is taken too if :attr:`error` is more than this. It may still be more afterwards.
+        :param within: it takes a sample too if :attr:`error` is more than this. It may still be more afterwards.
         """
         if self._is_due(within) and self._sampling is not None:
-            await self._share_a_sample()  # it may have begun before there was a doubt, and not dispel it
+            await self._share_a_sample()  # it may have begun before the doubt arose: then another one is needed
         if self._is_due(within):
             await self._share_a_sample()
         return self.estimate()
@@ -122,35 +122,34 @@ class ServerTime:
         return iso(await self.now())
 
     def estimate(self) -> float:
-        """Return the store's time from the samples there are.
+        """Return the store's time without a new sample.
 
-        :raises RuntimeError: there are none, as nobody has awaited :meth:`now`.
+        :raises RuntimeError: there is no sample yet: await :meth:`now` first.
         """
-        return self._clock.elapsed() + self._believed().middle
+        return self._clock.elapsed() + self._require_known().middle
 
     def trusted_until(self, until: float, margin: float, *, in_doubt: bool = False) -> float:
-        """Return the elapsed time at which a holder stops to trust what lasts until ``until`` by the store's time.
+        """Return the elapsed time at which a holder stops trusting a lease that ends at ``until`` by the store's time.
 
-        ⚑ §2: ``margin`` before its time, and early enough that the store's time cannot have reached it, whatever is
-        wrong with ours by then: the error there is, and the drift to come.
+        ⚑ §2: ``margin`` before its end, and early enough that the store's time cannot have reached it: with the error
+        that our estimate has now, and the drift to come.
 
-        :param in_doubt: take the date of an object that says that our clock stood still at its word, before a sample
-            has judged it.
-        :raises RuntimeError: nobody has awaited :meth:`now`.
+        :param in_doubt: believe an object's date that says that our clock stopped, before a sample has judged it.
+        :raises RuntimeError: there is no sample yet: await :meth:`now` first.
         """
-        known = self._believed()
+        known = self._require_known()
         # The latest elapsed time e with  e + middle + margin <= until  and  e + high + MAX_DRIFT * (e - at) <= until.
         trusted = min(until - margin - known.middle, (until - known.high + MAX_DRIFT * known.at) / (1 + MAX_DRIFT))
         if in_doubt and self._suspicion is not None:
             trusted = min(trusted, until - self._suspicion.ahead)
         return trusted
 
-    def seen(self, last_modified: datetime) -> None:
-        """Hear the date of an object that the store shows. It never narrows the interval, as it may lie.
+    def note_date(self, last_modified: datetime) -> None:
+        """Take note of an object's date that the store shows. It never narrows the interval, as it may be false.
 
-        ⚑ §2: a date that is later than the store's time can be says that our clock stood still, with the whole machine:
-        :meth:`now` then takes a sample. But clients can give dates to objects (rclone keeps those of files): what the
-        sample disproves is remembered, and no date up to it says anything any more.
+        ⚑ §2: a date that is later than the store's time can be says that our clock stopped, with the whole machine:
+        :meth:`now` then takes a sample. But clients can give dates to objects (rclone keeps those of files): a date
+        that the sample disproves is remembered, and no date up to it counts any more.
         """
         date = last_modified.timestamp()
         if self._known is None or date <= self._disproved:
@@ -164,16 +163,16 @@ class ServerTime:
             self._suspicion = doubt
 
     async def aclose(self) -> None:
-        """End what is under way."""
+        """Cancel the running sample, and wait until the probes are removed."""
         if self._sampling is not None:
             self._sampling.cancel()
             await asyncio.wait([self._sampling])
         if self._removals:
             await asyncio.wait(self._removals)
 
-    def _believed(self) -> Interval:
+    def _require_known(self) -> Interval:
         if self._known is None:
-            raise RuntimeError("The store's time is not known yet: await now() before you ask for an estimate.")
+            raise RuntimeError("The store's time is not known yet: await now() before asking for an estimate.")
         return self._known
 
     def _is_due(self, within: float) -> bool:
@@ -182,37 +181,37 @@ class ServerTime:
         return self._clock.elapsed() - self._known.at > SAMPLE_CACHE_SECONDS or self.error > within
 
     async def _share_a_sample(self) -> None:
-        """Take a sample, or wait for the one that somebody takes. Who is cancelled does not end it for the others."""
+        """Take a sample, or wait for the one that is being taken. A cancelled caller does not end it for the others."""
         if self._sampling is None:
             self._sampling = asyncio.create_task(self._sample(), name="pawnqueue-server-time")
-            self._sampling.add_done_callback(self._sampled)
+            self._sampling.add_done_callback(self._forget_sample)
         sampling = self._sampling
         await asyncio.wait([sampling])
         sampling.result()
 
-    def _sampled(self, sampling: asyncio.Task[None]) -> None:
+    def _forget_sample(self, sampling: asyncio.Task[None]) -> None:
         self._sampling = None
         if not sampling.cancelled():
-            sampling.exception()  # those who wait for it are told; there may be none left
+            sampling.exception()  # marks it as retrieved: its waiters raise it, if there are any left
 
     async def _sample(self) -> None:
         suspicion = self._suspicion
         found: Interval | None = None
         for _ in range(MAX_SAMPLES):
             sample, took = await self._probe()
-            found = (found and sample.common(found)) or sample
+            found = (found and sample.intersect(found)) or sample
             if took <= MAX_ROUND_TRIP_SECONDS:
                 break
         if found is not None:
             self._believe(found, suspicion)
 
     def _believe(self, sample: Interval, suspicion: _Suspicion | None) -> None:
-        """Take what was sampled, and judge what was suspected before that."""
-        both = sample if self._known is None else sample.common(self._known)
-        if both is None:  # a clock was set, or stood still: what was believed before is worth nothing
-            self._jumped(sample)
+        """Adopt a sample, and judge the suspicion that there was before it."""
+        both = sample if self._known is None else sample.intersect(self._known)
+        if both is None:  # a clock was set or stopped: the interval known before is worthless
+            self._note_jump(sample)
         elif suspicion is not None and suspicion.ahead <= sample.high + DATE_ROUNDING_SECONDS:
-            both = sample  # too slow to say whether our clock stood still: only what it says by itself is certain
+            both = sample  # too slow to tell whether our clock stopped: only the sample itself is certain
         self._known = both or sample
         doubt = self._suspicion
         if doubt is None or doubt.ahead <= self._known.high + DATE_ROUNDING_SECONDS:
@@ -220,14 +219,14 @@ class ServerTime:
         elif doubt == suspicion:
             self._disproved = max(self._disproved, doubt.date)
             self._suspicion = None
-        # Otherwise it has come up meanwhile, and the next sample judges it.
+        # Otherwise the suspicion arose meanwhile, and the next sample judges it.
 
-    def _jumped(self, sample: Interval) -> None:
+    def _note_jump(self, sample: Interval) -> None:
         self.jumps += 1
         logger.warning(
             "The store's time is %.1f seconds off from what it was by this machine's clock: one of the two was set, or "
             "this machine stood still. Claims that are over by the store's time are lost.",
-            sample.middle - self._believed().middle,
+            sample.middle - self._require_known().middle,
         )
 
     async def _probe(self) -> tuple[Interval, float]:
@@ -239,7 +238,7 @@ class ServerTime:
             version = await self._store.overwrite(key, unique_body(self._clock))
             found = await self._store.head(key)
             told = self._clock.elapsed()
-            # Another version is that of an earlier round, which has landed late: it was not sent after `sent`.
+            # Another version comes from an earlier round that has landed late: it was sent before `sent`.
             if found is not None and found.version == version:
                 self._remove(key)
                 return _sample_of(found.last_modified, sent, told), told - sent
@@ -251,7 +250,7 @@ class ServerTime:
                 )
 
     def _remove(self, key: str) -> None:
-        """Delete a probe, in one attempt for which nobody waits; a janitor finds what is left."""
+        """Delete a probe in the background, in one attempt; a janitor finds what is left."""
 
         async def remove() -> None:
             with suppress(StoreError):
@@ -264,11 +263,11 @@ class ServerTime:
 
 def _sample_of(last_modified: datetime, sent: float, told: float) -> Interval:
     stamp = last_modified.replace(microsecond=0).timestamp()
-    # It holds for a moment between the two; the interval is kept as of the end.
+    # It is true at some moment between the two; the interval is given for the end.
     drift = MAX_DRIFT * (told - sent)
     return Interval(stamp - told - drift, stamp + 1 - sent + drift, told)
 
 
 def unique_body(clock: Clock) -> bytes:
-    """Return a body that no other write has: what is read back is then ours or is not."""
+    """Return a body that no other write has, so that it can be recognised when it is read back."""
     return clock.nonce().encode()

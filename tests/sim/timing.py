@@ -48,7 +48,7 @@ class _Asker:
         process = self.process
         self.store = ResilientStore(process.store, RetrySettings(budget_seconds=15), process.clock)
         self.time = ServerTime(self.store, process.clock)
-        self.store.watch(self.time.seen)
+        self.store.watch(self.time.note_date)
 
     async def run(self) -> None:
         for _ in range(ROUNDS):

@@ -73,7 +73,7 @@ def ended_well(child):
 
 
 def is_on_boto3(store):
-    return isinstance(store._here(), Boto3S3)
+    return isinstance(store._current(), Boto3S3)
 """
 
 PARENT_AND_CHILDREN = """

@@ -342,7 +342,7 @@ def test_an_unknown_time_is_no_time(time: ServerTime) -> None:
     with pytest.raises(RuntimeError, match="not known yet"):
         time.trusted_until(EPOCH, 2.0)
     assert time.error == math.inf
-    time.seen(datetime.fromtimestamp(EPOCH, UTC))
+    time.note_date(datetime.fromtimestamp(EPOCH, UTC))
 
 
 async def test_three_requests_a_sample_and_none_between(time: ServerTime, server: ScriptedServer) -> None:
@@ -468,12 +468,12 @@ async def test_a_clock_that_stood_still_is_noticed(time: ServerTime, server: Scr
     trusted = time.trusted_until(until, 2.0)
     server.clock.now += 5
     server.offset += 60  # the machine is stopped for a minute
-    time.seen(server.stamp())
+    time.note_date(server.stamp())
     assert_true(time, server, await time.now())
     assert time.jumps == 1
     assert time.trusted_until(until, 2.0) == pytest.approx(trusted - 60, abs=1.1)
     assert server.requests.count("PUT") == 2
-    time.seen(server.stamp())
+    time.note_date(server.stamp())
     await time.now()
     assert server.requests.count("PUT") == 2
 
@@ -483,7 +483,7 @@ async def test_what_no_object_shows_is_known_by_the_next_sample(time: ServerTime
     await time.now()
     server.clock.now += SAMPLE_CACHE_SECONDS / 2
     server.offset += 60  # the machine is stopped for a minute
-    time.seen(server.stamp(61))
+    time.note_date(server.stamp(61))
     assert server.time() - await time.now() == pytest.approx(60, abs=1)
     assert (server.requests.count("PUT"), time.jumps) == (1, 0)
     server.clock.now += SAMPLE_CACHE_SECONDS / 2 + 1
@@ -495,7 +495,7 @@ async def test_a_slow_sample_does_not_deny_that_the_clock_stood_still(time: Serv
     """A sample too slow to tell is taken for what it says by itself: nothing is believed that the suspicion denies."""
     await time.now()
     server.offset += 6
-    time.seen(server.stamp())
+    time.note_date(server.stamp())
     server.trips = [(5.0, 5.0)] * MAX_SAMPLES
     assert_true(time, server, await time.now())
     assert_true(time, server, await time.now(within=2))
@@ -507,11 +507,11 @@ async def test_a_lying_object_costs_one_sample(time: ServerTime, server: Scripte
     await time.now()
     before = time.estimate()
     for ahead in (7200, 7200, 3600, 7200):
-        time.seen(server.stamp(-ahead))
+        time.note_date(server.stamp(-ahead))
         await time.now()
     assert time.estimate() == before
     assert server.requests.count("PUT") == 2
-    time.seen(server.stamp(-7201))
+    time.note_date(server.stamp(-7201))
     await time.now()
     assert server.requests.count("PUT") == 3
     assert time.jumps == 0
@@ -524,7 +524,7 @@ async def test_what_is_seen_never_narrows(time: ServerTime, server: ScriptedServ
     await time.now()
     error, estimate = time.error, time.estimate()
     for ago in (-1.5, -0.5, 0.0, 5.0, 1e6):
-        time.seen(server.stamp(ago))
+        time.note_date(server.stamp(ago))
     assert (time.error, time.estimate()) == (error, estimate)
     await time.now()
     assert server.requests.count("PUT") == 1
@@ -536,7 +536,7 @@ async def test_a_suspicion_that_comes_during_a_sample_is_for_the_next(time: Serv
 
     def stand_still() -> None:
         server.offset += 60
-        time.seen(server.stamp())
+        time.note_date(server.stamp())
 
     server.meanwhile = stand_still
     await time.now(within=0.1)
@@ -549,7 +549,7 @@ async def test_a_sample_that_fails_leaves_the_suspicion(time: ServerTime, server
     """Nothing is disproved by a store that does not answer."""
     await time.now()
     server.offset += 60
-    time.seen(server.stamp())
+    time.note_date(server.stamp())
     server.stale = [None] * 10_000
     with pytest.raises(StoreError):
         await time.now()

@@ -34,7 +34,8 @@ def record_extends() -> Patches:
         result = await original(self, won, bodies)
         if isinstance(result, HeldClaim):
             result.trust(
-                context.trusted(context.clock.elapsed(), min(request.ttl, request.session_ttl)), request.session_ttl
+                context.trusted_until(context.clock.elapsed(), min(request.ttl, request.session_ttl)),
+                request.session_ttl,
             )
         return result
 

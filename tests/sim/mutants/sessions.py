@@ -31,7 +31,7 @@ def renews_whatever_happened() -> Patches:
         body = changed.stamped(context.clock.nonce()).encode()
         version = await context.store.overwrite(layout.claim(claim.topic, changed.stem), body)
         claim.remember(Versioned(changed, version))
-        claim.trust(context.trusted(started, changed.session_end - now), session)
+        claim.trust(context.trusted_until(started, changed.session_end - now), session)
 
     return [(renewing, "renew", renew), (queue, "renew", renew)]
 

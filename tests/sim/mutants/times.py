@@ -46,7 +46,7 @@ def unknown_is_done() -> Patches:
 def no_margin() -> Patches:
     # The holder reckons with the error of its time besides: that is the same rule, kept once more.
     def trusted_until(self: ServerTime, until: float, margin: float, **_: bool) -> float:
-        return until - margin - self._believed().middle
+        return until - margin - self._require_known().middle
 
     return [(Context, "margin", property(lambda _: 0.0)), (ServerTime, "trusted_until", trusted_until)]
 
@@ -58,7 +58,7 @@ def counted_from_the_answer() -> Patches:
     async def win(self: Attempt, pool: Any) -> Any:
         won = await original(self, pool)
         context, order = self._context, self._request
-        won.deadline = context.trusted(context.clock.elapsed(), min(order.ttl, order.session_ttl))
+        won.deadline = context.trusted_until(context.clock.elapsed(), min(order.ttl, order.session_ttl))
         return won
 
     return [(Attempt, "_win", win), AS_IT_WAS_RECKONED]
@@ -82,7 +82,7 @@ def sampled_to_the_put() -> Patches:
 @mutant("§2 Deadlines reckon with drift, and with the error of the time", 0, 3, 0, arena="timing")
 def deadlines_without_drift() -> Patches:
     def trusted_until(self: ServerTime, until: float, margin: float) -> float:
-        return until - margin - self._believed().middle
+        return until - margin - self._require_known().middle
 
     return [(ServerTime, "trusted_until", trusted_until)]
 
@@ -92,7 +92,7 @@ def claims_without_drift() -> Patches:
     def trusted(self: Context, started: float, seconds: float) -> float:
         return started + seconds - self.margin
 
-    return [(Context, "trusted", trusted), AS_IT_WAS_RECKONED]
+    return [(Context, "trusted_until", trusted), AS_IT_WAS_RECKONED]
 
 
 @mutant("§2 A clock that stood still is noticed, and all deadlines are judged by that", 150, 252, arena="crowd")
@@ -102,7 +102,7 @@ def deadlines_stay_as_they_were() -> Patches:
 
 @mutant("§2 An object that is younger than it can be tells that our clock stood still", 2, 12, 15, arena="timing")
 def dates_say_nothing() -> Patches:
-    return [(ServerTime, "seen", lambda *_: None)]
+    return [(ServerTime, "note_date", lambda *_: None)]
 
 
 @mutant("§2 A sample that is too slow to disprove a suspicion is taken alone", 222, 528, 2584, arena="timing")
