@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ConditionalWrite(OneObjectEach):
-    """See :class:`~.cas.Registers`.
+    """See :class:`~.strategy.Registers`.
 
     :param unquoted: the store wants the ETag of ``If-Match`` without its quotes.
     :param conditional_deletes: the store keeps what a bulk DELETE with ETags does not expect.
@@ -47,26 +47,26 @@ class ConditionalWrite(OneObjectEach):
 
     @property
     def is_certain(self) -> bool:
-        """See :class:`~.cas.Registers`: the store refuses whoever has not seen it."""
+        """See :class:`~.strategy.Registers`: the store refuses a writer that has not seen it."""
         return True
 
     async def read(self, key: str) -> StoredObject | None:
-        """See :class:`~.cas.Registers`: what is there at all was written for good."""
+        """See :class:`~.strategy.Registers`: the store shows only what was written for good."""
         return await stored(self._store, key)
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
-        """See :class:`~.cas.Registers`."""
+        """See :class:`~.strategy.Registers`."""
         return await for_each(self._take_or_tell, steps, at_once=self._at_once)
 
     async def _take_or_tell(self, step: Step) -> Outcome:
-        """Take one step; what the store will not have of it (a denied key, say) concerns no other step."""
+        """Take one step. An error of the store at its key (a denied key, say) concerns no other step."""
         try:
             return await self._take(step)
         except StoreError as error:
             return Unknown(error)
 
     def through(self, store: ResilientStore) -> ConditionalWrite:
-        """See :class:`~.cas.Registers`."""
+        """See :class:`~.strategy.Registers`."""
         return ConditionalWrite(
             store,
             self._clock,
@@ -80,7 +80,7 @@ class ConditionalWrite(OneObjectEach):
         body = step.record.stamped(nonce).encode()
         check_size(step.key, body)
         backoff = self._store.backoff()
-        in_doubt = False  # an earlier attempt of ours may stand there, or may still land
+        in_doubt = False  # whether an earlier attempt of ours may have landed, or may still land
         while True:
             outcome = await self._store.put(step.key, body, expect=self._sent(step.expect))
             match outcome:
@@ -95,21 +95,21 @@ class ConditionalWrite(OneObjectEach):
                         operation="compare-and-set",
                     )
                 case Unknown() | Refused(Refusal.CONDITION):
-                    # ⚑ §2: a refusal that follows an unknown attempt may be our own write. Unknown is never read as
-                    # done or refused: look for our write id.
+                    # ⚑ §2: a refusal that follows an unknown attempt may be due to our own write. Unknown is never
+                    # read as done or refused: look for our write id.
                     in_doubt = True
                     seen = await self._look(step, nonce)
                     if seen is not None:
                         return seen
-                case Refused():  # a conflict: somebody writes at this moment, which says nothing of who will have it
-                    pass
+                case Refused():
+                    pass  # a conflict: another write is under way, and either may win
             if not await backoff.pause():
                 if not in_doubt:
                     return outcome
                 return outcome if isinstance(outcome, Unknown) else Unknown(_undecided(step))
 
     async def _look(self, step: Step, nonce: str) -> Outcome | None:
-        """Say what became of our write, or None if it can still be sent again: the expected state is still there."""
+        """Return what became of our write; None: the expected state is unchanged, so the write can be sent again."""
         try:
             found = await stored(self._store, step.key)
         except StoreError as error:
@@ -120,8 +120,7 @@ class ConditionalWrite(OneObjectEach):
             return None if step.expect is Expect.NOTHING else Refused(Refusal.CONDITION)
         if nonce_of(found.body, step.key) == nonce:
             return Done(found.info.version, repeated=True)
-        # A condition on a version that is gone, or on an absence that has ended, refuses whatever of ours is still
-        # under way.
+        # Our attempts that are still under way will be refused: the version, or the absence, that they expect is gone.
         return None if found.info.version == step.expect else Refused(Refusal.CONDITION)
 
     def _sent(self, expect: Expectation) -> Expectation:

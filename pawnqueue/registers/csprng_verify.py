@@ -1,28 +1,33 @@
 """``csprng_verify``: registers on a store without conditional writes, where the last write wins and is read at once.
 
-A compare-and-set is: look that the version is the expected one; write a body with a nonce of 256 bits; sleep a random
-while; see that ours survived, several times; sleep, and see once more. For a whole batch at once: all the PUTs, each
-sleep once, and each look is one LIST.
+A compare-and-set has five steps, and a batch takes them together (each look is one LIST, each sleep is slept once):
+
+1. Look whether the version is the expected one.
+2. Write a body with a nonce of 256 bits.
+3. Sleep for a random time.
+4. See that our body is still stored, several times.
+5. Sleep, and see it once more.
 
 ⚑ §6, the assumption: *no PUT of a register lands later than the shortest verification (S) after the look on which it
-rests*, whatever becomes of its writer meanwhile: killed, frozen, cancelled or without an answer. The pauses have to be
-sized for the store so that it holds; of PUTs that are answered it is measured. Why that is enough:
+rests*, whether its writer is killed, frozen, cancelled or without an answer. The pauses have to be long enough for the
+store. For PUTs that are answered this is measured. Why that is enough:
 
-1. *Of the writers that expect one version, at most one is told that it won.* Let w land at p. Who else expects the
-   version that w expected has looked before p, so it lands before p + S or never. The last look of w's verification is
-   later than p + S: it sees whoever has landed after w. So only the last of them to land can have won.
-2. *What was won stands until somebody changes it who has seen it.* Whatever lands first after w does so after that last
-   look, so later than p + S; it rests on a look later than p, which saw w.
-3. *What has stood for S stands as firmly*, whether its writer has finished, has died, or was told anything: a reader
-   that saw w at some moment, and again S later (or knows that w is older than S), has seen what w's last look sees.
-   Before that nobody may rely on it: somebody who has not seen it may still land on top of it, and win. So a register
-   is read by :meth:`CsprngVerify.read`, and by nothing else, by whoever decides something else by it: that a claim was
-   fenced, that a lease names a claim.
+1. *Of the writers that expect one version, at most one wins.* Let w land at p. Each other writer that expects the same
+   version has looked before p, so its PUT lands before p + S or never. The last look of w's verification is later than
+   p + S, so it sees each PUT that landed after w. Only the last of them to land can have won.
+2. *What was won stays until a writer changes it that has seen it.* The first PUT to land after w lands after that last
+   look, so later than p + S. It rests on a look later than p, which saw w.
+3. *What has been stored for S is as firm*, whether its writer has finished, has died, or knows the outcome. A reader
+   that saw w, and saw it again S later (or knows that w is older than S), has seen what w's last look sees. Before
+   that, no reader may rely on w: a writer that has not seen w may still land on top of it, and win. So a reader that
+   decides something else by a register (that a claim was fenced, that a lease names a claim) reads it by
+   :meth:`CsprngVerify.read` only.
 
-DELETEs are no part of this: what is deleted was settled, whenever the request lands. A PUT that lands later overwrites
-what somebody has won and does not look at any more. Its writer does not trust it if it was answered, since before a PUT
-that would be late the key is looked at again, and one that was late is *unknown*; but the other one knows nothing of
-it. That can deliver a message twice, and lose none.
+DELETEs are not part of this: what is deleted was settled, whenever the request lands.
+
+A PUT that lands later than S overwrites what another writer has won and does not look at again. If the late PUT was
+answered, its own writer does not trust it: the key is looked at again before a PUT that would be late, and a PUT that
+was late is *unknown*. The other writer does not learn of it. So a message can be delivered twice, and none is lost.
 """
 
 from __future__ import annotations
@@ -65,19 +70,19 @@ T = TypeVar("T")
 
 logger = logger_of("store")
 
-#: A folder is listed for at least so many keys; for fewer, each is asked for.
-WORTH_A_LIST = 8
-#: A PUT is begun only while this part of the shortest verification is left since its key was looked at.
+#: From this number of keys in one folder on, the folder is listed. Fewer keys get a HEAD each.
+MIN_KEYS_FOR_A_LIST = 8
+#: A PUT is begun within this part of the shortest verification after its look. Later, its key is looked at again.
 BEGIN_WITHIN = 0.5
-#: The shortest verification should take so many times as long as a write does.
+#: How many times as long as a write the shortest verification should take.
 ROOM = 2.0
-#: A register that keeps changing is read so many times.
-LOOKS = 20
-#: How far the clocks of one store's servers may be apart, in seconds.
-CLOCKS = 1.0
+#: How often a register that keeps changing is read.
+MAX_READS = 20
+#: How far the clocks of one store's servers may be apart.
+MAX_SERVER_CLOCK_SKEW_SECONDS = 1.0
 #: An unanswered PUT has landed, or never will, after this many shortest verifications since its look.
 SETTLED_AFTER = 1.0
-#: How long the keys of one batch wait for those among them that the store does not show, in seconds.
+#: How long the keys of one batch wait, all together, for those that the store does not show.
 SHARED_PATIENCE_SECONDS = 3.0
 
 _REFUSED = Refused(Refusal.CONDITION)
@@ -85,7 +90,7 @@ _REFUSED = Refused(Refusal.CONDITION)
 
 @dataclass(slots=True)
 class _Write:
-    """One step on its way."""
+    """One step, and what is known of its write."""
 
     step: Step
     nonce: str
@@ -101,7 +106,7 @@ class _Seen:
     """One look at several keys."""
 
     at: float
-    """When it was begun."""
+    """When the look began."""
 
     versions: dict[str, str] = field(default_factory=dict)
     """By key, the version of what is stored."""
@@ -147,14 +152,14 @@ class _Learned:
         """Return for how long an object has stood there at least, as far as is known; it was seen just now."""
         self.tell(info, now)
         # Last-Modified is in whole seconds; and the store may have several clocks.
-        return now + self._ahead(now) - info.last_modified.timestamp() - 1 - CLOCKS
+        return now + self._ahead(now) - info.last_modified.timestamp() - 1 - MAX_SERVER_CLOCK_SKEW_SECONDS
 
     def _ahead(self, now: float) -> float:
         return self.ahead - MAX_DRIFT * (now - self.told_at)
 
 
 class CsprngVerify(OneObjectEach):
-    """See :class:`~.cas.Registers`.
+    """See :class:`~.strategy.Registers`.
 
     :param at_once: how many requests one call may have under way.
     :param learned: what is known of the store already.
@@ -187,17 +192,17 @@ class CsprngVerify(OneObjectEach):
 
     @property
     def is_certain(self) -> bool:
-        """See :class:`~.cas.Registers`: only while no PUT lands late."""
+        """See :class:`~.strategy.Registers`: only while no PUT lands late."""
         return False
 
     async def read(self, key: str) -> StoredObject | None:
-        """See :class:`~.cas.Registers`.
+        """See :class:`~.strategy.Registers`.
 
-        ⚑ §6: what was written just now may be overwritten by somebody who has not seen it, and who then wins. What has
-        stood there for as long as the shortest verification takes will not be.
+        ⚑ §6: a writer that has not seen what was written just now may overwrite it, and win. What has been stored for
+        as long as the shortest verification takes cannot be overwritten so.
         """
         before = ""
-        for _ in range(LOOKS):
+        for _ in range(MAX_READS):
             found = await stored(self._store, key)
             if found is None or found.info.version == before:
                 return found
@@ -208,7 +213,7 @@ class CsprngVerify(OneObjectEach):
         raise StoreError(f"{key} keeps changing: try again.", transient=True, operation="compare-and-set")
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
-        """See :class:`~.cas.Registers`."""
+        """See :class:`~.strategy.Registers`."""
         writes = []
         for step in steps:
             nonce = self._clock.nonce()
@@ -219,11 +224,11 @@ class CsprngVerify(OneObjectEach):
         return [write.outcome or Done(write.version, repeated=write.repeated) for write in writes]
 
     def through(self, store: ResilientStore) -> CsprngVerify:
-        """See :class:`~.cas.Registers`."""
+        """See :class:`~.strategy.Registers`."""
         return CsprngVerify(store, self._clock, self._settings, at_once=self._at_once, learned=self._learned)
 
     async def _look(self, writes: Sequence[_Write]) -> None:
-        """Refuse what does not stand as it was expected, before anything is written."""
+        """Refuse each step whose register does not have the expected version, before anything is written."""
         seen = await self._see(writes)
         for write in _racing(writes):
             write.looked = seen.at
@@ -231,17 +236,17 @@ class CsprngVerify(OneObjectEach):
                 write.outcome = _REFUSED
 
     async def _put_or_tell(self, write: _Write) -> None:
-        """Send one; what the store will not have of it (a denied key, say) concerns no other."""
+        """Send one. An error of the store at its key (a denied key, say) concerns no other step."""
         try:
             await self._put(write)
         except StoreError as error:
             write.outcome = Unknown(error)
 
     async def _put(self, write: _Write) -> None:
-        """Send one, again where it was not answered, until the retry budget is used up.
+        """Send one, and again while it is not answered, until the retry budget is used up.
 
-        ⚑ §6: each attempt is a write of its own, with a look of its own. It is sent only where the one before it can
-        land no more, which is when the shortest verification has passed since that one's look.
+        ⚑ §6: each attempt is a write of its own, with a look of its own. It is sent only when the attempt before it can
+        no longer land: the shortest verification has passed since the look of that attempt.
         """
         check_size(write.step.key, write.body)
         backoff = self._store.backoff()
@@ -272,11 +277,11 @@ class CsprngVerify(OneObjectEach):
         elif isinstance(outcome, Refused):
             write.outcome = outcome
         if self._measure(write) >= self.shortest and write.outcome is None:
-            # ⚑ §6: it took longer than somebody else's verification: they may hold what was overwritten.
+            # ⚑ §6: it took longer than another writer's verification, which may have won what this PUT overwrote.
             write.outcome = Unknown(_too_late(write.step, self.shortest))
 
     def _measure(self, write: _Write) -> float:
-        """Return how long it took from the look until now, and say so, once, if that is too long."""
+        """Return how long it took from the look until now; warn, once, if that is too long."""
         took = self._clock.elapsed() - write.looked
         if took * ROOM > self.shortest and not self._learned.warned:
             self._learned.warned = True
@@ -284,7 +289,7 @@ class CsprngVerify(OneObjectEach):
         return took
 
     async def _has_landed(self, write: _Write) -> bool:
-        """Look whether a PUT without an answer has landed: then it was answered now."""
+        """Say whether a PUT without an answer has landed, and if so, remember its version."""
         try:
             found = await stored(self._store, write.step.key)
         except StoreError as error:
@@ -297,7 +302,7 @@ class CsprngVerify(OneObjectEach):
         return True
 
     async def _verify(self, writes: Sequence[_Write]) -> None:
-        """Sleep and look, until whoever wrote at the same time has written and has been seen."""
+        """Sleep and look, until the PUTs of all concurrent writers have landed and have been seen."""
         pauses = [self._clock.uniform(self._least, self._most), *[self._pause] * self._retries, self._least]
         for pause in pauses:
             racing = _racing(writes)
@@ -310,17 +315,19 @@ class CsprngVerify(OneObjectEach):
                     write.outcome = _REFUSED
 
     async def _see(self, writes: Sequence[_Write]) -> _Seen:
-        """Ask for the present versions of their keys: a LIST of a folder of which there are many, else a HEAD each.
+        """Return the present versions of their keys: by a LIST of a folder with many of them, else by a HEAD each.
 
-        ⚑ §5.6: of a key that the store does not show it is unknown what became of its write. The others go on: they
-        wait for all such keys together no longer than the shared patience.
+        ⚑ §5.6: for a key that the store does not show, the outcome of its write is unknown. The others go on: they
+        wait for all such keys together no longer than ``SHARED_PATIENCE_SECONDS``.
         """
         seen = _Seen(self._clock.elapsed())
         by_folder: dict[str, list[str]] = defaultdict(list)
         for write in writes:
             by_folder[write.step.key.rpartition("/")[0] + "/"].append(write.step.key)
-        single = [key for several in by_folder.values() if len(several) < WORTH_A_LIST for key in several]
-        listed = [self._list(folder, keys, seen) for folder, keys in by_folder.items() if len(keys) >= WORTH_A_LIST]
+        single = [key for several in by_folder.values() if len(several) < MIN_KEYS_FOR_A_LIST for key in several]
+        listed = [
+            self._list(folder, keys, seen) for folder, keys in by_folder.items() if len(keys) >= MIN_KEYS_FOR_A_LIST
+        ]
         await all_of(self._heads(single, seen, alone=len(writes) == 1), *listed)
         for write in writes:
             fault = seen.faults.get(write.step.key)
@@ -331,7 +338,7 @@ class CsprngVerify(OneObjectEach):
     async def _heads(self, keys: Sequence[str], seen: _Seen, *, alone: bool = False) -> None:
         """Ask for each of these keys.
 
-        :param alone: nothing else waits for it, so all the patience that there is may be spent on it.
+        :param alone: no other key waits for it, so the whole retry budget may be spent on it.
         """
         began = self._clock.elapsed()
         store = self._store if alone else self._store.with_budget(SHARED_PATIENCE_SECONDS, cut=True)
@@ -359,7 +366,7 @@ class CsprngVerify(OneObjectEach):
                     if info.key not in wanted:
                         continue
                     if info.version == NO_VERSION:
-                        # It may be one that only the listing has (rclone's, of a while ago).
+                        # The listing may show an object that was deleted a while ago (rclone's does).
                         ghosts.append(info.key)
                     else:
                         self._learned.tell(info, self._clock.elapsed())
@@ -373,7 +380,8 @@ class CsprngVerify(OneObjectEach):
 async def _uncut(request: Coroutine[Any, Any, T]) -> T:
     """Wait for a request to its end, also when cancelled.
 
-    ⚑ §6: one whose connection is cut may land when nobody reckons with it any more; one that was answered has landed.
+    ⚑ §6: a request whose connection is cut may land when no other writer expects it any more. One that was answered
+    has landed.
     """
     sending = asyncio.ensure_future(request)
     cancelled: asyncio.CancelledError | None = None
@@ -384,7 +392,7 @@ async def _uncut(request: Coroutine[Any, Any, T]) -> T:
             cancelled = error
     if cancelled is not None:
         if not sending.cancelled():
-            sending.exception()  # nobody will ask for it
+            sending.exception()  # marks it as retrieved: the cancellation is what is raised
         raise cancelled
     return await sending
 

@@ -1,4 +1,4 @@
-"""What is common to strategies whose register is the object that has its key."""
+"""What the strategies share whose register is the object that has its key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_size(key: str, body: bytes) -> None:
-    """Raise if a register's body is larger than what is read of it: to all its readers it would be garbage.
+    """Raise if a register's body is larger than its readers take: they would judge it as garbage.
 
     :raises ObjectTooLargeError: it is.
     """
@@ -31,9 +31,9 @@ def check_size(key: str, body: bytes) -> None:
 
 
 async def stored(store: ResilientStore, key: str) -> StoredObject | None:
-    """Read a register's object. One that is larger than any of ours is shown without its body, which is garbage.
+    """Read a register's object. One that is larger than any of ours is returned with an empty body.
 
-    So its readers judge it as any other garbage under a register's key, and may replace the version that they saw.
+    So readers judge it as any other garbage under a register's key, and may replace the version that they saw.
     """
     try:
         return await store.get(key, max_register_bytes(key))
@@ -42,36 +42,36 @@ async def stored(store: ResilientStore, key: str) -> StoredObject | None:
 
 
 class OneObjectEach:
-    """Looking, listing and deleting are the store's own calls: see :class:`~.cas.Registers`."""
+    """Looking, listing and deleting are the store's own calls: see :class:`~.strategy.Registers`."""
 
-    #: Whether the bucket's record says that the store does it.
+    #: Whether the bucket's record says that the store honours ETags in a bulk DELETE.
     _conditional_deletes = False
 
     def __init__(self, store: ResilientStore) -> None:
         self._store = store
 
     async def look(self, key: str) -> StoredObject | None:
-        """See :class:`~.cas.Registers`."""
+        """See :class:`~.strategy.Registers`."""
         return await stored(self._store, key)
 
     async def head(self, key: str) -> ObjectInfo | None:
-        """See :class:`~.cas.Registers`."""
+        """See :class:`~.strategy.Registers`."""
         return await self._store.head(key)
 
     def pages(self, folder: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo]]:
-        """See :class:`~.cas.Registers`."""
+        """See :class:`~.strategy.Registers`."""
         return self._store.pages(folder, start_after=start_after)
 
     async def overwrite(self, key: str, record: Record) -> Version:
-        """See :class:`~.cas.Registers`: one PUT, which asks nothing."""
+        """See :class:`~.strategy.Registers`: one PUT, which asks nothing."""
         return await self._store.overwrite(key, record.encode())
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See :class:`~.cas.Registers`."""
+        """See :class:`~.strategy.Registers`."""
         return await self._store.delete(keys)
 
     async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
-        """See :class:`~.cas.Registers`."""
+        """See :class:`~.strategy.Registers`."""
         if self._conditional_deletes and any(versions.values()):
             return await self._store.delete_versions(versions)
         return {key: Unknown(error) for key, error in (await self._store.delete(list(versions))).items()}

@@ -1,8 +1,7 @@
-"""Which strategy can this bucket carry? Asked once a bucket, and answered by what the store does, not by its name.
+"""Probe which strategy a bucket's store can carry. Done once a bucket, by what the store does and not by its name.
 
-A conditional PUT is worth nothing unless it holds under concurrency, so after the four questions in sequence comes a
-race. Answers that say nothing (a 503, a time-out, a lost connection) change no verdict: what they concern is asked
-again.
+A conditional PUT must hold under concurrency, so after four requests in sequence come races. Answers without
+information (a 503, a time-out, a lost connection) change no verdict: the request is repeated.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ logger = logger_of("queue")
 
 T = TypeVar("T")
 
-MEASURED = 8  # writes from look to answer, where a strategy's pauses have to be sized by them
-ROUNDS = 4  # of creates, and as many of updates; each on a key of its own, all at once
-CONTENDERS = 4  # some stores let losers wait for a second each
+MEASURED_WRITES = 8  # where a strategy's pauses have to fit how long a write takes from its look to its answer
+RACES = 4  # of creates, and as many of updates; each on a key of its own, all at once
+CONTENDERS = 4  # not more: some stores let each loser wait for a second
 _WRONG = '"0123456789abcdef0123456789abcdef"'  # an ETag that no object of the probe has
-PATIENCE = 5  # races of one round without an answer to any loser, after which silence counts as a refusal
+UNANSWERED_RACES = 5  # without an answer to any loser, after which silence counts as a refusal
 
 
 class _Race(Protocol):
-    """What was answered to the contenders for a key, and what each of them had written."""
+    """Returns what the store answered to the contenders for a key, and what each of them had written."""
 
     async def __call__(self, key: str, *, unquoted: bool) -> tuple[Sequence[Outcome], Sequence[bytes]]: ...
 
@@ -58,13 +57,14 @@ class ProbeResult(Abilities):
     strategy: str
     """The strategy that suits what was found."""
     reason: str
-    """Why that one."""
+    """Why the probe chose it."""
     look_to_answer: float | None = None
-    """Where its pauses have to fit: how long the slowest of some writes took, in seconds, from a look to the answer."""
+    """How long the slowest of some writes took from its look to its answer, in seconds. None: the strategy has no
+    pauses that must fit it."""
 
 
 async def probe(store: ResilientStore, clock: Clock) -> ProbeResult:
-    """Ask the store. Leaves nothing behind, whatever happens.
+    """Probe the store, and remove what was written for it, also after an error.
 
     :raises CompatibilityError: the store cannot carry a queue at all.
     :raises StoreError: the store kept failing, so nothing was found out.
@@ -95,9 +95,9 @@ class _Probe:
         return finding
 
     async def _measure(self) -> float:
-        """Return how long a look and the write that rests on it take, at the worst of some."""
+        """Return how long a look and the write that rests on it take, in seconds: the slowest of some."""
         key, slowest = self._new_key(), 0.0
-        for _ in range(MEASURED):
+        for _ in range(MEASURED_WRITES):
             began = self._clock.elapsed()
             await self._store.head(key)
             await self._store.overwrite(key, unique_body(self._clock))
@@ -105,7 +105,7 @@ class _Probe:
         return slowest
 
     async def _abilities(self) -> Abilities:
-        """Ask in sequence, then race for what was right in sequence. Without creates, nothing else is of use."""
+        """Probe in sequence, then by races what held in sequence. Without creates, nothing else is probed."""
         key = self._new_key()
         created = await self._known(key, Expect.NOTHING)
         if not isinstance(created, Done):
@@ -115,9 +115,9 @@ class _Probe:
             return _without_creates(f"a PUT with If-None-Match: * {_treated(again)}")
         updates, unquoted = await self._updates_in_sequence(key, created.version)
         races: tuple[_Race, ...] = (self._race_to_create,) if updates else (self._race_to_create, self._race_to_update)
-        judged = await _all(self._until_judged(race, unquoted=unquoted) for race in races for _ in range(ROUNDS))
-        creates = next(filter(None, judged[:ROUNDS]), "")
-        updates = updates or next(filter(None, judged[ROUNDS:]), "")
+        judged = await _all(self._until_judged(race, unquoted=unquoted) for race in races for _ in range(RACES))
+        creates = next(filter(None, judged[:RACES]), "")
+        updates = updates or next(filter(None, judged[RACES:]), "")
         return Abilities(
             creates=creates,
             updates=updates,
@@ -126,9 +126,9 @@ class _Probe:
         )
 
     async def _deletes_versions(self) -> bool:
-        """Say whether a bulk DELETE goes by ETags: each key by its own. What is not seen to hold, does not.
+        """Say whether a bulk DELETE was seen to honour the ETag of each key.
 
-        Nothing relies on it, so a store that refuses the request, or does not answer it, is one that cannot do it.
+        Nothing relies on it, so a store that refuses the request, or does not answer it, counts as one that cannot.
         """
         changed, stays = self._new_key(), self._new_key()
         try:
@@ -163,7 +163,7 @@ class _Probe:
             body = unique_body(self._clock)
             outcome = await self._store.put(key, body)
             if not isinstance(outcome, Done):
-                # This write may still land, at any time, over whatever stands there then: look at another key.
+                # This write may still land, at any time, over a later one: go on with another key.
                 await self._again(backoff, outcome)
                 key, written = self._new_key(), 0
                 continue
@@ -188,7 +188,7 @@ class _Probe:
         return isinstance(await self._known(key, version), Done)
 
     async def _known(self, key: str, expect: Expectation) -> Done | Refused:
-        """Write until the answer says something; an attempt whose answer was lost is recognised by its body."""
+        """Write until the outcome is known. An attempt whose answer was lost is recognised by its body."""
         body = unique_body(self._clock)
         backoff = self._store.backoff()
         while True:
@@ -206,7 +206,7 @@ class _Probe:
             key = self._new_key()
             outcomes, bodies = await race(key, unquoted=unquoted)
             final = await self._store.get(key, MAX_SMALL_RECORD_BYTES)
-            verdict = judge(outcomes, bodies, final, silence_is_refusal=backoff.attempts >= PATIENCE)
+            verdict = judge(outcomes, bodies, final, silence_is_refusal=backoff.attempts >= UNANSWERED_RACES)
             if verdict is not None:
                 return verdict
             await self._again(backoff, next((o for o in outcomes if isinstance(o, Unknown)), outcomes[0]))
@@ -274,7 +274,7 @@ def _treated(outcome: Done | Refused) -> str:
 
 
 async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """Wait for all of it, also where a part fails: what goes on after that would leave objects behind."""
+    """Wait for all of it, also where a part fails: a part that went on would leave objects behind."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -285,15 +285,15 @@ async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
 def judge(
     outcomes: Sequence[Outcome], bodies: Sequence[bytes], final: StoredObject | None, *, silence_is_refusal: bool
 ) -> str | None:
-    """Judge one race by its answers and by what stands there afterwards.
+    """Judge one race by its answers and by what is stored afterwards.
 
-    Returns the violation, ``""`` where exactly one won, and None for a race that says nothing: a contender without an
-    answer is not judged, and a race counts if one won and another was told that it lost.
+    Returns the violation, ``""`` where exactly one won, and None for a race without a result. A race has a result if
+    one contender won and another was refused; a contender without an answer is not judged.
 
-    Ceph answers 500 to the losers of an update, nearly always, so after some races ``silence_is_refusal`` lets those
-    count as well; a request without any answer never counts. That is safe because order is random: where a write that
-    should have been refused was carried out and answered with an error, it came last as often as first, and then it
-    stands there in the winner's place.
+    Ceph answers nearly all losers of an update with a 500. So after some races ``silence_is_refusal`` lets such answers
+    count as refusals. A request without any answer never counts. This is safe because the order is random: a write that
+    should have been refused, and was carried out and answered with an error, comes last as often as first. Then it is
+    stored in the winner's place.
     """
     winners = [body for outcome, body in zip(outcomes, bodies, strict=True) if isinstance(outcome, Done)]
     if any(isinstance(outcome, Refused) and outcome.why is Refusal.UNSUPPORTED for outcome in outcomes):
@@ -304,6 +304,6 @@ def judge(
         return None
     if final is None or final.body != winners[0]:
         return "a conditional write that had won was overwritten by one that should have been refused"
-    told = any(isinstance(outcome, Refused) for outcome in outcomes)
+    refused = any(isinstance(outcome, Refused) for outcome in outcomes)
     failed = any(isinstance(outcome, Unknown) and outcome.answered for outcome in outcomes)
-    return "" if told or (silence_is_refusal and failed) else None
+    return "" if refused or (silence_is_refusal and failed) else None

@@ -1,7 +1,7 @@
-"""The strategies that there are: the one list of them, from which settings, the probe and a bucket's record name one.
+"""The list of all strategies. Settings, the probe and a bucket's record name one of them.
 
-A new strategy is a module with its way to carry registers (:class:`~.cas.Registers`) and what it says of itself
-(:class:`~.cas.Strategy`), and a line in here.
+A new strategy is a module with an implementation of :class:`~.strategy.Registers` and a description of itself
+(:class:`~.strategy.Strategy`), and an entry in this list.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 #: The setting that leaves the choice to the first process of a bucket.
 AUTO = "auto"
 
-#: All strategies, those first that are preferred where a store can carry several. The last one any store can carry.
+#: All strategies, the preferred ones first. Every store can carry the last one.
 STRATEGIES: tuple[Strategy, ...] = (conditional_write.STRATEGY, csprng_verify.STRATEGY)
 
-_SHOWN = 40  # of a name that is none
+_MAX_SHOWN_CHARACTERS = 40  # of an unknown strategy's name
 
 
 def names() -> list[str]:
@@ -34,7 +34,7 @@ def names() -> list[str]:
 def wanted(settings: Settings) -> Strategy | None:
     """Return the strategy that the settings name, or None where they leave the choice.
 
-    :raises ConfigError: there is no such strategy, or other settings are not as it needs them.
+    :raises ConfigError: no strategy has that name, or it cannot work with the other settings.
     """
     name = settings.concurrency.strategy
     if name == AUTO:
@@ -43,8 +43,8 @@ def wanted(settings: Settings) -> Strategy | None:
     if strategy is None:
         *some, last = [AUTO, *names()]
         raise ConfigError(
-            f"concurrency.strategy is {name[:_SHOWN]!r}, and there is no such strategy: set it to {', '.join(some)} or "
-            f"{last}.",
+            f"concurrency.strategy is {name[:_MAX_SHOWN_CHARACTERS]!r}, and there is no such strategy: set it to "
+            f"{', '.join(some)} or {last}.",
             operation="open",
         )
     strategy.check(settings)
@@ -54,20 +54,21 @@ def wanted(settings: Settings) -> Strategy | None:
 def agreed(record: BucketRecord) -> Strategy:
     """Return the strategy that a bucket's processes agreed on.
 
-    :raises CompatibilityError: a newer version has written its name.
+    :raises CompatibilityError: only a newer version knows its name.
     """
     strategy = _named(record.strategy)
     if strategy is None:
         raise CompatibilityError(
-            f"The bucket's processes agreed on the strategy {record.strategy[:_SHOWN]!r} ({layout.BUCKET_RECORD}), and "
-            f"this version of airflow-provider-pawnqueue has {' and '.join(names())} only: upgrade it in this process.",
+            f"The bucket's processes agreed on the strategy {record.strategy[:_MAX_SHOWN_CHARACTERS]!r} "
+            f"({layout.BUCKET_RECORD}), and this version of "
+            f"airflow-provider-pawnqueue has {' and '.join(names())} only: upgrade it in this process.",
             operation="open",
         )
     return strategy
 
 
 def best(store: Abilities) -> tuple[Strategy, str]:
-    """Return the most preferred strategy that a store can carry, and why not a more preferred one: "" if there is none.
+    """Return the most preferred strategy that a store can carry, and why it cannot carry the first one, or "".
 
     :raises CompatibilityError: it can carry none.
     """
@@ -81,9 +82,9 @@ def best(store: Abilities) -> tuple[Strategy, str]:
 
 
 def founder(strategy: Strategy, store: Abilities) -> Strategy:
-    """Return the strategy by which the bucket's record is created: the agreed one, if a register of it is an object.
+    """Return the strategy that creates the bucket's record: the agreed one, if each of its registers is one object.
 
-    The record is read before anybody knows the strategy, so it is one object in any bucket.
+    The record is read before its reader knows the strategy, so it is one object in any bucket.
     """
     return next(
         candidate for candidate in (strategy, *STRATEGIES) if candidate.is_one_object and not candidate.refusal(store)

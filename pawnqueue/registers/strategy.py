@@ -1,15 +1,15 @@
 """The port of a strategy: compare-and-set of many registers at once.
 
-A register is what changes by compare-and-set only: leases, claim records, topics' markers, registrations. A strategy is
-a way to carry it, and :mod:`.strategies` is where each has its name. Everything that is done to a register goes through
-here, so another strategy fits without touching anything else.
+A register changes by compare-and-set only: leases, claim records, topics' markers and registrations are registers. A
+strategy is a way to carry them; :mod:`.strategies` lists each by its name. All access to registers goes through this
+port, so a new strategy changes no other module.
 
-A register need not be one object. The two strategies that there are keep it in the object that has its key, and list,
-look and delete by the store's own calls; another one may keep several objects below that key, and a LIST is its read.
-Who uses registers knows keys, bodies and versions, and nothing of that.
+A register need not be one object. Both present strategies keep it in the object that has its key, and list, look and
+delete by the store's own calls. Another strategy may keep several objects below that key, and read them by a LIST.
+Callers know keys, bodies and versions only.
 
-One register is always an object, and is read from the store: the bucket's record (``layout.BUCKET_RECORD``), by which
-a process learns the strategy.
+One register is always an object, and is read from the store: the bucket's record (``layout.BUCKET_RECORD``), which
+tells a process the strategy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One compare-and-set: write this record where nothing (create) or this version (update) stands."""
+    """One compare-and-set: write this record if the register does not exist (create) or has this version (update)."""
 
     key: str
     record: Record
@@ -44,20 +44,20 @@ class Registers(Protocol):
 
     @property
     def is_certain(self) -> bool:
-        """Whether what was won cannot have been overwritten since, whatever becomes of other writers' requests."""
+        """Whether a write that was done can be overwritten by no request of a writer that has not seen it."""
 
     async def read(self, key: str) -> StoredObject | None:
-        """Return what a register holds, or None where there is none.
+        """Return what a register holds, or None where it does not exist.
 
-        What is returned was written for good: it stands there until a step changes it that expected it. Whoever
-        decides by what a register holds, and does not change that very register, must have read it so.
+        What is returned was written for good: only a step that expects this version changes it. A caller that decides
+        something by a register without changing that register must use this, and not :meth:`look`.
         """
 
     async def look(self, key: str) -> StoredObject | None:
-        """Return what a register shows at this moment, or None where there is none.
+        """Return what a register shows at this moment, or None where it does not exist: no slower than a GET.
 
-        Enough for who changes that very register by the version that was seen, or who is seldom wrong and can bear it;
-        it may be overwritten by somebody who has not seen it, and is no slower than a GET.
+        A writer that has not seen it may still overwrite it. That is enough for a caller that then changes this very
+        register by the version that it saw, or that may be wrong now and then.
         """
 
     async def head(self, key: str) -> ObjectInfo | None:
@@ -67,79 +67,83 @@ class Registers(Protocol):
         """List the registers below a folder as :meth:`~..store.port.Store.pages` lists objects, each once.
 
         Each has its own key, the size of the body that it holds, its version, and the time when that was written.
-        What is no register (a stranger's object; the messages, where a whole topic is listed) is shown as it is.
+        Objects that are not registers (a stranger's; the messages, where a whole topic is listed) are shown as they
+        are.
         """
 
     async def write(self, steps: Sequence[Step]) -> list[Outcome]:
-        """Take all the steps, concurrently; the outcomes are in their order.
+        """Take all the steps, concurrently; return their outcomes in the same order.
 
-        *Done* means that the register was ours to change and was changed, once. *Refused*: it was not in the expected
-        state, and our write will not land any more; or it did land, its answer was lost, and somebody has changed the
-        register since. Either way, what stands there is not ours. *Unknown*: it could not be found out within the
-        retry budget; the write may still land. Each write is given a write id of its own here; whatever ``nonce`` a
-        record brings is replaced.
+        - *Done*: the register had the expected state, and was changed once.
+        - *Refused*: it did not have the expected state, and our write will not land any more. Or our write landed, its
+          answer was lost, and another writer has changed the register since. Either way, it holds another writer's
+          record.
+        - *Unknown*: the outcome could not be found out within the retry budget. The write may still land.
+
+        Each write gets a write id of its own here, in place of the record's ``nonce``.
         """
 
     async def overwrite(self, key: str, record: Record) -> Version:
-        """Write a record until it is known to be done, whatever stands there, and return its version.
+        """Write a record over whatever is stored, until the write is known to be done, and return its version.
 
-        Only where all who write it at one time mean the same, as with the time when somebody was last seen.
+        Only for records where concurrent writers mean the same, such as the time when a consumer was last seen.
         """
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """Delete registers, whatever they hold, as :meth:`~..store.port.Store.delete` deletes objects: all in one go.
+        """Delete registers, whatever they hold, in bulk, as :meth:`~pawnqueue.stores.port.Store.delete` does.
 
-        What was not confirmed as gone is returned by its key. A key of :meth:`pages` that is no register's is the
-        object's own, and is deleted as well: a folder is cleared as it was listed.
+        Returns what was not confirmed as gone, by key. Keys of :meth:`pages` that are not registers' are deleted as
+        objects, so a folder can be cleared as it was listed.
         """
 
     async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
-        """Delete registers as they were seen, where the store can do that; elsewhere as :meth:`delete` does.
+        """Delete registers if they have these versions, where the store can do that; elsewhere as :meth:`delete` does.
 
         ⚑ §2: nothing relies on it. Where the store can, a DELETE that lands late spares what was written since.
 
-        :param versions: which version of each was seen; "" is any.
+        :param versions: the version of each that was seen; "" is any.
         """
 
     def through(self, store: ResilientStore) -> Registers:
-        """Return the same way over another view of the same store: one with less patience."""
+        """Return the same registers over another view of the same store: one that retries for less time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """What a store was seen to do with conditions. A violation is told in words; "" is none."""
+    """What a store was seen to do with conditions. Each violation is a sentence; "" means no violation."""
 
     creates: str = ""
     """How it breaks ``If-None-Match: *``, in sequence or in a race."""
 
     updates: str = ""
-    """How it breaks ``If-Match``; without creates it is of no use, and is not asked."""
+    """How it breaks ``If-Match``. Without creates this is of no use, and not probed."""
 
     conditional_deletes: bool = False
-    """A bulk DELETE with ETags keeps what has another one, and says so."""
+    """A bulk DELETE with ETags keeps an object that has another ETag, and says so."""
 
     unquoted_if_match: bool = False
-    """It wants the ETag of ``If-Match`` without its quotes, and keeps it then."""
+    """It wants the ETag of ``If-Match`` without its quotes, and honours it then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What a strategy says of itself: see :mod:`.strategies`."""
+    """How a strategy describes itself: see :mod:`.strategies`."""
 
     name: str
-    """As settings and the bucket's record have it, for ever."""
+    """As settings and buckets' records spell it. It never changes."""
 
     build: Callable[[BucketRecord, ResilientStore, Clock, Settings], Registers]
-    """Make its registers, for a bucket on which all agreed so."""
+    """Make its registers for a bucket whose record names it."""
 
     refusal: Callable[[Abilities], str]
-    """Say why a store cannot carry it, or "": it can."""
+    """Return why a store cannot carry it, or "" if it can."""
 
     check: Callable[[Settings], None] = lambda _: None
-    """Raise ConfigError if the settings are not as it needs them."""
+    """Raise ConfigError if it cannot work with the settings."""
 
     advice: Callable[[float, Settings], str] | None = None
-    """Where its pauses have to fit the store: say how they do, by how long a write takes from a look to the answer."""
+    """Where its pauses have to fit the store: return a sentence on how they fit, for a write that takes this long from
+    its look to its answer, in seconds."""
 
     is_one_object: bool = True
-    """Whether a register is the object that has its key."""
+    """Whether each register is the one object that has its key."""

@@ -167,7 +167,7 @@ async def test_what_stands_for_long_is_read_once(store: LastWins, monkeypatch: p
     strategy = registers(store)
     await store.put("a/x", b"old")
     await store.clock.sleep(1.0 + strategy.shortest)
-    monkeypatch.setattr(csprng_verify, "CLOCKS", -1.0)  # a second less to wait for
+    monkeypatch.setattr(csprng_verify, "MAX_SERVER_CLOCK_SKEW_SECONDS", -1.0)  # a second less to wait for
     await strategy.write([Step("a/y", Record())])  # is seen at its verification, with its time
     store.requests.clear()
     assert await strategy.read("a/x") is not None

@@ -152,7 +152,7 @@ def nothing_is_put_aside() -> Patches:
     test="tests/pawnqueue/claims/test_starved.py::test_good_messages_keep_coming_though_bad_ones_come_back",
 )
 def what_comes_back_is_tried_first() -> Patches:
-    return [(SetAside, "was_put", lambda *_: False), (BadBatches, "size", lambda _, wanted: wanted)]
+    return [(SetAside, "was_set_aside", lambda *_: False), (BadBatches, "size", lambda _, wanted: wanted)]
 
 
 @mutant(

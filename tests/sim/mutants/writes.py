@@ -31,7 +31,8 @@ def published_before_the_decision() -> Patches:
         rows = staging.RowReader(self.context, self.topic, self.write_id, objects)
         for row in await rows.take(sum(each.count for each in objects)):
             key = units.key_of(self.topic, units.name_at(0, row.id))
-            await self.context.store.overwrite(key, row.encode())
+            assert row.envelope is not None
+            await self.context.store.overwrite(key, row.envelope.encode())
         return await original(self, standing)
 
     return [(Commit, "_decide", decide)]
