@@ -50,10 +50,10 @@ class BatchReader(DataSourceReader):
         options = self._options
         with SyncPawnQueue.open(self._settings) as queue:
             if options.has_claim:
-                found = [queue.portions(claim, parts=options.partitions) for claim in options.claims()]
+                found = [queue.portions(claim, parts=options.count("partitions")) for claim in options.claims()]
                 return [PortionPartition(portion) for portions in found for portion in portions]
-            topic, is_dead, most = options.topic, options.reads_dead_letters(), options.max_messages
-            portions = queue.portions(topic, parts=options.partitions, dead=is_dead, max_messages=most)
+            topic, is_dead, most = options.topic, options.reads_dead_letters(), options.count("maxMessages")
+            portions = queue.portions(topic, parts=options.count("partitions"), dead=is_dead, max_messages=most)
             # Spark keeps this plan for all actions. An empty topic may have messages by the next action.
             return [PortionPartition(each) for each in portions or [Portion(topic, (), is_dead=is_dead, most=most)]]
 

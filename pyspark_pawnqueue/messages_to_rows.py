@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, DecimalException, localcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -180,12 +181,6 @@ _DIRECT_TYPES: Final[Mapping[type[DataType], type]] = {
     types.DoubleType: float,
     types.BooleanType: bool,
 }
-_INTEGER_BITS: Final[Mapping[type[DataType], int]] = {
-    types.LongType: 64,
-    types.IntegerType: 32,
-    types.ShortType: 16,
-    types.ByteType: 8,
-}
 #: A number as JSON writes it. Python's Decimal also reads 1_000, and the digits of other scripts.
 _JSON_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
 #: From here on a float cannot hold every whole number, so it has lost the digits after the point.
@@ -221,9 +216,9 @@ def _text(value: Any, _: DataType) -> str:  # noqa: ANN401 - JSON
     return str(value)
 
 
-def _integer(value: Any, kind: DataType) -> int:  # noqa: ANN401 - JSON
+def _integer(bits: int, value: Any, _: DataType) -> int:  # noqa: ANN401 - JSON
     _expect(value, int)
-    limit = 1 << (_INTEGER_BITS[type(kind)] - 1)
+    limit = 1 << (bits - 1)
     if not -limit <= value < limit:
         raise _UnfitError
     return int(value)
@@ -279,10 +274,10 @@ def _struct(value: Any, kind: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON, an
 
 _READERS: Final[Mapping[type[DataType], Callable[[Any, DataType], Any]]] = {
     types.StringType: _text,
-    types.LongType: _integer,
-    types.IntegerType: _integer,
-    types.ShortType: _integer,
-    types.ByteType: _integer,
+    types.LongType: partial(_integer, 64),
+    types.IntegerType: partial(_integer, 32),
+    types.ShortType: partial(_integer, 16),
+    types.ByteType: partial(_integer, 8),
     types.DoubleType: lambda value, _: float(_expect(value, int, float)),
     types.FloatType: _single,
     types.BooleanType: lambda value, _: _expect(value, bool),

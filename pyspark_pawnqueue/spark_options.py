@@ -175,9 +175,9 @@ class SparkOptions:
     @property
     def topic(self) -> str:
         """The topic that the query looks at, streams from, or writes to."""
-        if not self.given.get("topic"):
+        if (topic := self.text("topic")) is None:
             raise invalid_argument('The topic is missing: name it by .option("topic", "orders").')
-        return self.given["topic"]
+        return topic
 
     @property
     def is_dead_mode(self) -> bool:
@@ -203,32 +203,7 @@ class SparkOptions:
         """The columns to parse out of the payloads, in Spark's schema syntax; empty for none."""
         return self.given.get("payloadschema", "").strip()
 
-    @property
-    def partitions(self) -> int | None:
-        """The most partitions, if the query limits them."""
-        return self._count("partitions")
-
-    @property
-    def max_messages(self) -> int | None:
-        """The most messages to look at, if the query limits them."""
-        return self._count("maxMessages")
-
     # --- streams and writes ---
-
-    @property
-    def max_messages_per_batch(self) -> int | None:
-        """The most messages in a micro-batch, if the query limits them."""
-        return self._count("maxMessagesPerBatch")
-
-    @property
-    def consumer(self) -> str:
-        """The name of the consumer that claims."""
-        return self.given.get("consumer") or "spark"
-
-    @property
-    def producer(self) -> str | None:
-        """The name of the producer that publishes."""
-        return self.given.get("producer") or None
 
     @property
     def ttl_seconds(self) -> float | None:
@@ -247,7 +222,7 @@ class SparkOptions:
     @property
     def write_id(self) -> str | None:
         """The name by which a repeated write is recognized."""
-        return self.given.get("writeid") or None
+        return self.text("writeId")
 
     @property
     def allows_empty(self) -> bool:
@@ -257,7 +232,15 @@ class SparkOptions:
             raise invalid_argument(f"allowEmpty={self.given['allowempty']!r}: pass true or false.")
         return text == "true"
 
-    def _count(self, name: str) -> int | None:
+    def text(self, name: str) -> str | None:
+        """Return the value of an option, or None if it is missing or empty."""
+        return self.given.get(name.lower()) or None
+
+    def count(self, name: str) -> int | None:
+        """Return the value of an option as a whole number, or None if it is missing.
+
+        :raises InvalidArgumentError: it is not a whole number of at least 1.
+        """
         text = self.given.get(name.lower())
         if text is None:
             return None

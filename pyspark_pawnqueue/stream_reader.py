@@ -69,10 +69,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows = RowBuilder(schema)
         self._settings = options.settings()
         self._topic = options.topic
-        self._consumer = options.consumer
+        self._consumer = options.text("consumer") or "spark"
         self._ttl = options.ttl_seconds or HANDED_OVER_TTL_SECONDS
-        self._most = options.max_messages_per_batch or DEFAULT_MESSAGES_PER_BATCH
-        self._parts = options.partitions
+        self._most = options.count("maxMessagesPerBatch") or DEFAULT_MESSAGES_PER_BATCH
+        self._parts = options.count("partitions")
         self._first = first_offset(uuid.uuid4().hex)  # Spark asks for it twice
         self._claims: StreamClaims | None = None  # opened on first use: Spark copies this object to the executors
 

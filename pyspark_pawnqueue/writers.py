@@ -61,7 +61,7 @@ class _Writer:
         self._messages.check()
         self._settings = options.settings()
         self._topic = layout.checked_topic(options.topic)
-        self._producer = options.producer
+        self._producer = options.text("producer")
 
     def _stage(self, write_id: str, batches: Iterator[pa.RecordBatch]) -> StagedPart:
         """Stage the rows of a task, one Arrow batch at a time."""

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from airflow_provider_pawnqueue.spark import guard
@@ -84,9 +83,7 @@ class GuardedProcess:
         )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close(GRACE_SECONDS)
 
     def close(self, grace: float) -> None:

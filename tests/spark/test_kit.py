@@ -61,8 +61,8 @@ job, running = map(pathlib.Path, sys.argv[1:])
 with SparkCluster(workers=2) as cluster, SparkJob(job, [running], master=cluster.master_url) as endless:
     print(json.dumps({
         "mark": cluster._mark,
-        "driver": endless._process.pid,
-        "folders": [str(one.directory) for one in (*cluster.workers, endless._process)],
+        "driver": endless.pid,
+        "folders": [str(one.directory) for one in (*cluster.workers, endless)],
     }), flush=True)
     threading.Event().wait()
 """
@@ -124,8 +124,8 @@ def test_a_job_that_is_not_over_is_told_with_its_log(endless: Path, running: Pat
     """A job that takes too long says what it was at, and its JVM is ended when the block is left."""
     with SparkJob(endless, [running], master="local[2]") as job:
         with pytest.raises(JobNotOverError, match="its log ends with"):
-            job.wait(0.1)
-        driver = job._process.pid
+            job.result(0.1)
+        driver = job.pid
 
     assert not Path(f"/proc/{driver}").exists()
     assert not job.running

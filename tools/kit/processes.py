@@ -20,7 +20,6 @@ from airflow_provider_pawnqueue.spark.guarded_process import GuardedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
 _POLL_SECONDS = 0.02
 _TAIL_CHARACTERS = 4_000
@@ -76,9 +75,7 @@ class ServerProcess:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the command."""
         self.stop()
 

@@ -65,25 +65,11 @@ class S3Server:
 
     def client(self) -> S3Client:
         """Return a boto3 client that addresses buckets by path and tries everything once only."""
-        return boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            region_name=self.region,
-            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-        )
+        return self._client("s3", Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}))
 
     def make_user(self, policy: Mapping[str, Any]) -> S3Server:
         """Return the server with the keys of a new user, limited by the policy (on SeaweedFS)."""
-        iam = boto3.client(
-            "iam",
-            endpoint_url=self.endpoint,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            region_name=self.region,
-            config=Config(retries={"total_max_attempts": 1}),
-        )
+        iam = self._client("iam", Config(retries={"total_max_attempts": 1}))
         name = f"user-{uuid.uuid4().hex[:12]}"
         iam.create_user(UserName=name)
         key = iam.create_access_key(UserName=name)["AccessKey"]
@@ -95,6 +81,16 @@ class S3Server:
         bucket = name or f"{self.name}-{uuid.uuid4().hex[:12]}"
         self.client().create_bucket(Bucket=bucket)
         return bucket
+
+    def _client(self, service: Any, config: Config) -> Any:  # noqa: ANN401 - boto3's types differ for each service
+        return boto3.client(
+            service,
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=self.region,
+            config=config,
+        )
 
 
 @contextmanager

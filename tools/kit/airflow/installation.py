@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tools.kit import process_lookup
@@ -128,9 +127,7 @@ class Airflow:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop everything."""
         self.stop()
 
@@ -192,9 +189,7 @@ class Airflow:
         component = self.components[name]
         component.signal(signal.SIGTERM)
         if not component.wait(timeout):
-            raise AirflowError(
-                f"{name} did not end in {timeout:g} s; its log ends with:\n{component.log[-_TASK_TAIL:]}"
-            )
+            raise _failure(component, f"did not end in {timeout:g} s")
 
     def remove(self, name: str) -> None:
         """Kill a component if it runs, and forget it: for triggerers that were started besides the first."""
@@ -202,25 +197,15 @@ class Airflow:
             self.kill(name)
         del self.components[name]
 
-    def restart(self, name: str, *, wait: bool = True) -> None:
-        """Terminate a component if it runs, and start it again."""
-        if self.components[name].running:
-            self.terminate(name)
-        self.start(name, wait=wait)
-
     def wait_until_ready(self, name: str, *, timeout: float = _START_SECONDS) -> None:
         """Wait until a component answers, or has begun its job. This asks the API server, so that must run."""
         component = self.components[name]
         deadline = time.monotonic() + timeout
         while not self._is_ready(component):
             if not component.running:
-                raise AirflowError(
-                    f"{name} ended before it was ready; its log ends with:\n{component.log[-_TASK_TAIL:]}"
-                )
+                raise _failure(component, "ended before it was ready")
             if time.monotonic() > deadline:
-                raise AirflowError(
-                    f"{name} was not ready after {timeout:g} s; its log ends with:\n{component.log[-_TASK_TAIL:]}"
-                )
+                raise _failure(component, f"was not ready after {timeout:g} s")
             component.pause(_POLL_SECONDS)
 
     def log(self, name: str) -> str:
@@ -260,10 +245,10 @@ class Airflow:
         def parsed() -> list[str] | None:
             nonlocal touched
             for error in self.api.import_errors():
-                if error["filename"] in (str(path), name) and _time(error["timestamp"]) > since:
+                if error["filename"] in (str(path), name) and datetime.fromisoformat(error["timestamp"]) > since:
                     raise AirflowError(f"{name} cannot be imported:\n{error['stack_trace']}")
             found = [dag for dag in self.api.dags() if dag["fileloc"] == str(path)]
-            if found and all(_time(dag["last_parsed_time"]) > since for dag in found):
+            if found and all(datetime.fromisoformat(dag["last_parsed_time"]) > since for dag in found):
                 return [dag["dag_id"] for dag in found]
             if (datetime.now(UTC) - touched).total_seconds() > _TOUCH_SECONDS:
                 # A file that was written while its last version was parsed counts as parsed after that.
@@ -431,7 +416,8 @@ class Airflow:
                 return component.running
             known = {each.job for each in self.components.values()}
             for job in self.api.jobs(component.job_type):
-                if job["id"] not in known and job["latest_heartbeat"] and _time(job["start_date"]) >= component.started:
+                started = datetime.fromisoformat(job["start_date"])
+                if job["id"] not in known and job["latest_heartbeat"] and started >= component.started:
                     component.job = job["id"]
                     return True
         return False
@@ -445,8 +431,8 @@ class Airflow:
         return "\n".join(tails)
 
 
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+def _failure(component: Component, what: str) -> AirflowError:
+    return AirflowError(f"{component.name} {what}; its log ends with:\n{component.log[-_TASK_TAIL:]}")
 
 
 @atexit.register

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tools.kit.processes import ServerProcess
 from tools.kit.spark.environment import SHORT_LIVED, spark_environment, spark_home, spark_settings
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 _JOB_SECONDS = 100.0
 _TAIL_CHARACTERS = 4_000
@@ -40,10 +38,10 @@ class JobResult:
     log: str
 
 
-class SparkJob:
+class SparkJob(ServerProcess):
     """One Python application, submitted in client mode, for the length of a ``with`` block.
 
-    Entering starts it, and :meth:`wait` returns how it ended. Leaving ends its JVM and Python driver if they still run,
+    Entering starts it. :meth:`result` returns how it ended. Leaving ends its JVM and Python driver if they still run,
     and removes its working directory with its local files. The same happens when the interpreter exits, and when it is
     killed.
 
@@ -66,48 +64,18 @@ class SparkJob:
         for name, value in spark_settings(conf).items():
             command += ["--conf", f"{name}={value}"]
         command += [str(application.resolve()), *map(str, arguments)]
-        self._process = ServerProcess(
-            command,
-            env={**spark_environment(), **(env or {})},
-            ready=lambda: True,
-            grace=_GRACE_SECONDS,
-        )
-
-    def __enter__(self) -> Self:
-        """Start the job."""
-        self._process.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End the job if it is running, and remove its folder."""
-        self._process.stop()
-
-    @property
-    def running(self) -> bool:
-        """Whether the job has not ended."""
-        return self._process.running
+        super().__init__(command, env={**spark_environment(), **(env or {})}, ready=lambda: True, grace=_GRACE_SECONDS)
 
     @property
     def output(self) -> str:
         """What the application has printed so far."""
-        path = self._process.directory / "output.txt"
+        path = self.directory / "output.txt"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
-    @property
-    def log(self) -> str:
-        """What Spark and the application have written to standard error so far."""
-        return self._process.log
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the JVM and the Python driver: SIGKILL acts like the end of the driver's machine."""
-        self._process.signal(number)
-
-    def wait(self, seconds: float = _JOB_SECONDS) -> JobResult:
+    def result(self, seconds: float = _JOB_SECONDS) -> JobResult:
         """Wait until the job has ended, and return how. A job that fails raises nothing."""
         try:
-            status = self._process.wait(seconds)
+            status = self.wait(seconds)
         except subprocess.TimeoutExpired:
             message = (
                 f"The Spark job has not ended after {seconds:g} s; its log ends with:\n{self.log[-_TAIL_CHARACTERS:]}"
@@ -121,4 +89,4 @@ def submit(
 ) -> JobResult:
     """Run a job to its end, and return how it ended; ``master``, ``conf`` and ``env`` as of :class:`SparkJob`."""
     with SparkJob(application, arguments, **how) as job:
-        return job.wait(seconds)
+        return job.result(seconds)
