@@ -1,4 +1,4 @@
-"""Programs of their own, on a store behind HTTP: who opens what, forks, and ends."""
+"""Programs of their own, on a store behind HTTP, that open queues, fork, and end."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Slow:
 
 
 async def test_opening_blocks_no_loop(here: Clients, hook: PawnQueueHook, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a connection takes its time, the loop of whoever awaits it ticks on; all who wait share one."""
+    """While a connection takes its time, the loop of the waiting caller ticks on; all waiting callers share one."""
     here.close()
     slow = Slow(monkeypatch)
     calls = [asyncio.create_task(hook.alist_topics()) for _ in range(3)]
@@ -109,7 +109,7 @@ async def test_opening_blocks_no_loop(here: Clients, hook: PawnQueueHook, monkey
 async def test_who_is_cancelled_while_it_opens_leaves_it_to_others(
     here: Clients, hook: PawnQueueHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """He is gone at once, and the next one has it."""
+    """The cancelled caller returns at once, and the next one gets it."""
     here.close()
     slow = Slow(monkeypatch)
     call = asyncio.create_task(hook.alist_topics())
@@ -204,7 +204,7 @@ time.sleep(0.4)
 def test_a_process_that_ends_leaves_its_claims(
     server: FaultServer, here: Clients, connection: Callable[..., str], client: str, end: str
 ) -> None:
-    """To whoever comes by their ids, who need not wait; also by requests for which keys have to be asked for again."""
+    """The next claim by their ids gets them without waiting; also by requests for which keys have to be read again."""
     process = program(f"{ENDS}\n{end}", server.endpoint, client=client)
     generation = int(done(process, {"": 0, "sys.exit(3)": 3}.get(end, 1)))
     login = {"login": "AKTEST", "password": "SKTEST0123456789"}
@@ -213,7 +213,7 @@ def test_a_process_that_ends_leaves_its_claims(
 
 
 class TestBorrowedIdentity:
-    """Who we are is said by an AWS connection, through the amazon provider."""
+    """An AWS connection gives the identity, through the amazon provider."""
 
     def test_its_keys_sign_the_requests(
         self, here: Clients, connection: Callable[..., str], server: FaultServer

@@ -1,4 +1,4 @@
-"""Connections, read: every way to write one gives the same settings, and what is wrong in one is told in a sentence."""
+"""Connections, read: every way to write one gives the same settings, and an error in one is a sentence."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_another_one_waits(
 
 
 def test_it_does_not_wait_for_ever(hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue) -> None:
-    """Who works on it, and until when, is told in the end."""
+    """In the end the error says which session works on it, and until when."""
     reference = references.from_xcom(claim, hook.settings, "attach")
     other.attach(reference, session_ttl=30)
     began = time.monotonic()
@@ -154,7 +154,7 @@ async def test_all_may_be_settled_at_once(hook: PawnQueueHook, claim: dict[str, 
 
 
 async def test_twins_attach_and_leave(hook: PawnQueueHook, claim: dict[str, Any]) -> None:
-    """Whoever comes after one need not wait."""
+    """A task that comes after one need not wait."""
     assert len(await hook.amessages(claim)) == 3
     ids = [message.id for message in await hook.amessages(claim)]
     assert (await hook.aack(claim, ids[0])).acked == ids[:1]
@@ -255,7 +255,7 @@ class TestWorkingOn:
     def test_one_that_was_taken_over_is_lost(
         self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, store: MemoryStore, in_a_task: None
     ) -> None:
-        """Which is an error for who works on it, and for who settles it: neither is to take it for done."""
+        """That is an error for a working task, and for a settlement: neither may take it for done."""
         held = other.attach(references.from_xcom(claim, hook.settings, "attach"))
         other.leave(held)
         end(store, held)
@@ -336,7 +336,7 @@ class TestStopping:
     def test_who_has_a_use_for_the_signal_keeps_it(
         self, hook: PawnQueueHook, claim: dict[str, Any], store: MemoryStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Then it is told in the log alone."""
+        """Then only the log says it."""
         heard: list[int] = []
         signal.signal(stopping._SIGNAL, lambda number, _: heard.append(number))
         with hook.working_on(claim) as held:
@@ -508,7 +508,7 @@ def test_a_task_without_a_supervisor_that_works_on_is_killed(scene: Scene) -> No
 
 @pytest.mark.slow
 def test_a_child_of_a_task_does_not_wait_for_it(scene: Scene) -> None:
-    """They would wait for each other: it is told so at once, and may look."""
+    """They would wait for each other: the second gets an error at once, and may look."""
     parent = scene.start(FORKED)
     assert scene.told(parent).endswith(" 3")
     assert scene.told(parent).startswith("ClaimBusyError Claim mine.0 of topic 'orders' is worked on by the process")

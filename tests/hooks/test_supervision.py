@@ -108,7 +108,7 @@ def test_a_task_that_is_its_own_supervisor_is_not_watched(watch: Supervision, mo
 
 
 def test_a_socket_without_another_end_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where another program is the parent (``run_as_user``); what is there to be read stays there."""
+    """Where another program is the parent (``run_as_user``); unread data stays unread."""
     here, there = socket.socketpair()
     monkeypatch.setitem(sys.modules, TASK_RUNNER, SimpleNamespace(SUPERVISOR_COMMS=SimpleNamespace(socket=here)))  # type: ignore[arg-type]
     with here:

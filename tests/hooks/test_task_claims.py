@@ -51,7 +51,7 @@ async def test_died_before_the_record(world: LoopWorld) -> None:
 
 @virtual
 async def test_died_after_the_record(world: LoopWorld) -> None:
-    """Who comes while the first attempt may be alive waits; once its time is over, the same claim is had."""
+    """A try that comes while the first one may be alive waits; once its time is over, it gets the same claim."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(5))
     first = await claim_for_task(ann.queue, terms(max_messages=2, ttl=300.0))
@@ -66,7 +66,7 @@ async def test_died_after_the_record(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_cleared_task_claims_anew(world: LoopWorld) -> None:
-    """It gives back what it had, and has a claim of the next generation; all of it is there to be had."""
+    """It gives back what it held, and has a claim of the next generation; all messages can be claimed."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(2))
     first = await fired(ann.queue)
@@ -198,7 +198,7 @@ async def test_two_at_once(world: LoopWorld) -> None:
 
 @virtual
 async def test_released_gives_back(world: LoopWorld) -> None:
-    """Once; and who releases again, or has never had anything, claims nothing."""
+    """Once; a task that releases again, or never held anything, claims nothing."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(5))
     assert await release_for_task(bob.queue, terms(), "because") == 0
@@ -235,7 +235,7 @@ async def test_released_is_not_the_successors(world: LoopWorld) -> None:
 
 @virtual
 async def test_released_waits_for_who_works(world: LoopWorld) -> None:
-    """For as long as it is told, and then it says who works on it."""
+    """For as long as its argument says; then the error says which session works on it."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await claim_for_task(ann.queue, terms())
@@ -261,7 +261,7 @@ async def test_a_program_claims_by_its_own_name(world: LoopWorld) -> None:
 
 @virtual
 async def test_as_many_as_it_waits_for(world: LoopWorld) -> None:
-    """Who waits for more than the settings give in one claim is given as many as it waits for."""
+    """A task that waits for more than the settings give in one claim gets as many as it waits for."""
     ann = await world.process()
     await ann.queue.publish(TOPIC, numbered(40))
     assert len(await claim_for_task(ann.queue, terms(min_messages=30))) == 30

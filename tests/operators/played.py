@@ -44,7 +44,7 @@ def ids_of(claim: dict[str, Any]) -> list[str]:
 
 
 def left(queue: SyncPawnQueue, topic: str = TOPIC) -> tuple[int, int, int]:
-    """How many there are to be had, in flight, and dead."""
+    """How many messages are pending, in flight, and dead."""
     stats = queue.stats(topic)
     return stats.pending, stats.in_flight, stats.dead
 

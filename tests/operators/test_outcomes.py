@@ -142,7 +142,7 @@ def test_each_index_speaks_for_its_message(queue: SyncPawnQueue) -> None:
 
 
 def test_each_index_speaks_for_its_batch(queue: SyncPawnQueue) -> None:
-    """So many messages each."""
+    """The number of messages of each."""
     claim = claim_of(queue, 5)
     over = [claim["messages"][:2], claim["messages"][2:4], claim["messages"][4:]]
     with pytest.raises(AirflowFailException):
@@ -165,7 +165,7 @@ def test_mapped_over_ids(queue: SyncPawnQueue) -> None:
 @pytest.mark.parametrize(
     "of",
     [
-        lambda message: message["payload"],  # has an "id", which is no message's
+        lambda message: message["payload"],  # has an "id" that is not a message's
         lambda message: message["payload"]["id"],
         lambda message: message["payload"]["n"],
         lambda message: [message, message["payload"]],
@@ -327,7 +327,7 @@ def test_reported_as_a_text(queue: SyncPawnQueue) -> None:
 
 
 def test_a_report_of_something_else(queue: SyncPawnQueue) -> None:
-    """What is no message of the claim may be any of them: none is done."""
+    """An id that does not belong to the claim may mean any of its messages: none is done."""
     claim = claim_of(queue, 2)
     play = Play(on_failure="bury")
     play.ti.xcom_push(REPORT_KEY, {"failed": {"order-1": "no stock"}}, task_id="work")

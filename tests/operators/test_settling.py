@@ -65,7 +65,7 @@ def test_several_claims(queue: SyncPawnQueue) -> None:
 
 @pytest.mark.parametrize("operator", [PawnQueueAckOperator, PawnQueueRequeueOperator, PawnQueueBuryOperator])
 def test_ids_of_several_claims(queue: SyncPawnQueue, operator: Any) -> None:
-    """Each id is settled in the claim that has it; with one that none of them has, nothing is."""
+    """Each id is settled in the claim that has it; with an id that none of them has, nothing is settled."""
     queue.create_topic("other")
     claims = [claim_of(queue, 2), claim_of(queue, 2, topic="other")]
     meant = [ids_of(claim)[1] for claim in claims]
@@ -206,7 +206,7 @@ def test_a_wrong_argument(queue: SyncPawnQueue) -> None:
 
 
 def test_ack(queue: SyncPawnQueue) -> None:
-    """All, or those that are named, by list or by a template's text; one that is not there is told."""
+    """All, or the named ones, by list or by a template's text; a missing one is an error."""
     claim = claim_of(queue, 4)
     first, second, third, _ = ids_of(claim)
     for ids, count in ((first, 1), ([second], 1), (f"['{third}']", 1), ([], 0)):

@@ -1,4 +1,4 @@
-"""Wrong arguments: each is told in one sentence that says what to pass instead, and nothing is done."""
+"""Wrong arguments: each raises one sentence that says what to pass instead, and nothing is done."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_a_misuse_is_told_in_a_sentence(ann: Process, misuse: str) -> None
 
 @pytest.mark.parametrize("kind", [InvalidTopicError, InvalidPayloadError])
 def test_kinds_of_wrong_arguments_are_wrong_arguments(kind: type[PawnQueueError]) -> None:
-    """Who catches the one catches the others."""
+    """A handler of the one catches the others."""
     assert issubclass(kind, InvalidArgumentError)
 
 
@@ -226,7 +226,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "misuse.md"
 
 
 async def test_the_page_has_what_is_said(ann: Process) -> None:
-    """Each misuse stands in the table of docs/reference/misuse.md, with the sentence that answers it."""
+    """Each misuse is in the table of docs/reference/misuse.md, with the sentence that answers it."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
     rows = []

@@ -40,9 +40,9 @@ def test_the_page_names_these_prices() -> None:
 
 @pytest.mark.parametrize("batch", [1, 10, 100])
 async def test_a_million_messages(world: World, batch: int) -> None:
-    """Publishing, and claiming and acking, in batches of so many cost what the page says."""
+    """Publishing, and claiming and acking, in batches of each size cost what the page says."""
     publisher, consumer = await world.process(), await world.process()
-    for queue in (publisher.queue, consumer.queue):  # who has just begun makes a few requests more
+    for queue in (publisher.queue, consumer.queue):  # a process that has just begun makes a few requests more
         await queue.publish(TOPIC, numbered(batch), producer="shop")
         await queue.ack(await queue.claim(TOPIC, "billing", max_messages=batch))
     count = max(400, 10 * batch)
@@ -107,10 +107,10 @@ async def test_looking_less_often(world: World) -> None:
 
 
 async def test_a_janitors_round(world: World) -> None:
-    """What a round costs that finds nothing to do, and the janitor's look at how the topic stands, as its page says."""
+    """What a round without work costs, with the janitor's measuring of the topic, as its page says."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "janitor.md").read_text()
     janitor = await world.process()
-    await janitor.queue.sweep(TOPIC)  # who has just begun makes a few requests more
+    await janitor.queue.sweep(TOPIC)  # a process that has just begun makes a few requests more
     with janitor.client.counting() as counted:
         await janitor.queue.sweep(TOPIC)
         await janitor.queue.stats(TOPIC)

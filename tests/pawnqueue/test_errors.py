@@ -124,7 +124,7 @@ def test_an_attribute_that_was_added_is_kept() -> None:
 
 
 def test_one_type_catches_them_all() -> None:
-    """Whoever catches PawnQueueError catches every error of the engine, and the store's errors are StoreError."""
+    """A handler of PawnQueueError catches every error of the queue, and the store's errors are StoreError."""
     assert issubclass(RetryBudgetExceededError, StoreError)
     assert len(PUBLIC) >= 10
     assert all(issubclass(kind, PawnQueueError) for kind in PUBLIC)

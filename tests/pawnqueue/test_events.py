@@ -1,4 +1,4 @@
-"""Events: what an operator reads in the log, and what whoever opened the queue is told."""
+"""Events: what an operator reads in the log, and what ``on_event`` gets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRET = "a payload that is nobody's business"
 
 
 async def opened(world: World, listener: Callable[[events.Event], None]) -> PawnQueue:
-    """Open the queue of the world's bucket in a process that is told of what happens."""
+    """Open the queue of the world's bucket in a process that gets its events."""
     settings = {"s3": {"bucket_name": "virtual"}, "registry": {"register_consumers": False}}
     return await PawnQueue.open(settings, store=world.bucket, clock=world.clock, on_event=listener)
 
@@ -62,7 +62,7 @@ async def test_a_messages_life_is_told(world: World) -> None:
 
 
 async def test_a_loss_and_a_take_over_are_told_to_both(world: World) -> None:
-    """Who takes a claim over tells whose it was; who had it tells that it is lost, once."""
+    """A take-over reports whose claim it was; the former holder reports the loss, once."""
     mine: list[events.Event] = []
     theirs: list[events.Event] = []
     ann, bob = await opened(world, mine.append), await opened(world, theirs.append)

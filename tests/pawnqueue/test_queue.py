@@ -160,7 +160,7 @@ async def test_nothing_runs_behind_a_closed_queue(world: World, ann: Process) ->
 
 
 async def test_a_topics_record_is_read_once_a_minute(world: World, ann: Process) -> None:
-    """Its settings change seldom: they are read again after a minute, or at once by who changed them."""
+    """Its settings change seldom: they are read again after a minute, or at once in the process that changed them."""
     await world.later(61)
     with ann.client.counting() as requests:
         for _ in range(3):
@@ -175,7 +175,7 @@ async def test_a_topics_record_is_read_once_a_minute(world: World, ann: Process)
 
 
 async def test_settings_of_a_topic_that_one_changed_hold_at_once(ann: Process) -> None:
-    """Who updates a topic does not go on by what it knew before."""
+    """A process that updates a topic does not go on with the former settings."""
     await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.update_topic(TOPIC, max_deliveries=1)
     await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), requeue=True)
@@ -196,7 +196,7 @@ async def test_topics_do_not_know_of_each_other(world: World, ann: Process) -> N
 
 
 async def test_a_topic_made_anew_begins_anew(world: World, ann: Process) -> None:
-    """What was remembered of a topic is forgotten with it, by who deleted it."""
+    """What was remembered of a topic is forgotten with it, in the process that deleted it."""
     await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.ack(await ann.queue.claim(TOPIC, "c", claim_id="run"))
     await ann.queue.delete_topic(TOPIC)

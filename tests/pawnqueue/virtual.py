@@ -35,7 +35,7 @@ TOPIC = "orders"
 #: What the settings say unless a test says otherwise: a claim's time, and what a taker waits after it.
 TTL = 30.0
 MARGIN = 2.0
-#: After so long nobody can doubt that a claim of TTL is over, whatever its estimate of the store's time.
+#: After this long nobody can doubt that a claim of TTL is over, whatever its estimate of the store's time.
 OVERDUE = TTL + MARGIN + 2
 
 
@@ -62,16 +62,16 @@ class Bucket(MemoryStore):
         return [key.removeprefix(prefix) for key in self._keys if key.startswith(prefix)]
 
     def body(self, key: str) -> bytes:
-        """The body of an object that is there."""
+        """The body of an existing object."""
         return self._objects[key].body
 
     def record(self, stem: str, *, topic: str = TOPIC) -> ClaimRecord:
-        """A claim record that is there."""
+        """An existing claim record."""
         key = layout.claim(topic, stem)
         return ClaimRecord.decode(self.body(key), key)
 
     def lease(self, uuid: str, *, topic: str = TOPIC) -> Lease:
-        """A lease that is there."""
+        """An existing lease."""
         key = layout.lease(topic, uuid)
         return Lease.decode(self.body(key), key)
 
@@ -87,14 +87,15 @@ class Bucket(MemoryStore):
         return datetime.fromtimestamp(int(self.clock.server()), UTC)
 
 
-#: What becomes of a request. *lost*: it never arrived. *answer lost*: it was done, and nobody was told. *denied*: the
+#: What becomes of a request. *lost*: it never arrived. *answer lost*: it was done, and its answer never arrived.
+#: *denied*: the
 #: store rejects it for good. *dies*: its process ends just before it would be sent; *dies after*: just after.
 Effect: TypeAlias = Literal["lost", "answer lost", "denied", "dies", "dies after"]
 
 
 @dataclass(slots=True)
 class Fault:
-    """What befalls some requests: the first ones that match are let through, then so many meet the effect."""
+    """What befalls some requests: the first ones that match are let through, then some meet the effect."""
 
     effect: Effect
     kind: Kind | None = None
@@ -278,7 +279,7 @@ class World:
         self.alter(f"{claim.claim_id}.{claim.generation}", state="expired", **more)
 
     def stagger(self, processes: Iterable[Process], seed: int, *, at_most: float) -> None:
-        """Let each request of these processes wait first, for up to so many seconds, by the seed's chance."""
+        """Let each request of these processes wait first, for up to ``most`` seconds, by the seed's chance."""
         self.clock._random.seed(seed)
 
         async def wait(_kind: str, _key: str) -> None:

@@ -1,4 +1,4 @@
-"""A topic without a janitor is told of once, and costs a look an hour."""
+"""A topic without a janitor is warned of once, and costs a look an hour."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_no_secret_is_stored(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPat
 
 
 async def test_it_fires_with_a_reference(queue: SyncPawnQueue) -> None:
-    """Small, without messages, and JSON; whoever brings it has the claim at once."""
+    """Small, without messages, and JSON; its bearer gets the claim at once."""
     queue.publish(TOPIC, [{"n": number} for number in range(3)])
     [claim] = (await event_of(trigger()))["claims"]
     assert claim["count"] == 3

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def waiting(process: Process, count: int, **more: Any) -> list[asyncio.Task[dict[str, Any]]]:
-    """So many sensors that wait by one process."""
+    """Several sensors that wait in one process."""
     poll = poll_of(process.queue, TOPIC)
     return [asyncio.create_task(waited(poll, terms(f"task-{number}", **more))) for number in range(count)]
 
@@ -49,7 +49,7 @@ def in_the_bucket(world: LoopWorld, *, in_flight: int, closed: int) -> None:
 
 
 async def requests_of_a_minute(count: int, world: LoopWorld, *, in_flight: int = 0, closed: int = 0) -> Counter[str]:
-    """Count the requests that so many sensors make in a minute in which nothing happens."""
+    """Count the requests that several sensors make in a minute in which nothing happens."""
     in_the_bucket(world, in_flight=in_flight, closed=closed)
     ann, other = await world.process(), await world.process()
     if in_flight:
@@ -84,7 +84,7 @@ def test_many_cost_what_one_costs(in_flight: int, closed: int, capsys: pytest.Ca
 
 @virtual
 async def test_first_come_first_served(world: LoopWorld) -> None:
-    """Messages go to who waits for longest, and each is given its own."""
+    """Messages go to the sensor that waits for longest, and each gets its own."""
     ann, bob = await world.process(), await world.process()
     tasks = waiting(ann, 4, max_messages=2)
     await world.later(3)
@@ -117,7 +117,7 @@ async def test_an_idle_topic_is_looked_at_ever_less(world: LoopWorld) -> None:
 
 @pytest.mark.parametrize("after", [0.1, 7.0, 61.3])
 def test_what_is_published_is_claimed_within_the_interval(after: float) -> None:
-    """However long nothing was there."""
+    """However long the topic was empty."""
 
     @virtual
     async def played(world: LoopWorld) -> None:
@@ -132,7 +132,7 @@ def test_what_is_published_is_claimed_within_the_interval(after: float) -> None:
 
 @virtual
 async def test_min_messages_are_waited_for(world: LoopWorld) -> None:
-    """Nothing is claimed while there are fewer, and who wants fewer is served before."""
+    """Nothing is claimed while there are fewer, and a sensor that wants fewer is served before."""
     ann, bob = await world.process(), await world.process()
     [many] = waiting(ann, 1, min_messages=5, max_messages=5)
     await bob.queue.publish(TOPIC, numbered(4))
@@ -213,7 +213,7 @@ async def test_who_is_cancelled_when_it_was_given(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_claim_from_before_a_restart_is_not_given_back(world: LoopWorld) -> None:
-    """Another one of the same task may have been given it: who finds it again and goes leaves it as it is."""
+    """Another sensor of the same task may have got it: one that finds it again and ends leaves it as it is."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(3))
     [first] = waiting(bob, 1)
@@ -365,7 +365,7 @@ async def test_keys_that_nobody_replaces_fail_all(world: LoopWorld) -> None:
 
 @virtual
 async def test_an_unknown_topic_fails_all(world: LoopWorld) -> None:
-    """All who wait for it are told its name; bells too."""
+    """All that wait for it get its name; event triggers too."""
     ann = await world.process()
     poll = poll_of(ann.queue, "nothing-here")
     asked = replace(terms(), topic="nothing-here")
@@ -377,7 +377,7 @@ async def test_an_unknown_topic_fails_all(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_wrong_argument_fails_its_own_task_alone(world: LoopWorld) -> None:
-    """Who asks for something impossible is told so, and those behind it are served."""
+    """A sensor with an impossible request gets an error, and those behind it are served."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(3))
     poll = poll_of(ann.queue, TOPIC)
@@ -482,7 +482,7 @@ async def test_nobody_waits_and_nothing_is_asked(world: LoopWorld) -> None:
 
 @virtual
 async def test_it_begins_again(world: LoopWorld) -> None:
-    """Who comes after the last one has gone is served as ever."""
+    """A sensor that comes after the last one has gone is served as ever."""
     ann, bob = await world.process(), await world.process()
     await gone(waiting(ann, 1))
     await world.later(20)
@@ -496,7 +496,7 @@ async def test_it_begins_again(world: LoopWorld) -> None:
 async def test_a_claim_that_is_lost_at_once_is_nobody_elses_trouble(
     world: LoopWorld,
 ) -> None:
-    """Who loses its claim before it was handed over waits on, and is given another one."""
+    """A sensor that loses its claim before it was handed over waits on, and gets another one."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(2))
     seen: list[str] = []

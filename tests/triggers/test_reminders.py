@@ -20,7 +20,7 @@ def rings(reminders: Reminders, until: float, claims: dict[str, bool]) -> list[f
 
 
 def test_it_rings_at_the_first_look() -> None:
-    """Whatever was claimed before: nobody has rung for what is there now."""
+    """Whatever was claimed before: no ring was for the messages of now."""
     assert Reminders().is_due(5.0, {"a.0": True})
 
 

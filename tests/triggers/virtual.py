@@ -1,4 +1,4 @@
-"""The engine's virtual bucket in an event loop whose time is virtual too: whoever waits by asyncio waits in it."""
+"""The engine's virtual bucket in an event loop whose time is virtual too: code that waits by asyncio waits in it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ GIVEN_BACK = 12.0
 async def had(
     world: World, process: Process, count: int, seconds: float, *, pause: float = 1.0, **asked: Any
 ) -> list[Message]:
-    """Claim and ack until so many messages are had, within so many seconds, and return them in order."""
+    """Claim and ack until the wanted number of messages came, within a time, and return them in order."""
     started = world.clock.elapsed()
     got: list[Message] = []
     while len(got) < count:
@@ -45,7 +45,7 @@ def slow(world: World, process: Process, kind: str, part: str, seconds: float) -
 
 
 async def cancelled(world: World, work: Awaitable[object], seconds: float) -> None:
-    """Begin the work, and cancel it after so many seconds."""
+    """Begin the work, and cancel it after a time."""
     task = asyncio.ensure_future(work)
     await world.later(seconds)
     assert not task.done()

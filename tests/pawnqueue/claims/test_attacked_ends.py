@@ -1,4 +1,4 @@
-"""Closing, cancelling and settling under attack: nobody waits for the time of who has gone (§4, Interrupted)."""
+"""Closing, cancelling and settling under attack: nobody waits for a dead process's time (§4, Interrupted)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIX_HOURS = 21_600.0
 async def test_closing_ends_a_claim_that_is_under_way(
     world: World, ann: Process, bob: Process, moment: float, claim_id: str | None
 ) -> None:
-    """Whatever it is doing, it is told that the queue was closed, and others have all messages within seconds."""
+    """Whatever it is doing, it gets an error that the queue was closed, and others get all messages within seconds."""
     await ann.queue.publish(TOPIC, numbered(5))
     ann.client.latency = 0.1
     task = asyncio.ensure_future(ann.queue.claim(TOPIC, "c", ttl=3600, claim_id=claim_id))
@@ -144,7 +144,7 @@ async def test_a_lease_of_a_newer_format_does_not_keep_the_others_from_being_giv
 async def test_a_claim_that_nobody_can_ask_for_is_not_kept_when_closed(
     world: World, ann: Process, bob: Process
 ) -> None:
-    """Claims are kept for who comes by their ids: one whose id was made up, and not handed over, is given back."""
+    """Claims are kept for later calls with their ids: one whose id was made up, and not handed over, is given back."""
     await ann.queue.publish(TOPIC, numbered(3))
     await ann.queue.claim(TOPIC, "c", ttl=3600)
     await ann.queue.aclose(keep_claims=True)
@@ -174,7 +174,7 @@ async def test_closing_that_was_cancelled_is_made_up_for_by_closing_again(
 
 @pytest.mark.parametrize("requeue", [False, True])
 async def test_a_closed_queue_settles_nothing_and_asks_nothing(ann: Process, *, requeue: bool) -> None:
-    """Who nacks by it is told so before any request is sent."""
+    """A nack by it raises an error before any request is sent."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c")
     await ann.queue.aclose(keep_claims=True)

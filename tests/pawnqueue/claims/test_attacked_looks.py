@@ -62,7 +62,7 @@ async def test_a_look_that_is_interrupted_hides_nothing(world: World, ann: Proce
         tell(task)
     with suppress(StoreError, asyncio.CancelledError):
         await bob.queue.ack(await task)
-        return  # whoever needs no interrupted request has lost nothing
+        return  # a consumer that needs no interrupted request has lost nothing
     bob.client.heal()
     claim = await bob.queue.claim(TOPIC, "d")
     assert [number for number in numbers(claim) if number] == [1, 2, 3, 4, 5]

@@ -23,7 +23,7 @@ def plant_absurd_record(world: World) -> None:
 
 
 async def test_garbage_in_the_last_generation_makes_no_two_holders(world: World, ann: Process, bob: Process) -> None:
-    """Who claims by the id and keeps the claim alive is told, before another has any of its messages."""
+    """A consumer that claims by the id and keeps the claim alive learns it before another has any of its messages."""
     await ann.queue.publish(TOPIC, numbered(2))
     plant_absurd_record(world)
     claim = None
@@ -39,7 +39,7 @@ async def test_garbage_in_the_last_generation_makes_no_two_holders(world: World,
 
 
 async def test_garbage_in_the_last_generation_costs_a_claim_nothing(world: World, ann: Process, bob: Process) -> None:
-    """Who comes by the id has the messages, and is found by it: it is no claim of anybody's (§5.6)."""
+    """A call with the id gets the messages, and is found by it: nobody else has such a claim (§5.6)."""
     await ann.queue.publish(TOPIC, numbered(2))
     plant_absurd_record(world)
     assert numbers(await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=30)) == [0, 1]
@@ -50,7 +50,7 @@ async def test_garbage_in_the_last_generation_costs_a_claim_nothing(world: World
 async def test_keep_alive_tells_of_a_claim_that_was_ended_while_its_machine_stood_still(
     world: World, ann: Process
 ) -> None:
-    """The janitor fenced it and gave everything back meanwhile: its consumer is told as soon as it goes on."""
+    """The janitor fenced it and gave everything back meanwhile: its consumer gets an error as soon as it goes on."""
     clock, client = StandingClock(world.clock), Client(world.bucket)
     queue = await PawnQueue.open(Settings(s3={"bucket_name": "virtual"}), store=client, clock=clock)
     await queue.publish(TOPIC, numbered(3))
@@ -81,7 +81,7 @@ async def test_keep_alive_tells_of_a_claim_that_was_ended_while_its_machine_stoo
 
 
 async def test_an_id_that_was_used_up_meanwhile_costs_others_nothing(world: World, ann: Process, bob: Process) -> None:
-    """Who comes late by an id that another process has finished with is told so, and keeps nothing from others."""
+    """A late call with an id that another process has finished raises an error, and keeps nothing from others."""
     other = await world.process()
     assert not await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=SIX_HOURS)
     await other.queue.publish(TOPIC, numbered(3))
@@ -132,7 +132,7 @@ async def test_a_claimer_that_is_overtaken_by_its_retry_keeps_nothing(world: Wor
 async def test_a_message_whose_claim_was_finished_is_told_though_a_newer_process_has_its_lease(
     world: World, ann: Process, bob: Process
 ) -> None:
-    """What a dead process gave back, another version took: who comes by the id is told what was decided, at once."""
+    """Another version took what a dead process gave back: a call with the id returns at once what was decided."""
     ids = await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=60)
     ann.client.inject("dies", "PUT", "*/claims/*", passed=1)
@@ -146,7 +146,7 @@ async def test_a_message_whose_claim_was_finished_is_told_though_a_newer_process
 
 
 async def test_orphans_in_their_last_seconds_are_waited_for(world: World, ann: Process, bob: Process) -> None:
-    """Leases that are too old to be adopted, and not old enough to be taken: who waits has their messages."""
+    """Leases that are too old to be adopted, and not old enough to be taken: a call that waits gets their messages."""
     await ann.queue.publish(TOPIC, numbered(3))
     ann.client.inject("dies", "PUT", "*/claims/*")
     with pytest.raises(Died):
@@ -164,7 +164,7 @@ async def test_bad_messages_at_the_head_do_not_use_a_claim_by_id_up(world: World
 
 
 async def test_a_record_that_may_not_be_written_is_what_is_told(world: World, ann: Process, bob: Process) -> None:
-    """Another owner that comes by the id is told of the 403, and not that others keep working for it."""
+    """Another owner that comes by the id gets the 403, and no error that others keep working for it."""
     await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.claim(TOPIC, "c", claim_id="run", owner="first")
     await world.later()
@@ -238,7 +238,7 @@ async def test_ids_that_found_nothing_are_not_remembered_for_ever(world: World, 
 
 
 async def test_a_name_is_no_hand_over(ann: Process) -> None:
-    """A claim's reference names it for who reads it; who has it works on, until it is handed over by the same name."""
+    """A claim's reference names it for readers; its holder works on, until it is handed over by the same reference."""
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c", ttl=3600)
     assert len(await ann.queue.messages(claim.reference)) == 1

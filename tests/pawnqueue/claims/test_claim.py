@@ -1,4 +1,4 @@
-"""Claim: who is given which messages, what it costs, and what is in the bucket afterwards."""
+"""Claim: which messages a claim gets, what it costs, and what is in the bucket afterwards."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_a_message_tells_all_about_itself(world: World, ann: Process) -> N
     ],
 )
 async def test_a_message_says_when_it_was_made(world: World, ann: Process, text: str, told: datetime) -> None:
-    """In UTC, whoever wrote it; a time that is none costs nobody the message: then its key's time is told."""
+    """In UTC, whichever library wrote it; an invalid time loses no message: then its key's time is shown."""
     name = f"20260304T050607_000008-{UUID}.json"
     world.bucket.plant(units.key_of(TOPIC, name), {"id": "theirs", "created_at": text, "payload": {}})
     [peeked] = await ann.queue.peek(TOPIC)
@@ -428,7 +428,7 @@ async def test_a_lease_whose_outcome_nobody_knows_is_not_in_the_claim(world: Wor
 
 
 async def test_a_record_that_cannot_be_written_hands_nothing_out(world: World, ann: Process, bob: Process) -> None:
-    """Without a record there is no claim: the error is told, and the messages come to others in time."""
+    """Without a record there is no claim: the error is raised, and others get the messages in time."""
     await ann.queue.publish(TOPIC, numbered(3))
     ann.client.inject("lost", "PUT", "*/claims/*")
     with pytest.raises(StoreError):
@@ -510,7 +510,7 @@ async def test_a_claim_has_at_most_so_many_bytes(ann: Process, most: int, sizes:
 
 
 async def test_what_was_given_back_is_trusted_for_no_time(world: World, ann: Process, bob: Process) -> None:
-    """Whoever looks at the clock while the queue is closed, or all is settled, stops at once."""
+    """A caller that is waiting on the clock while the queue is closed, or all is settled, stops at once."""
     await ann.queue.publish(TOPIC, numbered(4))
     requeued = await ann.queue.claim(TOPIC, "c", max_messages=2)
     assert requeued.seconds_left > 20
@@ -525,7 +525,7 @@ async def test_what_was_given_back_is_trusted_for_no_time(world: World, ann: Pro
 
 @pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
 async def test_a_claim_stays_in_its_process(ann: Process, send: Callable[[object], object]) -> None:
-    """Who sends it elsewhere is told how it is handed over."""
+    """Sending it elsewhere raises an error that says how it is handed over."""
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c")
     with pytest.raises(PawnQueueError, match=r"stays in its process: pass claim.hand_over\(\)"):

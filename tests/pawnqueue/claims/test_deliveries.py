@@ -12,7 +12,7 @@ from tests.pawnqueue.virtual import OVERDUE, TOPIC, Process, World, numbered
 
 
 async def deliveries(world: World, processes: list[Process], ends: str, most: int) -> list[int]:
-    """What consumers are told of one message while each of them ends in this way."""
+    """What consumers see of one message while each of them ends in this way."""
     seen = []
     for turn in range(most):
         process = processes[turn % len(processes)]

@@ -80,7 +80,7 @@ async def test_what_the_record_lists_no_more_is_lost(world: World, ann: Process,
 
 
 async def test_a_claim_whose_record_lists_it_no_more_is_not_renewed(world: World, ann: Process) -> None:
-    """Whoever has the claim is refused at the next renewal: others may take the message that is missing."""
+    """The claim's holder is refused at the next renewal: others may take the missing message."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", ttl=TTL, claim_id="mine", max_messages=2)
     members = world.bucket.record("mine.0").members

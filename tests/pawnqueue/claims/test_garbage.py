@@ -223,7 +223,7 @@ async def test_strangers_are_left_alone_and_reported(world: World, ann: Process,
 
 @pytest.mark.parametrize("folder", ["leases", "messages"])
 async def test_a_strangers_copy_in_a_folder_below_is_in_nobodys_way(world: World, ann: Process, folder: str) -> None:
-    """An archive made inside a folder of ours neither hides the messages that are there nor takes their place."""
+    """An archive made inside a folder of ours neither hides the stored messages nor takes their place."""
     ids = await ann.queue.publish(TOPIC, numbered(5))
     for name, one in zip(world.bucket.below("messages/"), ids, strict=True):
         key = f"{TOPIC}/leases/old/{one}.lease" if folder == "leases" else f"{TOPIC}/messages/0ld/{name}"

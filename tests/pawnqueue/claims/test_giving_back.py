@@ -1,4 +1,4 @@
-"""Who is interrupted, or goes, gives back what it has: nobody waits for its time to end (§4)."""
+"""A consumer that is interrupted, or leaves, gives back what it holds: nobody waits for its time to end (§4)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_janitor_that_renews_meanwhile_does_not_keep_a_cancelled_claim()
 
 
 async def test_who_adopts_what_is_given_back_at_that_moment_does_not_have_it_beside_others(world: World) -> None:
-    """Whoever creates the claim's record decides: the one that gives back, or the one that works for the same claim."""
+    """The creator of the claim's record decides: the process that gives back, or one that works for the same claim."""
     ann, bob, eve = [await world.process() for _ in range(3)]
     await ann.queue.publish(TOPIC, numbered(3))
     reading = asyncio.Event()
@@ -149,7 +149,7 @@ async def test_who_closed_in_good_order_may_claim_again(ann: Process, bob: Proce
 
 @pytest.mark.parametrize("by", ["argument", "setting"])
 async def test_claims_are_kept_when_closed_if_that_is_wanted(world: World, bob: Process, by: str) -> None:
-    """Nobody else has the messages; who comes by the claim's id has them at once."""
+    """Nobody else gets the messages; a call with the claim's id gets them at once."""
     ann = await world.process(claims={"keep_when_closed": by == "setting"})
     await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=600)

@@ -276,7 +276,7 @@ async def test_whatever_on_lost_does_changes_nothing(
 
 
 async def test_on_lost_has_time_to_come_to_its_end(world: World, ann: Process) -> None:
-    """A block that is left as soon as it is told does not cut who is told besides."""
+    """A block that is left as soon as the loss is known does not interrupt other listeners."""
     told: list[LeaseLostError] = []
 
     async def post(error: LeaseLostError) -> None:
@@ -420,7 +420,7 @@ async def test_a_renewal_under_way_is_let_finish_when_the_block_is_left(world: W
 
 
 async def test_a_loss_that_the_last_renewal_finds_is_told(world: World, ann: Process) -> None:
-    """Although the block is left already: who asks after it is told the truth."""
+    """Although the block is left already: a later question gets the true answer."""
     claim = await claimed(ann)
     async with ann.queue.keep_alive(claim, interval=10) as keeper:
         ann.client.latency = 1
@@ -457,7 +457,7 @@ async def test_leaving_between_two_renewals_takes_no_time(world: World, ann: Pro
 
 
 async def test_a_block_that_is_cancelled_twice_leaves_nothing_behind(world: World, ann: Process) -> None:
-    """The first time a renewal under way is let finish; whoever insists need not wait for it."""
+    """The first cancellation lets a renewal under way finish; a second one does not wait for it."""
     claim = await claimed(ann)
     before = asyncio.all_tasks()
 

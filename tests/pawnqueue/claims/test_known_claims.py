@@ -18,7 +18,7 @@ def plant(world: World, *stems: str) -> None:
 
 
 async def test_those_that_have_a_record_are_told(world: World, ann: Process, bob: Process) -> None:
-    """Open or closed, of whichever generation; ids that begin alike are told apart, and strangers are no records."""
+    """Open or closed, of whichever generation; ids that begin alike are distinguished; strangers are no records."""
     await ann.queue.publish(TOPIC, numbered(3))
     await ann.queue.claim(TOPIC, "c", claim_id="open", max_messages=1)
     await ann.queue.ack(await ann.queue.claim(TOPIC, "c", claim_id="done", max_messages=1))
@@ -65,7 +65,7 @@ async def test_it_lists_from_the_first_to_the_last(world: World, ann: Process) -
 
 
 async def test_a_claim_of_a_lost_record_is_not_known(world: World, ann: Process, bob: Process) -> None:
-    """Who died before its record was written has none: who claims by the id adopts what it had won."""
+    """A process that died before its record was written has none: the next claim by the id adopts what it had won."""
     await ann.queue.publish(TOPIC, numbered(1))
     ann.client.inject("lost", "PUT", f"{TOPIC}/claims/*")
     with pytest.raises(Exception, match="lost its answer"):

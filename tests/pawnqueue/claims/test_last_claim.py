@@ -39,7 +39,7 @@ async def test_the_newest_generation_is_shown(ann: Process) -> None:
 
 
 async def test_its_reference_waits_for_the_session(ann: Process, bob: Process) -> None:
-    """Who attaches by it has the claim once the process that works for it has left it, and not before."""
+    """Attaching by it succeeds once the process that works for the claim has left it, and not before."""
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", owner="me")
     last = await bob.queue.last_claim(TOPIC, "run")
@@ -49,7 +49,7 @@ async def test_its_reference_waits_for_the_session(ann: Process, bob: Process) -
 
 
 async def test_how_a_claim_has_ended_can_be_told(world: World, ann: Process, bob: Process) -> None:
-    """One that others ended, and gave back, is told from one that was settled: both are empty."""
+    """A claim that others ended, and gave back, is distinguished from one that was settled: both are empty."""
     await ann.queue.publish(TOPIC, numbered(4))
     lost = await ann.queue.claim(TOPIC, "c", claim_id="lost", max_messages=2, session_ttl=5)
     done = await ann.queue.claim(TOPIC, "c", claim_id="done", max_messages=2)

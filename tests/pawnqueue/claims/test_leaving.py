@@ -1,4 +1,4 @@
-"""Leaving a claim: this process works on it no more, and whoever comes next, by reference or by id, need not wait."""
+"""Leaving a claim: this process works on it no more, and the next process, by reference or by id, need not wait."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_what_is_left_waits_for_its_time_like_what_is_held(world: World, a
 
 
 async def test_what_was_settled_before_stays_so(ann: Process, bob: Process) -> None:
-    """Who comes next has the rest."""
+    """The next process has the rest."""
     await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
     await ann.queue.ack(claim, claim[0])
@@ -139,7 +139,7 @@ async def test_who_keeps_it_alive_ends_without_a_word(world: World, ann: Process
 
 
 async def test_it_is_told_once(world: World) -> None:
-    """Whoever listens hears that it was handed over."""
+    """Listeners get an event that it was handed over."""
     heard: list[Any] = []
     ann = await world.process()
     ann.queue._context.events._listener = heard.append
@@ -152,7 +152,7 @@ async def test_it_is_told_once(world: World) -> None:
 
 @pytest.mark.parametrize("how", ["taken over", "renewed too late", "fenced"])
 async def test_what_is_lost_is_not_left(world: World, ann: Process, bob: Process, how: str) -> None:
-    """An error says so; who has it is not disturbed."""
+    """An error says so; its holder is not disturbed."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
     if how == "fenced":
@@ -234,7 +234,7 @@ async def test_who_came_before_the_answer_was_found_out_came_by_our_leave(
 async def test_what_cannot_be_written_is_waited_for(
     world: World, ann: Process, bob: Process, by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A store that never answers is no error: it is logged, and who comes by the id waits for the session's time."""
+    """A store that never answers raises no error: it is logged, and a call with the id waits for the session's time."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=100)
     ann.client.inject("lost", "PUT", RECORD)

@@ -1,4 +1,4 @@
-"""Looking at a claim's messages: nothing is written, and whoever works for the claim goes on."""
+"""Looking at a claim's messages: nothing is written, and the claim's session goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODIES = f"{TOPIC}/messages/*"
 async def test_its_messages_are_read_and_nothing_is_written(
     world: World, ann: Process, bob: Process, kind: str
 ) -> None:
-    """One read of the record and one a message; who works for it renews and settles as if nobody had looked."""
+    """One read of the record and one a message; the claim's session renews and settles as if nobody had looked."""
     await ann.queue.publish(TOPIC, numbered(20), headers={"h": "1"})
     claim = await ann.queue.claim(TOPIC, "c", max_messages=20)
     reference = ClaimReference(TOPIC, claim.claim_id, 0, "whoever")
@@ -77,7 +77,7 @@ async def test_what_has_ended_is_not_shown(world: World, ann: Process, bob: Proc
 
 
 async def test_a_claim_that_its_janitor_keeps_is_shown(world: World, ann: Process, bob: Process) -> None:
-    """Its session's time does not matter: who looks is no session."""
+    """Its session's time does not matter: a look is not a session."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=10 * TTL, session_ttl=TTL)
     await world.later(5 * TTL)
@@ -85,7 +85,7 @@ async def test_a_claim_that_its_janitor_keeps_is_shown(world: World, ann: Proces
 
 
 async def test_what_is_malformed_or_gone_is_left_out(world: World, ann: Process, bob: Process) -> None:
-    """The others are there, in their order."""
+    """The others are returned, in their order."""
     await ann.queue.publish(TOPIC, numbered(4))
     reference = (await ann.queue.claim(TOPIC, "c")).hand_over()
     names = world.bucket.below("messages/")

@@ -149,7 +149,7 @@ async def test_a_message_whose_lease_is_denied_is_left_out(ann: Process) -> None
 
 
 async def test_a_store_that_writes_no_lease_is_an_error(ann: Process) -> None:
-    """A consumer that may not write is told so, and does not take the queue for empty."""
+    """A consumer that may not write gets an error, and does not take the queue for empty."""
     await ann.queue.publish(TOPIC, numbered(5))
     ann.client.inject("denied", "PUT", "*/leases/*")
     with pytest.raises(StoreError, match="denied"):

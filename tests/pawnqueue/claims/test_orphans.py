@@ -15,7 +15,7 @@ FAR_FUTURE = 253e9
 
 
 def plant_leases(world: World, count: int = MANY) -> None:
-    """Put leases of claims that never were there, whose messages never were, for as good as ever."""
+    """Put leases of claims and messages that never existed, with times in the far future."""
     for uuid in (world.clock.uuid() for _ in range(count)):
         lease = Lease(until=FAR_FUTURE, key=f"x-{uuid}.json", claim=f"f{uuid}.0", deliveries=1, ttl=1e9)
         world.bucket.plant(layout.lease(TOPIC, uuid), lease.encode())

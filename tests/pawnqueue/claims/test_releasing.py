@@ -134,7 +134,7 @@ async def test_nothing_is_begun_and_nothing_of_others_given_back(
 
 
 async def test_two_at_once(world: World, ann: Process, bob: Process) -> None:
-    """One of the two gives the messages back and is told of them; each has one turn, whoever was faster."""
+    """One of the two gives the messages back and returns them; each has one turn, whichever was faster."""
     eve = await world.process()
     for seed in range(20):
         claim = await left(ann)
@@ -178,7 +178,7 @@ async def test_beside_who_resumes_it(world: World, ann: Process, bob: Process) -
 
 @pytest.mark.parametrize("key", [RECORD, "*/leases/*"])
 async def test_lost_answers(world: World, ann: Process, bob: Process, key: str) -> None:
-    """What was done and not told is found out: the messages are told, and given back once."""
+    """What was done without an answer is found out: the messages are returned, and given back once."""
     claim = await left(ann)
     await world.later(LATER)
     bob.client.inject("answer lost", "PUT", key, times=1)
@@ -203,7 +203,7 @@ async def test_whoever_comes_next_finishes_it(world: World, ann: Process, bob: P
 
 
 async def test_a_store_that_does_not_answer(world: World, ann: Process, bob: Process) -> None:
-    """That is an error, and nothing is changed by it; who tries again later has it."""
+    """That is an error, and changes nothing; a later try succeeds."""
     claim = await left(ann)
     await world.later(LATER)
     bob.client.inject("lost", "PUT", RECORD)

@@ -100,7 +100,7 @@ async def test_renewals_of_a_janitor_are_no_loss(world: World, ann: Process) -> 
 
 
 async def test_a_claim_by_id_answers_at_once(world: World, ann: Process, bob: Process) -> None:
-    """Without ``wait`` it says who has it and until when, whatever time that is; with it, it waits so long."""
+    """Without ``wait`` it says which session holds it, and until when; with it, it waits for that long."""
     await ann.queue.publish(TOPIC, numbered(2))
     await ann.queue.claim(TOPIC, "c", claim_id="run", ttl=72_000)
     started = world.clock.elapsed()
@@ -116,7 +116,7 @@ async def test_a_claim_by_id_answers_at_once(world: World, ann: Process, bob: Pr
 
 
 async def test_only_one_of_several_attaches(ann: Process, bob: Process, world: World) -> None:
-    """Of those who bring one reference, the first has the claim, and the others are told who."""
+    """Of the processes that bring one reference, the first gets the claim, and the others an error that names it."""
     await ann.queue.publish(TOPIC, numbered(2))
     reference = (await ann.queue.claim(TOPIC, "c")).hand_over()
     assert await bob.queue.attach(reference)

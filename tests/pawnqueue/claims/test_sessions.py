@@ -95,7 +95,7 @@ async def test_what_is_no_reference_is_refused(ann: Process, data: Any) -> None:
 
 
 async def test_a_reference_to_nowhere(ann: Process) -> None:
-    """An unknown topic, and a claim that has no record, are told apart."""
+    """An unknown topic, and a claim that has no record, give different errors."""
     with pytest.raises(TopicNotFoundError):
         await ann.queue.attach(ClaimReference("nowhere", "a", 0, "s"))
     with pytest.raises(LeaseLostError, match="no record"):
@@ -139,7 +139,7 @@ async def test_attaching_to_a_claim_that_has_ended(world: World, ann: Process, b
 
 
 async def test_a_claim_that_was_settled_and_then_handed_over(world: World, ann: Process, bob: Process) -> None:
-    """If its id was made up, nobody could ask for it: it has no record any more, and whoever attaches is told so."""
+    """If its id was made up, nobody could ask for it: it has no record any more, and attaching raises an error."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c")
     await ann.queue.ack(claim)

@@ -27,7 +27,7 @@ FAILING = {
 
 
 async def claimed(process: Process, count: int = 3, **options: object) -> Claim:
-    """Publish so many messages and claim them."""
+    """Publish messages and claim them."""
     await process.queue.publish(TOPIC, numbered(count))
     claim = await process.queue.claim(TOPIC, "c", max_messages=count, **options)
     assert len(claim) == count
@@ -120,7 +120,7 @@ async def test_a_record_is_not_deleted_before_all_effects_are_confirmed(
 async def test_the_record_of_a_claim_that_was_handed_over_is_kept(
     world: World, ann: Process, bob: Process, when: str
 ) -> None:
-    """Whoever brings the reference asks for it: it is closed, and tells what was decided for its retention."""
+    """A process may come with the reference: the record is closed, and shows what was decided for its retention."""
     claim = await claimed(ann)
     if when == "at once":
         reference = claim.hand_over()
@@ -154,7 +154,7 @@ async def test_a_delete_of_the_record_whose_answer_was_lost_is_repeated(world: W
 
 
 async def test_what_was_nacked_is_buried_byte_for_byte(world: World, ann: Process) -> None:
-    """The dead letter is the envelope as it was published, under its key's uuid; the reason stands beside it."""
+    """The dead letter is the envelope as it was published, under its key's uuid; the reason is beside it."""
     body = '{"payload" : {"ü": [1, 2.50,\n 1e2], "a":"\\u00fc\\ud83e\\udd80"}, "id":"same", "extra": 1}   '
     [uuid] = world.fill([body])
     claim = await ann.queue.claim(TOPIC, "worker", claim_id="run")
@@ -209,7 +209,7 @@ async def test_a_delay_that_is_none_is_refused(world: World, ann: Process, delay
 
 @pytest.mark.parametrize("delay", [5, 0.001], ids=repr)
 async def test_a_delay_of_what_is_not_given_back_is_refused(world: World, ann: Process, delay: float) -> None:
-    """Who forgets ``requeue`` with a delay would bury what was to be tried again: the error says so, before it is."""
+    """A delay without ``requeue`` would bury what should be tried again: an error says so, before any burial."""
     claim = await claimed(ann, 1)
     before = world.bucket.snapshot()
     with ann.client.counting() as requests, pytest.raises(InvalidArgumentError, match="requeue=True"):
@@ -470,7 +470,7 @@ async def test_errors_of_single_keys_are_repeated(world: World, ann: Process) ->
 async def test_an_effect_that_fails_is_no_failure_of_the_settlement(  # noqa: PLR0913, PLR0917 - a matrix
     ann: Process, caplog: pytest.LogCaptureFixture, how: str, effect: str, kind: str, key: str
 ) -> None:
-    """What was decided is told as decided; what could not be carried out now is named, with the reason, and logged."""
+    """What was decided is returned as decided; what could not be carried out is named, with the reason, and logged."""
     claim = await claimed(ann, 3, ttl=300)
     ann.client.inject(effect, kind, key)
     settlement = await settled_as(how, ann, claim)
@@ -558,7 +558,7 @@ async def test_nobody_has_an_answer_before_the_decision_is_written(world: World,
 
 
 async def test_one_that_is_cancelled_leaves_the_others_to_it(world: World, ann: Process) -> None:
-    """Whoever gives up waiting for a settlement that others share does not end theirs."""
+    """A caller that gives up waiting for a settlement that others share does not end theirs."""
     claim = await claimed(ann, 3)
     ann.client.latency = 0.5
     tasks = [asyncio.create_task(ann.queue.ack(claim, [one])) for one in claim.ids]

@@ -15,7 +15,7 @@ MALFORMED = {"no": "message"}
 
 
 def plant(w: World, count: int, body: object) -> None:
-    """Put so many bad messages before all good ones."""
+    """Put bad messages before all good ones."""
     for i in range(count):
         name = f"20251231T000000_{i:06}-11111111-2222-4333-8444-{i:012}"
         w.bucket.plant(f"{units.folder(TOPIC)}{name}.json", body)  # type: ignore[arg-type]

@@ -110,7 +110,7 @@ async def test_a_lease_whose_claimer_died_before_its_record(world: World, ann: P
 async def test_a_claimer_that_comes_too_late_with_its_record_has_nothing(
     world: World, ann: Process, bob: Process
 ) -> None:
-    """Who was taken for dead between its leases and its record is told that its claim is lost."""
+    """A process that was taken for dead between its leases and its record gets an error that its claim is lost."""
     await ann.queue.publish(TOPIC, numbered(3))
     taken: list[int] = []
 

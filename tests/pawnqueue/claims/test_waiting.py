@@ -125,7 +125,7 @@ async def test_what_is_published_during_a_look_is_not_missed(world: World, idle:
 
 
 async def test_the_pauses_go_on_from_one_call_to_the_next(world: World) -> None:
-    """Whoever waits again and again costs about what one long wait does."""
+    """Many short waits cost about what one long wait costs."""
     long, short = [await world.process(polling={"interval_seconds": 10, "jitter_max_ms": 0}) for _ in range(2)]
     with long.client.counting() as once:
         await long.queue.claim(TOPIC, "c", wait=1200)

@@ -39,7 +39,7 @@ async def test_it_is_two_requests_whatever_its_size(ann: Process, bob: Process, 
 
 
 async def test_its_messages_are_not_there_and_it_says_so(ann: Process, bob: Process) -> None:
-    """Whoever wants them is told how to have them; its ids, its length and how it looks are as ever."""
+    """Asking for them raises an error that says how to get them; its ids, length and text are as ever."""
     ids = await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c")
     assert claim.has_payloads
@@ -134,7 +134,7 @@ async def test_redriven_messages_are_settled_all_at_once_without_reading(ann: Pr
 async def test_the_id_of_a_redriven_message_is_looked_for_in_what_may_be_meant(
     world: World, ann: Process, bob: Process
 ) -> None:
-    """Its own id is settled, once the messages that may be meant are read; the ones that it was told are known too."""
+    """Its own id is settled, once the messages that may be meant are read; the ids that the caller passed are known too."""
     own = await redriven(ann, 3)
     plain = await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c", max_messages=6)

@@ -28,7 +28,7 @@ topics = st.builds(
 
 @given(topics)
 def test_a_topic_s_folder_is_read_back(topic: str) -> None:
-    """A good name is taken as it is, and its folder is told from all others."""
+    """A good name is taken as it is, and its folder differs from all others."""
     assert layout.checked_topic(topic) == topic
     assert layout.topic_folder(topic) == f"{topic}/"
     assert layout.topic_of_folder(layout.topic_folder(topic)) == topic
@@ -206,7 +206,7 @@ def test_a_lease_s_key_is_read_back(identifier: str) -> None:
 
 @given(st.from_regex(r"[A-Za-z0-9_:+-]([A-Za-z0-9._:+-]{0,20}[A-Za-z0-9_:+-])?", fullmatch=True), st.integers(0, 10**6))
 def test_a_claim_s_key_is_read_back(claim_id: str, generation: int) -> None:
-    """Id and generation are told apart, dots in the id or not."""
+    """Id and generation are separated, with or without dots in the id."""
     stem = layout.claim_stem(layout.checked_claim_id(claim_id), generation)
     assert layout.parse_claim(layout.claim("orders", stem)) == layout.parse_stem(stem) == (claim_id, generation)
 

@@ -45,7 +45,7 @@ OBJECTS: dict[str, dict[str, str]] = {
 async def test_an_older_process_leaves_alone_what_is_newer(
     world: World, ann: Process, objects: Mapping[str, str]
 ) -> None:
-    """It delivers, settles, buries and sweeps around it for a day; then all of it is there, byte for byte."""
+    """It delivers, settles, buries and sweeps around it for a day; then all of it is unchanged, byte for byte."""
     for key, body in objects.items():
         world.bucket.plant(key, body)
     await world.later(3600)
@@ -73,7 +73,7 @@ async def test_a_newer_topic_is_refused_and_kept(world: World, ann: Process) -> 
 
 
 async def test_a_newer_bucket_is_not_opened(world: World) -> None:
-    """Who was there before goes on, and nobody else of the old version comes in."""
+    """A process that was open before goes on, and no other of the old version can open."""
     running = await world.process()
     world.bucket.plant(layout.BUCKET_RECORD, json.dumps(NEWER))
     await running.queue.publish(TOPIC, numbered(1))

@@ -218,7 +218,7 @@ def test_no_body_crashes_the_reader(body: bytes) -> None:
 
 @given(values)
 def test_no_json_crashes_the_reader(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    """Nor does any JSON, wherever it stands."""
+    """Nor does any JSON, in whatever place."""
     for data in (value, {"topic": value}, {"topic": "orders", "settings": value}, {"topic": "orders", "v": value}):
         with contextlib.suppress(UnreadableRecordError, CompatibilityError):
             TopicRecord.decode(canonical(data), KEY).encode()

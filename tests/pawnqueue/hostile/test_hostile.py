@@ -62,7 +62,7 @@ def test_a_record_that_names_another_folder_is_garbage(
 
 @pytest.mark.parametrize("how", ["acked", "dead", "released"])
 async def test_a_forged_record_reaches_no_other_topic(world: World, ann: Process, how: str) -> None:
-    """Consumers and janitors, who may write to all topics, send no request that leaves the record's own."""
+    """Consumers and janitors with rights on all topics send no request that leaves the record's own."""
     world.topic("victim")
     [victim] = world.fill([{"id": OTHER, "payload": {}}], topic="victim")
     [name] = world.bucket.below("messages/", topic="victim")
@@ -84,7 +84,7 @@ async def test_a_forged_record_reaches_no_other_topic(world: World, ann: Process
 
 
 async def test_a_forged_record_deletes_messages_of_its_topic(world: World, ann: Process) -> None:
-    """Who may write claims and leases can have messages removed, as others carry out what a record has decided."""
+    """A writer of claims and leases can have messages removed, as others carry out what a record has decided."""
     [uuid] = world.fill([{"id": OTHER, "payload": {"n": 0}}])
     [name] = world.bucket.below("messages/")
     world.bucket.plant(layout.lease(TOPIC, uuid), held(name))
@@ -144,7 +144,7 @@ async def test_a_copy_of_a_message_is_delivered_again(world: World, ann: Process
 
 
 async def test_two_messages_under_one_uuid_are_both_delivered(world: World, ann: Process) -> None:
-    """A uuid is its publisher's to choose: one that is there already costs neither message its delivery."""
+    """A uuid is its publisher's to choose: an existing one costs neither message its delivery."""
     for number, stamp in enumerate((STAMP, STAMP.replace("2026", "0001"))):
         body = {"id": OTHER, "payload": {"n": number}}
         world.bucket.plant(units.key_of(TOPIC, f"{stamp}-{OTHER}.json"), json.dumps(body))
@@ -297,7 +297,7 @@ def test_no_payload_is_ever_executed() -> None:
 
 
 async def test_a_dead_letter_is_overwritten_by_one_under_its_uuid(world: World, ann: Process) -> None:
-    """Who may publish, and knows the uuid of a dead letter, can have it replaced by another one that is buried."""
+    """A publisher that knows the uuid of a dead letter can have it replaced by another one that is buried."""
     [victim] = await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), reason="wrong")
     assert len(await ann.queue.dead_letters(TOPIC)) == 1

@@ -31,7 +31,7 @@ def unnoted(world: World) -> dict[str, tuple[str, bytes]]:
 
 
 async def abandoned(world: World, **settled: int) -> None:
-    """Leave a claim whose process died after it had decided so many of its messages."""
+    """Leave a claim whose process died after it had decided some of its messages."""
     process = await world.process()
     await process.queue.publish(TOPIC, numbered(6))
     claim = await process.queue.claim(TOPIC, "c", max_messages=6, claim_id="left")
@@ -102,7 +102,7 @@ async def abandoned_under(world: World, *claim_ids: str) -> None:
 
 
 def orphan(world: World, uuid: str) -> str:
-    """Plant a released lease that stands for no message, and return its key."""
+    """Plant a released lease without a message, and return its key."""
     made = leases.released(
         uuid, f"20260101T000000_000000-{uuid}.json", consumer="c", claim="", deliveries=1, until=0, now=EPOCH
     )

@@ -23,7 +23,7 @@ def now(world: World) -> datetime:
 
 
 async def test_a_sweep_is_noted(world: World, ann: Process, bob: Process) -> None:
-    """Everybody is told when the last one was, in the store's time; before the first there is none."""
+    """The topic shows when the last one was, in the store's time; before the first it shows none."""
     assert (await bob.queue.topic(TOPIC)).swept_at is None
     for _ in range(2):
         await world.later(100)

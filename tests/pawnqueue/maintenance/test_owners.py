@@ -55,7 +55,7 @@ async def test_the_janitor_speaks_for_owners(
 
 
 async def claims_of(process: Process, count: int) -> list[Claim]:
-    """Claim so many messages, each by a claim of its own: run-0, run-1 and so on."""
+    """Claim messages, each by a claim of its own: run-0, run-1 and so on."""
     await process.queue.publish(TOPIC, numbered(count))
     return [
         await process.queue.claim(TOPIC, "c", max_messages=1, claim_id=f"run-{number}", owner=f"dag-{number}")
@@ -264,7 +264,7 @@ async def test_a_claim_whose_run_has_ended_is_given_back_after_its_sessions_time
 
 
 async def test_what_was_given_back_was_not_decided_by_its_owner(world: World, ann: Process, bob: Process) -> None:
-    """A retry by the same id is told what its predecessor had decided, and nothing of what was taken from it."""
+    """A retry by the same id gets what its predecessor had decided, and nothing of what was taken from it."""
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", claim_id="run")
     await ann.queue.ack(claim, claim.ids[:1])

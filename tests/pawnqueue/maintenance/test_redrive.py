@@ -1,4 +1,4 @@
-"""Redrive: a dead letter becomes one message again, whoever does it, and wherever they stop (§5)."""
+"""Redrive: a dead letter becomes one message again, whichever process does it, and wherever it stops (§5)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOCK_OVER = 70.0
 
 
 async def bury(process: Process, count: int) -> list[str]:
-    """Publish and bury so many messages."""
+    """Publish and bury messages."""
     ids = await process.queue.publish(TOPIC, numbered(count))
     claim = await process.queue.claim(TOPIC, "c", max_messages=count)
     assert (await process.queue.nack(claim, reason="bad")).buried == ids
@@ -145,7 +145,7 @@ async def test_redrivers_at_once_make_one_message_of_a_letter(world: World, ann:
 
 
 async def test_a_letter_that_is_still_being_buried_is_skipped(world: World, ann: Process, bob: Process) -> None:
-    """While its old lease is there the burial is not finished: whoever finishes it makes it ready."""
+    """While its old lease exists the burial is not finished: the process that finishes it makes it ready."""
     [one] = await ann.queue.publish(TOPIC, numbered(1))
     claim = await ann.queue.claim(TOPIC, "c")
     ann.client.inject("dies", "DELETE")

@@ -1,4 +1,4 @@
-"""Deleting a topic: what stands in its way, what goes with it, and what is left where it is interrupted."""
+"""Deleting a topic: what prevents it, what goes with it, and what is left where it is interrupted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def fill(process: Process) -> None:
     await queue.claim(TOPIC, "c", max_messages=4, claim_id="open", ttl=600)
 
 
-# --- what stands in its way ---
+# --- what prevents it ---
 
 
 async def test_what_is_in_a_topic_is_told_roughly(world: World, ann: Process) -> None:
@@ -78,7 +78,7 @@ async def test_delayed_messages_can_be_deleted_by_the_advice(ann: Process) -> No
 
 
 async def test_what_claims_have_left_that_have_ended_goes_with_the_topic(world: World, ann: Process) -> None:
-    """Closed records do not stand in the way, however many; none of them is read, and none is left."""
+    """Closed records do not prevent it, however many; none of them is read, and none is left."""
     for number in range(30):
         await ann.queue.publish(TOPIC, numbered(1))
         await ann.queue.ack(await ann.queue.claim(TOPIC, "c", claim_id=f"run-{number}"))
@@ -133,7 +133,7 @@ async def test_effects_that_are_not_done_stand_in_the_way(world: World, ann: Pro
 
 
 async def test_with_force_everything_goes(world: World, ann: Process, bob: Process) -> None:
-    """Messages, dead letters, claims and what nobody knows; who worked on them is told; other topics stay."""
+    """Messages, dead letters, claims and unknown objects; their holders get an error; other topics stay."""
     await fill(ann)
     world.bucket.plant(f"{TOPIC}/strange/x", "")
     world.topic("orders-2")
@@ -297,7 +297,7 @@ async def test_a_marker_that_is_being_deleted_is_waited_for(world: World, ann: P
         if request.call != "delete":
             return await carry_out()
         landing.append(asyncio.create_task(land_late(carry_out)))
-        return await asyncio.shield(landing[-1])  # who sent it may go: it is under way
+        return await asyncio.shield(landing[-1])  # its sender may end: it is under way
 
     ann.client.hook = send
     deleting = asyncio.create_task(ann.queue.delete_topic(TOPIC, force=True))

@@ -52,7 +52,7 @@ async def test_what_was_decided_is_finished(world: World, ann: Process, bob: Pro
 
 
 async def test_what_was_never_decided_goes_after_a_day(world: World, ann: Process, bob: Process) -> None:
-    """Counted from when the last of it was staged; what a commit relies on then is told to be gone."""
+    """Counted from when the last of it was staged; a commit that relies on it then raises an error."""
     parts = await staged(ann)
     await world.later(A_DAY - 100)
     late = await ann.queue.stage(TOPIC, WRITE, 2, numbered(1))
@@ -105,7 +105,7 @@ async def test_a_commit_that_is_faster_is_left_alone(world: World, ann: Process,
 
 
 async def test_an_attempt_that_came_too_late_is_removed(world: World, ann: Process, bob: Process) -> None:
-    """What is staged for a write that is done goes after an hour: whoever staged it may be at work still."""
+    """What is staged for a write that is done goes after an hour: its writer may still be at work."""
     await committed(ann)
     await staged(ann)
     assert await bob.queue.sweep(TOPIC) == report()
@@ -131,7 +131,7 @@ async def test_records_go_when_nobody_asks_for_them_any_more(world: World, ann: 
 
 
 async def test_a_bad_record_keeps_no_other_from_the_sweep(world: World, ann: Process, bob: Process) -> None:
-    """Garbage under a record's key is told, and strangers too; a write beside them is finished."""
+    """Garbage under a record's key is reported, and strangers too; a write beside them is finished."""
     await cut(ann, "dies after", 5)
     await world.later(OVER)
     world.bucket.plant(layout.write(TOPIC, "garbage"), "x")

@@ -77,7 +77,7 @@ async def test_a_sweep_finishes_moves(world: World, ann: Process) -> None:
 
 @pytest.mark.parametrize("state", ["held", "released", "of garbage", "of a claim that never was"])
 async def test_a_lease_without_a_message_is_removed_when_it_is_over(world: World, ann: Process, state: str) -> None:
-    """Overdue and free, it stands for nothing; before that it is left alone."""
+    """Overdue and free, it protects nothing; before that it is left alone."""
     name = f"20260101T000000_000000-{UUID}.json"
     until = EPOCH + 100
     body = {
@@ -127,7 +127,7 @@ async def test_a_lease_whose_message_appears_between_the_lists_is_left_alone(wor
 
 
 async def test_a_lease_that_changes_while_it_is_judged_is_left_alone(world: World, ann: Process) -> None:
-    """What is removed is what was there after the message was looked for."""
+    """Only the lease that was seen after the message was looked for is removed."""
     name = f"20260101T000000_000000-{UUID}.json"
     made = leases.released(UUID, name, consumer="c", claim="", deliveries=3, until=0, now=EPOCH)
     key = layout.lease(TOPIC, UUID)
@@ -193,7 +193,7 @@ async def test_what_was_carried_out_is_not_carried_out_again(world: World, ann: 
 
 
 async def test_leases_are_listed_before_messages(ann: Process) -> None:
-    """A message that was there when its lease was listed is then in the second list, or was settled in between."""
+    """A message that existed when its lease was listed is then in the second list, or was settled in between."""
     await ann.queue.sweep(TOPIC)
     listed = [key for kind, key in ann.client.requests if kind == "LIST"]
     assert listed.index(layout.leases(TOPIC)) < listed.index(units.folder(TOPIC))

@@ -25,7 +25,7 @@ MIB = 1024**2
 
 
 def nested(kind: type, depth: int) -> Any:  # noqa: ANN401 - lists or dicts
-    """A list or dict so many levels deep."""
+    """A list or dict of this many levels."""
     inner: Any = 1
     for _ in range(depth):
         inner = [inner] if kind is list else {"a": inner}

@@ -1,4 +1,4 @@
-"""Publish: what is in the bucket afterwards, and what its caller is told when requests go wrong."""
+"""Publish: what is in the bucket afterwards, and the caller's error when requests go wrong."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ async def deleted(world: World, process: Process) -> None:
 
 
 async def test_nothing_is_published_into_a_topic_that_was_deleted(world: World, ann: Process) -> None:
-    """Who has used it a moment ago is told so, and what was written is gone; nobody relies on it any more."""
+    """A publisher that used it a moment ago gets an error, and what it wrote is gone; nobody relies on it any more."""
     await deleted(world, ann)
     with (
         ann.client.counting() as requests,
@@ -291,7 +291,7 @@ async def test_nothing_is_published_into_a_topic_that_was_deleted(world: World, 
 
 
 async def test_many_who_publish_at_once_look_once(world: World, ann: Process) -> None:
-    """One HEAD answers for all of them; where it says that the topic is gone, all are told, and nothing is left."""
+    """One HEAD answers for all of them; if it says that the topic is gone, all calls raise, and nothing is left."""
     ann.client.latency = 0.02
     await world.later(30)
     with ann.client.counting() as requests:
@@ -307,7 +307,7 @@ async def test_many_who_publish_at_once_look_once(world: World, ann: Process) ->
 
 
 async def test_a_look_of_somebody_elses_does_not_withdraw_what_came_later(world: World, ann: Process) -> None:
-    """Who publishes after the topic was created again is not told what a look has found that began before."""
+    """Publishing after the topic was created again does not get the result of a look that began before."""
     await world.later(30)
     later: list[asyncio.Task[list[str]]] = []
 

@@ -71,14 +71,14 @@ async def test_after_the_commit_all_of_it_is(world: World, ann: Process, bob: Pr
 
 
 async def test_ids_are_made_of_the_write_the_part_and_the_place(world: World, ann: Process) -> None:
-    """Whoever stages it, and however often it is cut, a message of a write has its id."""
+    """A message of a write keeps its id, in whichever process and however often it is staged."""
     await committed(ann)
     assert ids(world) == expected_ids()
     assert layout.written_id("other", WRITE, 0, 0) not in ids(world)
 
 
 async def test_a_message_names_its_write(ann: Process, bob: Process) -> None:
-    """Whoever consumes it can tell which write published it, and that none did."""
+    """A consumer can tell which write published it, or that none did."""
     await committed(ann, 1)
     await ann.queue.publish(TOPIC, numbered(1))
     assert [each.write_id for each in await bob.queue.claim(TOPIC, "c", max_messages=2)] == [WRITE, ""]
@@ -141,14 +141,14 @@ async def test_an_attempt_that_fails_leaves_nothing(
     ("write_id", "part"), [("", 0), ("a/b", 0), (".a", 0), ("x" * 129, 0), (WRITE, -1), (WRITE, "0"), (WRITE, True)]
 )
 async def test_wrong_names_are_refused(ann: Process, write_id: str, part: int) -> None:
-    """An id that makes no key, and a part that is no number, are told before any request."""
+    """An id that makes no key, and a part that is not a number, raise errors before any request."""
     with ann.client.counting() as requests, pytest.raises(InvalidArgumentError, match=r"write id|part"):
         await ann.queue.stage(TOPIC, write_id, part, numbered(1))
     assert not requests
 
 
 async def test_what_was_not_staged_for_it_is_refused(world: World, ann: Process) -> None:
-    """Another write's parts, a part twice, and what is no part, are told, and nothing is published."""
+    """Another write's parts, a part twice, and an invalid part raise errors, and nothing is published."""
     parts = await staged(ann)
     other = await staged(ann, write_id="other")
     for given in (other, [*parts, parts[0]], ["x"], None):
@@ -231,7 +231,7 @@ async def test_an_unknown_topic_is_an_error(ann: Process) -> None:
 
 
 async def test_a_topic_that_was_deleted_gets_nothing(world: World, ann: Process, bob: Process) -> None:
-    """Deleted between staging and commit, also behind the committer's back: nothing is published, and it is told."""
+    """Deleted between staging and commit, also behind the committer's back: nothing is published, and an error says so."""
     parts = await staged(ann)
     await bob.queue.delete_topic(TOPIC)
     with pytest.raises((TopicNotFoundError, StagedGoneError)):
@@ -308,7 +308,7 @@ async def test_what_was_decided_is_not_aborted(world: World, ann: Process, bob: 
 
 
 async def test_an_abort_and_a_commit_at_once(world: World, ann: Process, bob: Process) -> None:
-    """Whichever turn they take: all of it is published, or nothing is, and that is told."""
+    """Whichever turn they take: all of it is published, or nothing is, and an error says so."""
     for seed in range(40):
         write_id = f"w{seed}"
         before = len(visible(world))
@@ -461,7 +461,7 @@ async def test_a_commit_whose_requests_may_land_keeps_its_time(world: World, ann
 
 
 async def test_who_comes_while_another_commits_is_told(world: World, ann: Process, bob: Process) -> None:
-    """Until when; and who waits has the outcome of the other one's."""
+    """Until when; and a call that waits gets the other one's outcome."""
     parts = await staged(bob)
 
     async def meanwhile(kind: Kind, key: str) -> None:
@@ -478,7 +478,7 @@ async def test_who_comes_while_another_commits_is_told(world: World, ann: Proces
 
 
 async def test_who_waits_finishes_what_another_one_left(world: World, ann: Process, bob: Process) -> None:
-    """The time of who died is waited for, and then it goes on."""
+    """The next process waits for the time of the dead one, and then goes on."""
     await cut(ann, "dies after", 4)
     written = await committed(bob, wait=120)
     assert (written.count, written.already) == (COUNT, True)
@@ -487,7 +487,7 @@ async def test_who_waits_finishes_what_another_one_left(world: World, ann: Proce
 
 @pytest.mark.parametrize(("strategy", "slowness"), [("conditional_write", 0.5), ("csprng_verify", 0.1)])
 async def test_two_committers_at_once(strategy: str, slowness: float) -> None:
-    """One of them decides, and both are told of one outcome: each message is there once, in whichever turn."""
+    """One of them decides, and both return one outcome: each message is published once, in whichever turn."""
     world = of_strategy(strategy)
     ann, bob = await world.process(), await world.process()
     for seed in range(40):
@@ -508,7 +508,7 @@ async def test_two_committers_at_once(strategy: str, slowness: float) -> None:
 
 
 async def test_who_is_late_sends_nothing(world: World, bob: Process) -> None:
-    """A committer that stands still is taken over; what it had not sent, it does not send, and has the outcome."""
+    """A committer that is frozen is taken over; it does not send what it had not sent, and gets the outcome."""
     ann = await world.process(concurrency={"max_in_flight": 1})  # all others of the chunk come after the first
     parts = await staged(ann)
     delivered: Counter[int] = Counter()

@@ -23,7 +23,7 @@ WRITE = "run-1"
 SMALL, COUNT = 3, 7
 #: The numbers of those seven.
 EVERY = list(range(COUNT))
-#: After so long nobody can doubt that who committed is not trusted any more.
+#: After this long nobody can doubt that the committer is not trusted any more.
 OVER = HOLD_SECONDS + 10
 A_DAY = 86_400.0
 
@@ -63,7 +63,7 @@ def ids(world: World) -> list[str]:
 
 
 def expected_ids(count: int = COUNT, parts: int = 2) -> list[str]:
-    """Which ids the messages of the write have, whoever publishes them."""
+    """The ids of the write's messages, whichever process publishes them."""
     sizes = [count * (part + 1) // parts - count * part // parts for part in range(parts)]
     return [layout.written_id(TOPIC, WRITE, part, n) for part, size in enumerate(sizes) for n in range(size)]
 

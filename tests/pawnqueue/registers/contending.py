@@ -1,4 +1,4 @@
-"""Contenders for one register, and whether what they were told is one order of writes."""
+"""Contenders for one register, and whether their answers are one order of writes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CONTENDERS, ROUNDS = 5, 4
 
 @dataclass
 class History:
-    """What the contenders of a register were told, round by round; in a round all of them expect one version."""
+    """The answers to the contenders of a register, round by round; in a round all of them expect one version."""
 
     rounds: list[tuple[str | Expect, list[Outcome]]] = field(default_factory=list)
 
     def violations(self, final_body: bytes) -> list[str]:
-        """Say where what was told is no one order of writes: each done once, each behind the one it expected."""
+        """Say where the answers are not one order of writes: each done once, each behind the one it expected."""
         found = []
         standing: str | Expect = Expect.NOTHING
         winner = None

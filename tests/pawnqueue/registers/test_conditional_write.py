@@ -55,7 +55,7 @@ def interloper(store: Scripted) -> Callable[[], None]:
 
 
 async def test_a_create_is_done_once() -> None:
-    """Where nothing stands a create is done, and a second one is refused; both in one request, without a look."""
+    """Where no object exists a create is done, and a second one is refused; both in one request, without a look."""
     store = scripted()
     first = await take(store)
     assert first == Done(store.landed[0].version)
@@ -81,7 +81,7 @@ async def test_nothing_is_not_updated() -> None:
 @pytest.mark.parametrize("update", [False, True], ids=["create", "update"])
 @pytest.mark.parametrize("fates", [[ANSWER_LOST], [DROPPED, ANSWER_LOST], [CONFLICT, ANSWER_LOST]], ids=str)
 async def test_an_unknown_write_that_landed_is_done(fates: list[Fate], *, update: bool) -> None:
-    """The look finds our write id: it is done, with the version that stands there, and is not sent again."""
+    """The look finds our write id: it is done, with the stored version, and is not sent again."""
     store = scripted(*fates)
     expect = await made(store) if update else Expect.NOTHING
     already = len(store.landed)
@@ -92,7 +92,7 @@ async def test_an_unknown_write_that_landed_is_done(fates: list[Fate], *, update
 
 @pytest.mark.parametrize("update", [False, True], ids=["create", "update"])
 async def test_an_unknown_write_that_did_not_land_is_sent_again(*, update: bool) -> None:
-    """As long as the expected state stands there, the write is repeated until it is done."""
+    """As long as the expected state is stored, the write is repeated until it is done."""
     store = scripted(DROPPED, DROPPED, DROPPED)
     expect = await made(store) if update else Expect.NOTHING
     assert await take(store, expect) == Done(store.landed[-1].version)
@@ -111,7 +111,7 @@ async def test_our_own_late_write_is_not_a_refusal(*, update: bool) -> None:
 
 @pytest.mark.parametrize("fates", [[ANSWER_LOST], [LATE]], ids=str)
 async def test_a_write_that_somebody_has_overwritten_is_refused(fates: list[Fate]) -> None:
-    """Whether ours landed or not, what stands there is somebody else's: refused, and it stays theirs."""
+    """Whether ours landed or not, the stored body is another's: refused, and it stays theirs."""
     store = scripted(*fates)
     version = await made(store)
     store.before_read = [interloper(store)]
@@ -121,7 +121,7 @@ async def test_a_write_that_somebody_has_overwritten_is_refused(fates: list[Fate
 
 
 async def test_somebody_elses_create_is_a_refusal() -> None:
-    """After a lost request, whoever stands there meanwhile has the register."""
+    """After a lost request, another writer may have won the register meanwhile, and keeps it."""
     store = scripted(DROPPED)
     store.before_read = [lambda: store.below._write(KEY, b"what nobody can read")]
     assert await take(store) == Refused(Refusal.CONDITION)
@@ -139,7 +139,7 @@ async def test_an_update_of_what_was_deleted_is_refused() -> None:
 
 @pytest.mark.parametrize("update", [False, True], ids=["create", "update"])
 async def test_a_conflict_is_tried_again(*, update: bool) -> None:
-    """A 409 says nothing of who will have it: the write is sent again, without a look, until it is decided."""
+    """A 409 does not say which writer will win: the write is sent again, without a look, until it is decided."""
     store = scripted(CONFLICT, CONFLICT, CONFLICT)
     expect = await made(store) if update else Expect.NOTHING
     assert await take(store, expect) == Done(store.landed[-1].version)
@@ -177,7 +177,7 @@ async def test_a_look_that_fails_is_unknown() -> None:
 
 
 async def test_a_permanent_error_concerns_its_key() -> None:
-    """What no repetition mends is told at once, from the write and from the look, and ends no other step."""
+    """An error that no repetition mends is returned at once, from write and look, and ends no other step."""
     assert await take(scripted(FORBIDDEN)) == Unknown(DENIED)
     store = scripted(DROPPED)
     store.failing_reads = [DENIED]

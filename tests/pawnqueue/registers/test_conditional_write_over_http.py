@@ -110,7 +110,7 @@ async def test_a_real_update_without_quotes(client: str) -> None:
 )
 @pytest.mark.parametrize("seed", range(2))
 async def test_real_contenders_win_in_one_order(client: str, behaviour: dict[str, object], seed: int) -> None:
-    """Through a storm in front of each kind of store, each round has one winner, who built on the last."""
+    """Through a storm in front of each kind of store, each round has one winner, which built on the last."""
     with FaultServer(Behaviour(seed=seed, **behaviour), buckets=(BUCKET,)) as server:  # type: ignore[arg-type]
         for effect, probability in STORM:
             server.inject(Fault(effect, operation="PutObject", probability=probability))

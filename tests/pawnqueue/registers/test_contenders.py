@@ -87,7 +87,7 @@ async def scripted_history(kind: type[ConditionalWrite], seed: int) -> list[str]
 
 
 async def test_contenders_win_in_one_order() -> None:
-    """In 150 runs through lost, late and conflicting writes, each round has one winner, who built on the last."""
+    """In 150 runs through lost, late and conflicting writes, each round has one winner, which built on the last."""
     for seed in range(150):
         assert await scripted_history(ConditionalWrite, seed) == [], f"seed {seed}"
 
@@ -102,7 +102,7 @@ async def test_the_check_sees_what_is_broken(broken: type[ConditionalWrite]) -> 
 
 
 async def test_free_running_contenders_never_both_win() -> None:
-    """Who reads and steps at will: no version has two who replaced it, and nobody won by a write that never landed."""
+    """Processes read and write at will: no version was replaced by two, and nobody won by a write that never landed."""
     for seed in range(40):
         chance = random.Random(seed)  # noqa: S311
         store = Scripted(lambda chance=chance: chance.choice([FINE, DROPPED, ANSWER_LOST, LATE, CONFLICT]))  # type: ignore[misc]

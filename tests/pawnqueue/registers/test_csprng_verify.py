@@ -24,7 +24,7 @@ KEYS = [f"orders/leases/{number}.lease" for number in range(30)]
 
 
 class LastWins(HookedStore):
-    """A bucket that ignores conditions, counts requests, and holds PUTs up as long as it is told to."""
+    """A bucket that ignores conditions, counts requests, and delays PUTs for a given time."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(Bucket(clock))
@@ -55,7 +55,7 @@ def registers(store: LastWins, *, at_once: int = 64) -> CsprngVerify:
 
 
 async def test_a_register_is_created_once_and_replaced_by_version(store: LastWins) -> None:
-    """Create is refused where something stands, replace where another version stands; nothing is written then."""
+    """Create is refused where an object exists, replace where another version is stored; nothing is written then."""
     strategy = registers(store)
     [created] = await strategy.write([Step("a/x", Record())])
     assert isinstance(created, Done)
@@ -82,7 +82,7 @@ async def test_a_single_register_is_asked_for_itself(store: LastWins) -> None:
 
 
 async def test_of_many_writers_one_wins(store: LastWins) -> None:
-    """Ten processes that create the same batch at once: each key has one winner, and its version stands there."""
+    """Ten processes that create the same batch at once: each key has one winner, and its version is stored."""
     results = await asyncio.gather(*(registers(store).write([Step(key, Record()) for key in KEYS]) for _ in range(10)))
     for position, key in enumerate(KEYS):
         won = [one[position] for one in results if isinstance(one[position], Done)]
@@ -175,7 +175,7 @@ async def test_what_stands_for_long_is_read_once(store: LastWins, monkeypatch: p
 
 
 async def test_what_keeps_changing_is_not_read(store: LastWins) -> None:
-    """A register that changes at every look ends in an error that says so: none of what was seen is told."""
+    """A register that changes at every look ends in an error that says so: no value that was seen is returned."""
 
     async def change(request: Request, carry_out: CarryOut) -> Answer:
         await store.below.put(request.key, store.clock.nonce().encode())

@@ -402,7 +402,7 @@ async def test_a_probe_that_is_cancelled_cleans_up() -> None:
 
 
 async def get_is_stale(request: Request, carry_out: CarryOut) -> Answer:
-    """GET shows what was there before."""
+    """GET shows the former object."""
     return None if request.call == "get" else await carry_out()
 
 
@@ -482,7 +482,7 @@ async def test_a_permanent_error_is_raised() -> None:
 
 
 def judged(outcomes: Sequence[Outcome], standing: int | None, *, silence_is_refusal: bool = False) -> str | None:
-    """Judge a race whose contenders were told this, and which left the body of one of them, or nothing."""
+    """Judge a race with these answers, which left the body of one contender, or nothing."""
     bodies = [str(number).encode() for number in range(len(outcomes))]
     info = ObjectInfo("x", 1, '"1"', datetime.now(UTC))
     final = None if standing is None else StoredObject(info, bodies[standing])
@@ -491,14 +491,14 @@ def judged(outcomes: Sequence[Outcome], standing: int | None, *, silence_is_refu
 
 @pytest.mark.parametrize("silence_is_refusal", [False, True])
 def test_one_winner_is_right(*, silence_is_refusal: bool) -> None:
-    """One won, at least one other was told that it lost, and the winner's body stands there."""
+    """One won, at least one other was refused, and the winner's body is stored."""
     for others in ([TAKEN, TAKEN], [TAKEN, SILENT], [Refused(Refusal.CONFLICT), SILENT]):
         assert judged([DONE, *others], 0, silence_is_refusal=silence_is_refusal) == ""
 
 
 @pytest.mark.parametrize("silence_is_refusal", [False, True])
 def test_violations_are_named(*, silence_is_refusal: bool) -> None:
-    """Two winners, a winner that was overwritten or vanished, a store that has no conditions: each is told."""
+    """Two winners, a winner that was overwritten or vanished, a store that has no conditions: each is reported."""
 
     def told(outcomes: Sequence[Outcome], standing: int | None) -> str:
         verdict = judged(outcomes, standing, silence_is_refusal=silence_is_refusal)
@@ -527,7 +527,7 @@ def test_silence_never_says_anything() -> None:
 
 @pytest.mark.parametrize("silence_is_refusal", [False, True])
 def test_a_race_without_a_winner_says_nothing(*, silence_is_refusal: bool) -> None:
-    """Where nobody was told that it won, the race is repeated, whatever stands there."""
+    """If no contender got the answer that it won, the race is repeated, whatever body is stored."""
     for outcomes in ([SILENT, SILENT], [TAKEN, SILENT], [TAKEN, TAKEN], [Refused(Refusal.CONFLICT)] * 2):
         for standing in (0, 1, None):
             assert judged(outcomes, standing, silence_is_refusal=silence_is_refusal) is None

@@ -149,7 +149,7 @@ async def test_a_claim_record_is_written_although_the_time_is_not_known(register
 
 @pytest.mark.parametrize(("kind", "key"), [(Lease, f"t/leases/{UUID}.lease"), (ClaimRecord, "t/claims/run.0.json")])
 async def test_garbage_has_a_version_and_can_be_replaced(registers: Answering, kind: type, key: str) -> None:
-    """Garbage is judged by its kind, and whoever has read it may write a record in its place."""
+    """Garbage is judged by its kind, and its reader may write a record in its place."""
 
     async def now() -> float:
         return 0.0

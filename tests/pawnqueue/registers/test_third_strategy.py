@@ -38,7 +38,7 @@ CHAINED = {"concurrency": {"strategy": "chained_blocks"}}
 
 @pytest.fixture(autouse=True)
 def _in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that the engine is told of it."""
+    """All that the queue knows of it."""
     monkeypatch.setattr(strategies, "STRATEGIES", (*strategies.STRATEGIES, chained_blocks.STRATEGY))
 
 
@@ -67,7 +67,7 @@ def blocks(world: World, folder: str) -> dict[str, int]:
 
 
 async def test_it_is_agreed_on_by_its_name() -> None:
-    """Who wants it gets it, all others follow; the record of that is one object, and no marker is."""
+    """A setting chooses it, and all others follow; the bucket's record is one object, and a marker is not."""
     store = MemoryStore()
     async with PawnQueue.open(CHAINED, store=store) as queue:
         assert queue.strategy == "chained_blocks"
@@ -81,7 +81,7 @@ async def test_it_is_agreed_on_by_its_name() -> None:
 
 
 async def test_an_older_process_is_told_to_be_upgraded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who does not have it opens nothing, and changes nothing."""
+    """A process that does not have it opens nothing, and changes nothing."""
     store = MemoryStore()
     async with PawnQueue.open(CHAINED, store=store):
         pass
@@ -93,7 +93,7 @@ async def test_an_older_process_is_told_to_be_upgraded(monkeypatch: pytest.Monke
 
 
 def test_it_is_preferred_as_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that keeps creates alone carries it, where it stands before what any store can carry."""
+    """A store with conditional creates alone carries it, if it is listed before the one that any store carries."""
     without_updates = Abilities(updates="If-Match is ignored")
     assert strategies.best(without_updates)[0].name == "csprng_verify"
     first, *rest = strategies.STRATEGIES
@@ -139,7 +139,7 @@ async def test_what_is_given_back_is_delivered_when_it_is_due(world: World, ann:
 
 
 async def test_dead_letters_come_back(world: World, ann: Process, bob: Process) -> None:
-    """What is buried is redriven once, whoever does it, and delivered as a new one."""
+    """A dead letter is redriven once, whichever process does it, and delivered as a new message."""
     ids = await ann.queue.publish(TOPIC, numbered(4))
     assert (await ann.queue.nack(await ann.queue.claim(TOPIC, "c"), reason="bad")).buried == ids
     assert world.bucket.below("leases/") == []
@@ -157,7 +157,7 @@ async def test_dead_letters_come_back(world: World, ann: Process, bob: Process) 
 
 
 async def test_a_redrive_that_died_is_finished(world: World, ann: Process, bob: Process) -> None:
-    """Its lock is a register too: whoever meets it overdue goes on."""
+    """Its lock is a register too: a process that meets it overdue goes on."""
     [one] = await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.nack(await ann.queue.claim(TOPIC, "c"))
     await world.later(5)
@@ -174,7 +174,7 @@ async def test_a_redrive_that_died_is_finished(world: World, ann: Process, bob: 
 
 
 async def test_take_over(world: World, ann: Process, bob: Process) -> None:
-    """Until a claim is over nobody has its messages; then another has, and its holder is told."""
+    """Until a claim is over nobody gets its messages; then another does, and its holder gets an error."""
     ids = await ann.queue.publish(TOPIC, numbered(3))
     old = await ann.queue.claim(TOPIC, "c", claim_id="old")
     assert not await bob.queue.claim(TOPIC, "d")
@@ -334,7 +334,7 @@ async def test_an_empty_topic_is_deleted_with_what_claims_have_left(world: World
 
 
 async def test_a_name_has_one_registration(world: World, ann: Process, bob: Process) -> None:
-    """Whoever registers it, and however often it is seen after that."""
+    """In whatever process it registers, and however often it is seen after that."""
     entries = await asyncio.gather(*(one.queue.register_consumer("billing") for one in (ann, bob)))
     assert len({entry.id for entry in entries}) == 1
     await world.later(700)
@@ -386,7 +386,7 @@ async def test_every_version_is_told_alike() -> None:
 
 
 async def test_of_many_one_wins() -> None:
-    """Of twenty who expect one state exactly one has it, create or update; who expects an older one is refused."""
+    """Of twenty writers that expect one state one wins, create or update; one that expects an older one is refused."""
     chained = registers(MemoryStore())
     old: Sequence[str] = []
     expect: str | Expect = Expect.NOTHING
@@ -401,7 +401,7 @@ async def test_of_many_one_wins() -> None:
 
 
 async def test_what_was_deleted_is_not_changed() -> None:
-    """Not by who knew it, not where it was created again; and no block of it is left."""
+    """Not by a process that knew it, not where it was created again; and no block of it is left."""
     store = MemoryStore()
     chained = registers(store)
     versions = await made(chained, 2)

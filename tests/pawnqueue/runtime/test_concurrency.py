@@ -101,7 +101,7 @@ async def test_an_error_ends_the_others() -> None:
 
 
 async def test_cancelling_it_cancels_all() -> None:
-    """Whoever gives up waiting leaves nothing running."""
+    """A caller that gives up waiting leaves nothing running."""
     work = Work()
     running = asyncio.ensure_future(for_each(work, range(20), at_once=4))
     await work.until_under_way(4)
@@ -148,7 +148,7 @@ def ask(shared: SharedWork[str, str], work: Work, key: str = "a") -> asyncio.Tas
 
 
 async def test_work_that_many_ask_for_is_done_once() -> None:
-    """All are given its result; who asks when it has ended begins it anew, and other keys are other work."""
+    """All get its result; a call after its end begins it anew, and other keys are other work."""
     shared, work = SharedWork[str, str](), Work()
     asked = [ask(shared, work) for _ in range(100)]
     other = ask(shared, work, "b")
@@ -164,7 +164,7 @@ async def test_work_that_many_ask_for_is_done_once() -> None:
 
 
 async def test_an_error_of_shared_work_is_everybodys() -> None:
-    """All who share it are told."""
+    """All callers that share it get the error."""
     shared = SharedWork[str, str]()
 
     async def fail() -> str:
@@ -189,7 +189,7 @@ async def test_who_is_cancelled_leaves_the_others_to_the_work() -> None:
 
 
 async def test_work_that_nobody_waits_for_is_ended() -> None:
-    """When the last one is cancelled it is over before he goes, and who comes then begins it anew."""
+    """When the last caller is cancelled the work ends before the call does, and the next call begins it anew."""
     shared, work = SharedWork[str, str](), Work()
     first, second = ask(shared, work), ask(shared, work)
     await work.until_under_way(1)

@@ -9,7 +9,7 @@ from tests.pawnqueue.settings.given import BUCKET, KEY_ID, SECRET, TOKEN, compla
 
 
 def test_a_setting_that_is_wrong_in_itself_is_not_compared() -> None:
-    """Who got a number wrong is not also told that its default contradicts something."""
+    """A wrong number is not also reported as a contradiction with its default."""
     data = {"s3": BUCKET, "polling": {"visibility_timeout_seconds": "long", "lease_refresh_interval_seconds": 100}}
     assert "under half" not in complaint_of(lambda: Settings.from_dict(data, environ={}))
 
@@ -85,7 +85,7 @@ def test_settings_just_inside_the_rules_are_taken(data: dict[str, Any]) -> None:
 
 
 def test_a_contradiction_names_the_variable_that_a_value_is_from() -> None:
-    """Who set only the time-out, in the environment, finds the place."""
+    """If only the time-out is set, in the environment, the error names the place."""
     environ = {"PAWNQUEUE_S3_BUCKET_NAME": "test-bucket", "PAWNQUEUE_POLLING_VISIBILITY_TIMEOUT": "15"}
     words = "polling.visibility_timeout_seconds (15.0, from PAWNQUEUE_POLLING_VISIBILITY_TIMEOUT)"
     assert words in complaint_of(lambda: Settings.from_env(environ=environ))

@@ -54,7 +54,7 @@ def test_a_secret_in_the_place_of_a_section_is_not_shown(section: str) -> None:
 
 
 def test_a_mask_is_not_taken_for_a_secret() -> None:
-    """Who feeds printed settings back is told, instead of being refused by the store."""
+    """Printed settings that are passed back raise an error, instead of being refused by the store."""
     printed = Settings(s3=CREDENTIALS).model_dump_json()
     sentence = complaint_of(lambda: Settings.model_validate_json(printed))
     assert "s3.aws_secret_access_key is the mask" in sentence

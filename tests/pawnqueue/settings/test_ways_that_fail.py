@@ -87,7 +87,7 @@ def test_an_unknown_key_is_told_with_the_nearest_known_one(data: dict[str, Any],
 
 
 def test_everything_that_is_wrong_is_in_one_sentence() -> None:
-    """Bad values, unknown keys, missing settings and contradictions are told together."""
+    """Bad values, unknown keys, missing settings and contradictions are reported together."""
     sentence = complaint_of(
         lambda: Settings.from_dict(
             {

@@ -98,7 +98,7 @@ def test_a_section_without_content_has_its_defaults(tmp_path: Path, nothing: str
     ],
 )
 def test_bad_yaml_is_told_without_quoting_it(tmp_path: Path, text: str, problem: str) -> None:
-    """The sentence has the file, and the line where there is one; what stands there may be a secret."""
+    """The sentence has the file, and the line if there is one; the line's content may be a secret."""
     path = yaml_file(tmp_path, text)
     sentence = complaint_of(lambda: Settings.from_yaml(path, environ={}))
     assert str(path) in sentence
@@ -135,13 +135,13 @@ def test_merge_keys_are_yaml_and_no_duplicates(tmp_path: Path) -> None:
 
 
 def test_an_error_names_the_file(tmp_path: Path) -> None:
-    """What is wrong with a value in a file is told with the file's path."""
+    """An error about a value in a file has the file's path."""
     path = yaml_file(tmp_path, "s3: {bucket_name: x}\n")
     assert f"The settings of {path} do not hold" in complaint_of(lambda: Settings.from_yaml(path, environ={}))
 
 
 def test_the_import_does_not_load_yaml() -> None:
-    """Who does not read a file does not pay for the parser."""
+    """A program that reads no file does not pay for the parser."""
     code = "import sys; import pawnqueue.settings as s; s.Settings; print('yaml' in sys.modules)"
     package = str(Path(__file__).parents[3])
     run = subprocess.run(

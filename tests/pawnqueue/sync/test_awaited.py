@@ -141,7 +141,7 @@ async def test_a_claim_of_which_its_caller_never_hears_is_nobodys(
     by_id: bool,
     twice: bool,
 ) -> None:
-    """It was made although its caller was cancelled: who comes next, by its id or not, need not wait for it."""
+    """The claim was made although its caller was cancelled: the next call, by its id or not, need not wait for it."""
     await queue.awaited(lambda queue: queue.publish(TOPIC, numbered(2)))
     named: dict[str, Any] = {"claim_id": "run"} if by_id else {}
     made = threading.Event()
@@ -176,7 +176,7 @@ async def test_a_closed_queue_says_so(slow: Slow) -> None:
 
 
 async def test_closing_ends_what_is_awaited(slow: Slow) -> None:
-    """Whoever awaits something of it is told, and is not taken for cancelled."""
+    """A caller that awaits something of it gets an error, and is not taken for cancelled."""
     queue = await asyncio.to_thread(SyncPawnQueue.open, store=slow)
     slow.seconds = 30
     task = asyncio.ensure_future(queue.awaited(lambda queue: queue.list_topics()))

@@ -156,7 +156,7 @@ def test_what_is_raised_in_the_thread_of_the_loop_does_not_end_it(watched: SyncP
 
 
 def test_a_queue_whose_thread_is_gone_says_so(store: MemoryStore) -> None:
-    """Who waits for it and who calls it later is told, and hangs no more than who closes it."""
+    """A waiting call and a later call raise errors, and hang no more than the closing one."""
     queue = within(lambda: SyncPawnQueue.open(store=store))
     within(lambda: queue.create_topic(TOPIC))
     with ThreadPoolExecutor(1) as pool:
@@ -301,7 +301,7 @@ async def test_a_claim_of_another_asynchronous_queue_is_refused(store: MemorySto
 
 
 def test_a_queue_is_not_closed_from_its_own_thread(store: MemoryStore) -> None:
-    """A listener that closes would wait for itself: it is told so, and the queue goes on."""
+    """A listener that closes would wait for itself: it gets an error, and the queue goes on."""
     told: list[PawnQueueError] = []
 
     def close(event: events.Event) -> None:

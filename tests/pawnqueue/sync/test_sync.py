@@ -354,7 +354,7 @@ def test_an_interval_that_is_none_is_refused(queue: SyncPawnQueue, interval: flo
 
 
 def test_a_call_from_its_own_thread_is_an_error_and_no_deadlock(queue: SyncPawnQueue, store: MemoryStore) -> None:
-    """``on_lost`` runs in the loop's thread: what calls the queue there is told so."""
+    """``on_lost`` runs in the loop's thread: a call of the queue there raises an error that says so."""
     queue.publish(TOPIC, numbered(1))
     claim = queue.claim(TOPIC, "c")
     told: list[PawnQueueError] = []
@@ -374,7 +374,7 @@ def test_a_call_from_its_own_thread_is_an_error_and_no_deadlock(queue: SyncPawnQ
 
 
 def test_a_queue_may_be_closed_inside_a_block_that_keeps_alive(store: MemoryStore) -> None:
-    """The block ends without an error of its own, nothing is left, and it is told that nobody keeps the claim now."""
+    """The block ends without an error of its own, nothing is left, and a warning says that nobody renews the claim."""
     queue = SyncPawnQueue.open(store=store)
     queue.create_topic(TOPIC)
     queue.publish(TOPIC, numbered(1))
