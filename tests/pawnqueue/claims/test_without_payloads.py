@@ -134,7 +134,7 @@ async def test_redriven_messages_are_settled_all_at_once_without_reading(ann: Pr
 async def test_the_id_of_a_redriven_message_is_looked_for_in_what_may_be_meant(
     world: World, ann: Process, bob: Process
 ) -> None:
-    """Its own id is settled, once the messages that may be meant are read; the ids that the caller passed are known too."""
+    """Its own id is settled, once the messages that may be meant are read; ids that the caller passed are known too."""
     own = await redriven(ann, 3)
     plain = await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c", max_messages=6)

@@ -231,7 +231,7 @@ async def test_an_unknown_topic_is_an_error(ann: Process) -> None:
 
 
 async def test_a_topic_that_was_deleted_gets_nothing(world: World, ann: Process, bob: Process) -> None:
-    """Deleted between staging and commit, also behind the committer's back: nothing is published, and an error says so."""
+    """Deleted between staging and commit, also behind the committer's back: nothing is published; an error says so."""
     parts = await staged(ann)
     await bob.queue.delete_topic(TOPIC)
     with pytest.raises((TopicNotFoundError, StagedGoneError)):

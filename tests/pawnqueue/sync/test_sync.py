@@ -374,7 +374,7 @@ def test_a_call_from_its_own_thread_is_an_error_and_no_deadlock(queue: SyncPawnQ
 
 
 def test_a_queue_may_be_closed_inside_a_block_that_keeps_alive(store: MemoryStore) -> None:
-    """The block ends without an error of its own, nothing is left, and a warning says that nobody renews the claim."""
+    """The block ends without an error of its own, nothing is left, and its error says that nobody renews the claim."""
     queue = SyncPawnQueue.open(store=store)
     queue.create_topic(TOPIC)
     queue.publish(TOPIC, numbered(1))
