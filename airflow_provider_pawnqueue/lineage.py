@@ -19,19 +19,19 @@ def uri(settings: Settings, topic: str) -> str:
 
 
 def sanitized(parts: SplitResult) -> SplitResult:
-    """Check the URI of an asset: what Airflow calls for each asset of our scheme."""
+    """Check the URI of an asset; Airflow calls this for each asset with our scheme."""
     if not parts.netloc or not parts.path.strip("/"):
         raise ValueError("An asset of a topic is pawnqueue://bucket/topic, with the key prefix before the topic.")
     return parts._replace(path=parts.path.rstrip("/"))
 
 
-def inputs(settings: Settings, *topics: str) -> Any:  # noqa: ANN401 - of a package that may not be there
-    """Say that a task has read topics; None where OpenLineage is not installed."""
+def inputs(settings: Settings, *topics: str) -> Any:  # noqa: ANN401 - of a package that may not be installed
+    """Return the lineage of a task that has read topics, or None if OpenLineage is not installed."""
     return _lineage(settings, topics, "inputs")
 
 
 def outputs(settings: Settings, *topics: str) -> Any:  # noqa: ANN401 - likewise
-    """Say that a task has written to topics; None where OpenLineage is not installed."""
+    """Return the lineage of a task that has written to topics, or None if OpenLineage is not installed."""
     return _lineage(settings, topics, "outputs")
 
 

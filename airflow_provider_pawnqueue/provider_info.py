@@ -38,7 +38,7 @@ def _modules(*names: str) -> dict[str, Any]:
 
 
 def _connection_type() -> dict[str, Any]:
-    """Describe the connection, and the form that Airflow's UI shows for it; the hook is not imported for that."""
+    """Describe the connection, and the form that Airflow's UI shows for it, without importing the hook."""
     return {
         "connection-type": "pawnqueue",
         "hook-class-name": f"{_PACKAGE}.hooks.pawnqueue.PawnQueueHook",
@@ -57,45 +57,47 @@ def _connection_type() -> dict[str, Any]:
                 "login": "empty: found by boto3, or borrowed from AWS connection",
             },
         },
-        # In the form's order. No default that is not every connection's: what a field shows is saved, and then said.
+        # In the order of the form. A default is saved with the connection, so only values that suit all of them are.
         "conn-fields": {
             "bucket_name": _field(
-                "Bucket", "The bucket that is the queue; it must exist.", type="string", minLength=3, maxLength=63
+                "Bucket", "The bucket that holds the queue; it must exist.", type="string", minLength=3, maxLength=63
             ),
             "key_prefix": _field(
-                "Key prefix", "All keys are kept below it, so that several queues can share a bucket; may be empty."
+                "Key prefix",
+                "All keys of the queue begin with it, so that queues can share a bucket; may be empty.",
             ),
             "region_name": _field(
-                "Region", "The bucket's region; empty: that of the AWS connection, or us-east-1. Most stores take any."
+                "Region",
+                "The bucket's region; if empty, the AWS connection's, or us-east-1. Most stores accept any.",
             ),
             "aws_conn_id": _field(
                 "AWS connection",
-                "Id of a connection of type aws, whose identity is borrowed: keys, roles, profiles, web identity.",
+                "The id of a connection of type aws, whose credentials are used: keys, roles, profiles, web identity.",
             ),
             "addressing_style": _field(
                 "Addressing",
-                "Where the bucket is named: in the path, or in the host (virtual); auto: in the path if there is an "
+                "Where a URL names the bucket: in the path, or in the host (virtual). auto: in the path if there is an "
                 "endpoint.",
                 enum=["auto", "path", "virtual"],
                 default="auto",
             ),
             "visibility_timeout_seconds": _number(
-                "Visibility timeout (s)", "How long a claim lasts without renewal; 300 where this is empty.", 1
+                "Visibility timeout (s)", "How long a claim lasts without renewal; 300 if empty.", 1
             ),
             "max_messages_per_poll": _number(
-                "Batch size", "How many messages a claim takes that does not say; 10 where this is empty.", 1
+                "Batch size", "How many messages a claim takes by default; 10 if empty.", 1
             ),
             "strategy": _field(
                 "Lease strategy",
-                "How consumers agree on who has a message; auto: by what the bucket can do, which is tried out once.",
+                "How consumers agree on who has a message. auto: by what the store can do, which is probed once.",
                 enum=["auto", "conditional_write", "csprng_verify"],
                 default="auto",
             ),
             "jitter_min_ms": _number(
-                "Shortest jitter (ms)", "For csprng_verify alone: the shortest pause after writing; 100 if empty."
+                "Shortest jitter (ms)", "Only for csprng_verify: the shortest pause after a write; 100 if empty."
             ),
             "jitter_max_ms": _number(
-                "Longest jitter (ms)", "For csprng_verify alone: the longest pause after writing; 400 if empty."
+                "Longest jitter (ms)", "Only for csprng_verify: the longest pause after a write; 400 if empty."
             ),
         },
     }
@@ -116,8 +118,8 @@ def _options() -> dict[str, Any]:
         "options": {
             "installation": {
                 "description": (
-                    "What this Airflow calls itself in buckets that are queues. Two Airflows on one bucket need two "
-                    "names; without one, it is drawn once, and kept in the Variable pawnqueue_installation."
+                    "The name of this Airflow in the buckets of its queues. Two Airflows on one bucket need two names. "
+                    "By default the name is random, and is kept in the Variable pawnqueue_installation."
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -126,8 +128,8 @@ def _options() -> dict[str, Any]:
             },
             "topic_link": {
                 "description": (
-                    "Where tasks link to for their topic: the page of the store's console, with {bucket}, {prefix}, "
-                    "{topic} and {region} in it. Without it, AWS's console, or the listing at the endpoint."
+                    "The address that tasks link to for their topic: a page of the store's console, with {bucket}, "
+                    "{prefix}, {topic} and {region} in it. By default AWS's console, or the listing at the endpoint."
                 ),
                 "version_added": "0.1.0",
                 "type": "string",

@@ -1,6 +1,6 @@
-"""For tests of your own: a connection whose queue is in the memory of this process.
+"""For your own tests: a connection whose queue is in the memory of this process.
 
-The engine, the hook, the operators and the triggers are those of production; only the bucket is not there.
+The queue, the hook, the operators and the triggers are those of production. Only the bucket is replaced.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from pawnqueue import ConfigError, MemoryStore, SyncPawnQueue
 
 _NUMBERS: Final = itertools.count(1)
-#: Tests do not wait for five seconds between two looks of a sensor.
-_INTERVAL: Final = 0.5
+#: How often a sensor polls in tests.
+_POLL_SECONDS: Final = 0.5
 
 
 @contextmanager
 def memory_queue(*topics: str, conn_id: str = DEFAULT_CONN_ID, **extra: Any) -> Iterator[SyncPawnQueue]:
-    """Have a connection's queue be in memory for the length of a block; gives the queue, with these topics in it.
+    """Keep a connection's queue in memory for the length of a block; gives the queue, with these topics in it.
 
-    Whatever uses the connection in this process uses that queue: hooks, operators, sensors that poll or defer, and so a
-    DAG that runs by ``dag.test()``. Another process, a Spark job for example, is told that the queue is not there.
+    Everything that uses the connection in this process uses that queue: hooks, operators, sensors that poll or defer,
+    and so a DAG that runs by ``dag.test()``. In another process, such as a Spark job, the connection raises an error.
 
-    :param topics: the topics to make, with the settings that topics have by default.
-    :param conn_id: the connection. One of that name in the environment is hidden meanwhile.
-    :param extra: what else the connection has in its extra: ``visibility_timeout_seconds``, for example.
-    :raises ConfigError: something in ``extra`` is no setting; or a secrets backend, which Airflow asks first, has a
-        connection of that name.
+    :param topics: the topics to create, with the default settings.
+    :param conn_id: the connection's id. A connection with this id in the environment is hidden during the block.
+    :param extra: more fields of the connection's extra, such as ``visibility_timeout_seconds``.
+    :raises ConfigError: a field of ``extra`` is not a setting, or a secrets backend, which Airflow asks first, has a
+        connection with this id.
     """
     endpoint = f"http://{next(_NUMBERS)}{IN_MEMORY}"
-    given = {"bucket_name": "memory", "interval_seconds": _INTERVAL, **extra}
-    said = {"conn_type": CONN_TYPE, "host": endpoint, "extra": given}
-    with _variable(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(said)):
+    given = {"bucket_name": "memory", "interval_seconds": _POLL_SECONDS, **extra}
+    connection = {"conn_type": CONN_TYPE, "host": endpoint, "extra": given}
+    with _environment_variable(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection)):
         hook = PawnQueueHook(conn_id)
         if hook.settings.s3.endpoint_url != endpoint:
             raise ConfigError(
-                f"Connection {conn_id!r} is known to a secrets backend, which Airflow asks before the environment: "
-                "tests would work on that queue. Turn the backend off for them ([secrets] backend).",
+                f"Connection {conn_id!r} is known to a secrets backend, which Airflow asks before the environment, so "
+                "tests would use its queue. Turn the backend off for tests ([secrets] backend).",
                 operation="open",
             )
         CLIENTS.put(hook.address, MemoryStore())
@@ -57,7 +57,7 @@ def memory_queue(*topics: str, conn_id: str = DEFAULT_CONN_ID, **extra: Any) -> 
 
 
 @contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
+def _environment_variable(name: str, value: str) -> Iterator[None]:
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_pawnqueue.cli.running import UsageError, command, fail, say, show
-from airflow_provider_pawnqueue.operators.administration import NEVER, created
+from airflow_provider_pawnqueue.operators.administration import NEVER, ensure_topic
 from pawnqueue import PawnQueueError, PublishError
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _confirm(sentence: str) -> None:
 def create_topic(hook: PawnQueueHook, args: Namespace) -> None:
     """Create a topic. A topic that exists keeps its settings, or has them updated."""
     given = {} if args.max_deliveries is None else {"max_deliveries": _deliveries(args.max_deliveries)}
-    _show_topic(created(hook, args.topic, args.if_exists, say, **given), args.output)
+    _show_topic(ensure_topic(hook, args.topic, args.if_exists, say, **given), args.output)
 
 
 @command

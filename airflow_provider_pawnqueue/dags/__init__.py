@@ -1,4 +1,4 @@
-"""DAGs that come ready-made: ``from airflow_provider_pawnqueue.dags import janitor_dag``."""
+"""Ready-made DAGs: ``from airflow_provider_pawnqueue.dags import janitor_dag``."""
 
 from airflow_provider_pawnqueue.dags.janitor import janitor_dag
 

@@ -1,4 +1,4 @@
-"""The janitor as a DAG on a schedule."""
+"""The janitor, as a DAG with a schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import DAG
 
 from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID
-from airflow_provider_pawnqueue.operators.janitor import PawnQueueJanitorOperator
+from airflow_provider_pawnqueue.operators.sweeping import PawnQueueJanitorOperator
 
 
 def janitor_dag(
@@ -20,17 +20,17 @@ def janitor_dag(
     pawnqueue_conn_id: str = DEFAULT_CONN_ID,
     **dag_arguments: Any,
 ) -> DAG:
-    """Make a DAG that sweeps a queue's topics, one for each connection. Assign it to a name in a DAG file.
+    """Return a DAG that sweeps a queue's topics. Make one for each connection, and assign it to a name in a DAG file.
 
-    :param dag_id: its name.
-    :param schedule: how often. Claims whose time to live is 300 seconds, the default, survive that two runs in a row
-        fail where it is a minute.
-    :param topics: which; without it, all.
+    :param dag_id: the DAG's id.
+    :param schedule: how often it runs. With a run each minute, claims with the default time to live (300 seconds)
+        survive two failed runs in a row.
+    :param topics: the topics to sweep; without it, all.
     :param pawnqueue_conn_id: the connection that says where the queue is.
-    :param dag_arguments: any others that a DAG takes.
+    :param dag_arguments: all other arguments of a DAG.
     """
     arguments: dict[str, Any] = {
-        "description": "Finishes what crashed tasks left in the queue, and keeps the claims of runs that go on.",
+        "description": "Finishes what crashed tasks left in the queue, and renews the claims of runs that go on.",
         "catchup": False,
         "max_active_runs": 1,
         "tags": ["pawnqueue"],
@@ -42,6 +42,6 @@ def janitor_dag(
             task_id="sweep",
             topics=topics,
             pawnqueue_conn_id=pawnqueue_conn_id,
-            retries=0,  # the next run is the retry
+            retries=0,  # the next run tries again
         )
     return dag

@@ -1,4 +1,4 @@
-"""``with claimed("orders") as claim:`` puts a sensor, your tasks and their settlement together."""
+"""``with claimed("orders") as claim:`` claims messages, runs your tasks on them, and settles them."""
 
 from airflow_provider_pawnqueue.decorators.claimed import ClaimOutput, claimed
 

@@ -1,4 +1,4 @@
-"""Making, changing and deleting topics."""
+"""Operators that create, change and delete topics."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from pawnqueue import Topic
 
 IF_EXISTS: Final = ("keep", "update")
-#: What ``max_deliveries`` says where no message is ever buried for its deliveries.
+#: The value of ``max_deliveries`` for topics that bury no message because of its deliveries.
 NEVER: Final = "never"
 
 
 class PawnQueueCreateTopicOperator(PawnQueueOperator):
-    """Creates a topic; returns its name. A topic that exists already keeps its settings, unless ``if_exists`` says so.
+    """Creates a topic; returns its name. If the topic exists, it keeps its settings, unless ``if_exists="update"``.
 
-    :param topic: its name.
-    :param max_deliveries: how many deliveries without a settlement before a message is buried, or ``"never"``; without
-        it, ten.
+    :param topic: the topic's name.
+    :param max_deliveries: bury a message after this many deliveries without a settlement, or ``"never"``; without it,
+        after ten.
     :param if_exists: what to do with a topic that exists with other settings: ``keep`` them, or ``update`` them.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
@@ -55,19 +55,19 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
         self.if_exists = if_exists
 
     def execute(self, context: Context) -> str:
-        """Create it."""
+        """Create the topic."""
         del context
         if_exists = _checked_if_exists(self.if_exists)
         given: Any = {} if self.max_deliveries is None else {"max_deliveries": checked_deliveries(self.max_deliveries)}
         with failures():
-            return created(self.hook, self.topic, if_exists, self.log.warning, **given).name
+            return ensure_topic(self.hook, self.topic, if_exists, self.log.warning, **given).name
 
 
 class PawnQueueUpdateTopicOperator(PawnQueueOperator):
-    """Changes the settings of a topic, for all that use it; returns them.
+    """Changes the settings of a topic for all its users; returns them.
 
-    :param topic: its name.
-    :param max_deliveries: how many deliveries without a settlement before a message is buried, or ``"never"``.
+    :param topic: the topic's name.
+    :param max_deliveries: bury a message after this many deliveries without a settlement, or ``"never"``.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
@@ -81,7 +81,7 @@ class PawnQueueUpdateTopicOperator(PawnQueueOperator):
         self.max_deliveries = max_deliveries
 
     def execute(self, context: Context) -> dict[str, int | None]:
-        """Change it."""
+        """Change the settings."""
         del context
         most = checked_deliveries(self.max_deliveries)
         with failures():
@@ -89,11 +89,13 @@ class PawnQueueUpdateTopicOperator(PawnQueueOperator):
 
 
 class PawnQueueDeleteTopicOperator(PawnQueueOperator):
-    """Deletes a topic; returns how many messages and dead letters went with it. One that does not exist is no error.
+    """Deletes a topic; returns how many messages and dead letters were deleted with it.
 
-    :param topic: its name.
-    :param force: delete a topic with messages or dead letters too, and all of these. Without it, such a topic fails the
-        task.
+    A topic that does not exist is not an error.
+
+    :param topic: the topic's name.
+    :param force: delete the topic even if it has messages or dead letters, and delete these too. Without it, the task
+        fails in this case.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
@@ -107,22 +109,22 @@ class PawnQueueDeleteTopicOperator(PawnQueueOperator):
         self.force = force
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Delete it."""
+        """Delete the topic."""
         del context
         force = checked_flag(self.force, "force")
         with failures():
             try:
                 removed = self.hook.delete_topic(self.topic, force=force)
-            except TopicNotFoundError:  # as after a try that has deleted it, and was killed
+            except TopicNotFoundError:  # such as after a try that deleted the topic and was killed
                 self.log.info("Topic %s does not exist.", self.topic)
                 return {"messages": 0, "dead_letters": 0}
         return {"messages": removed.messages, "dead_letters": removed.dead_letters}
 
 
-def created(hook: PawnQueueHook, topic: str, if_exists: str, warn: Callable[[str], None], **given: Any) -> Topic:
-    """Create a topic, or return the one that exists, updated or not.
+def ensure_topic(hook: PawnQueueHook, topic: str, if_exists: str, warn: Callable[[str], None], **given: Any) -> Topic:
+    """Create a topic, or return the topic that exists, updated if ``if_exists`` is ``update``.
 
-    :param warn: called where it exists with other settings, and keeps them.
+    :param warn: is called with a sentence if the topic exists with other settings and keeps them.
     """
     try:
         return hook.create_topic(topic, **given)
@@ -134,7 +136,7 @@ def created(hook: PawnQueueHook, topic: str, if_exists: str, warn: Callable[[str
 
 
 def checked_deliveries(given: object, name: str = "max_deliveries") -> int | None:
-    """Return a number of deliveries, None for ``never``."""
+    """Return a number of deliveries, or None for ``never``."""
     return None if given == NEVER else checked_count(given, name)
 
 

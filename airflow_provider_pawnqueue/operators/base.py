@@ -1,4 +1,4 @@
-"""What all operators of the queue have in common."""
+"""What all operators of the queue share: their connection, and how they fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pawnqueue import ClaimBusyError, PawnQueueError, PublishError, QueueClosedE
 
 
 class PawnQueueOperator(BaseOperator):
-    """An operator that uses a queue by a connection.
+    """An operator that uses the queue of a connection.
 
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
@@ -31,13 +31,13 @@ class PawnQueueOperator(BaseOperator):
 
     @property
     def hook(self) -> PawnQueueHook:
-        """The hook of its connection."""
+        """The hook of the operator's connection."""
         return PawnQueueHook(self.pawnqueue_conn_id)
 
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Fail a task by the sentence of an error; where another try would meet the same, without another try."""
+    """Fail the task with the sentence of an error of the queue, without retries if another try would fail too."""
     try:
         yield
     except PawnQueueError as error:
@@ -45,15 +45,15 @@ def failures() -> Iterator[None]:
 
 
 def failure_of(error: PawnQueueError) -> AirflowException:
-    """Return what a task raises for an error."""
-    return (AirflowException if _is_passing(error) else AirflowFailException)(in_airflow(error))
+    """Return the exception by which a task fails for an error of the queue."""
+    return (AirflowException if _is_worth_a_retry(error) else AirflowFailException)(in_airflow(error))
 
 
-def _is_passing(error: PawnQueueError) -> bool:
-    """Say whether another try may go better, and does nothing twice."""
+def _is_worth_a_retry(error: PawnQueueError) -> bool:
+    """Say whether another try may succeed, and would do nothing twice."""
     if isinstance(error, StoreError):
         return may_succeed_later(error)
     if isinstance(error, PublishError):
-        # Only if nothing was published: what was, would be published again.
+        # Only if nothing was published: another try would publish those messages again.
         return set(error.failed) == set(error.ids) and all(map(may_succeed_later, error.failed.values()))
     return isinstance(error, (ClaimBusyError, QueueClosedError))

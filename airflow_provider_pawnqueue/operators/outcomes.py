@@ -1,8 +1,8 @@
 """What became of each task between a claim and its settlement.
 
 A task that succeeded has done its messages, and so has a task that its DAG skipped (:mod:`.skips`). A task that failed
-or did not run has not. An index of a mapped task stands for the messages that it was given, where that can be found
-out (:mod:`.assignments`), and otherwise for all messages. :mod:`.work_results` says what this means for each message.
+or did not run has not. An index of a mapped task counts only for the messages that it was given, where that can be
+found out (:mod:`.assignments`), and otherwise for all. :mod:`.work_results` says what this means for each message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What operators return, as later tasks receive it.
+"""The outputs of operators, as later tasks receive them.
 
-⚑ A publisher's payload is never an object to Airflow: its serialization reads the keys of dicts, at any depth, and
-makes objects of some of them. So messages cross XCom as JSON texts, and become dicts in the task that receives them.
+⚑ Airflow must not see the keys of a publisher's payload: its serialization makes objects of dicts with certain keys, at
+any depth. So messages cross XCom as JSON texts, and become dicts in the task that receives them.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from airflow_provider_pawnqueue.hooks import references
 
 
 class DecodedOutput(PlainXComArg):
-    """The output of an operator whose XCom has messages as JSON texts: tasks are given dicts."""
+    """The output of an operator whose XCom has messages as JSON texts, of which tasks receive dicts."""
 
     def decoded(self, value: Any) -> Any:  # noqa: ANN401 - what XCom has, and what a task is given
-        """Read what XCom has."""
+        """Return what a task receives for an XCom."""
         raise NotImplementedError
 
     def resolve(self, context: Mapping[str, Any]) -> Any:  # noqa: ANN401 - likewise
-        """Pull it for a task."""
+        """Pull the XCom, and return what the task receives."""
         return self.decoded(super().resolve(context))
 
 
 class ClaimsOutput(DecodedOutput):
-    """The claim of a sensor, or the claims of one that waits for several topics."""
+    """The claim of a sensor, or its claims where it waits for several topics."""
 
     def decoded(self, value: Any) -> Any:  # noqa: ANN401 - one claim, a sequence of them, or nothing
-        """Read the messages that came along."""
+        """Decode the messages in the claims."""
         return references.received(value)
 
 
 class ReferencesOutput(DecodedOutput):
-    """The same for operators, which need the references alone."""
+    """The same claims for operators, which need only the references."""
 
     def decoded(self, value: Any) -> Any:  # noqa: ANN401 - likewise
-        """Leave the messages out."""
+        """Leave out the messages."""
         return references.bare(value)
 
 
 def without_messages(claim: Any) -> Any:  # noqa: ANN401 - claims, their outputs, and lists of both
-    """Return what an operator is given as its claim such that no message is among its rendered fields.
+    """Return the claim for an operator, such that its rendered fields have no messages.
 
-    ⚑ A payload that Airflow cannot carry keeps no claim from its settlement.
+    ⚑ A payload that Airflow cannot carry must not keep a claim from being settled.
     """
     if isinstance(claim, ClaimsOutput):
         return ReferencesOutput(claim.operator, claim.key)
@@ -58,5 +58,5 @@ class MessagesOutput(DecodedOutput):
     """The messages of a claim, or lists of them."""
 
     def decoded(self, value: Any) -> Any:  # noqa: ANN401 - a list of texts, several of them in a mapped group, or nothing
-        """Read each of them."""
+        """Decode each message."""
         return references.decoded_messages(value)

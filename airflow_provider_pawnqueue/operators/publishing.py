@@ -1,4 +1,4 @@
-"""Putting messages into a topic, and dead letters back."""
+"""Operators that publish messages, and that move dead letters back."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 class PawnQueuePublishOperator(PawnQueueOperator):
     """Publishes messages; returns their ids, in order.
 
-    :param topic: into which topic.
-    :param payloads: one message, a JSON object as a dict or as its text; or a list of them, also from another task:
-        ``payloads=rows.output``. In XCom, Airflow reads some keys of dicts as its own (``__id__``, ``__classname__``,
-        ``__type``): where others choose the keys, let that task return texts.
-    :param producer: the name under which they are published; without it, ``{dag_id}.{task_id}``.
-    :param headers: text to text, the same for all of them.
-    :param create: create the topic if it does not exist; it buries what was delivered ten times.
+    :param topic: the topic's name.
+    :param payloads: one message or a list of messages, each a JSON object as a dict or as a text. They may come from
+        another task: ``payloads=rows.output``. In XCom, Airflow interprets some keys of dicts (``__id__``,
+        ``__classname__``, ``__type``). If others choose the keys, let that task return texts.
+    :param producer: the name of the producer; without it, ``{dag_id}.{task_id}``.
+    :param headers: headers of all messages, as a dict of texts.
+    :param create: create the topic if it does not exist, with the default settings: a message is buried after ten
+        deliveries.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
@@ -57,12 +58,12 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         self.create = checked_flag(create, "create")
 
     def execute(self, context: Context) -> list[str]:
-        """Publish them."""
+        """Publish the messages."""
         ti: Any = context["ti"]
         with failures():
             ids = self.hook.publish(
                 self.topic,
-                self._each(),
+                self._payloads(),
                 producer=self.producer or f"{ti.dag_id}.{ti.task_id}",
                 headers=self.headers,
                 create=self.create,
@@ -70,35 +71,35 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         self.log.info("Published %d messages into topic %s.", len(ids), self.topic)
         return ids
 
-    def _each(self) -> Iterable[Mapping[str, Any]]:
+    def _payloads(self) -> Iterable[Mapping[str, Any]]:
         given: Any = self.payloads
         if given is None:
             raise AirflowFailException(
-                f"payloads is None: the task that was to give messages for topic {self.topic!r} has returned nothing."
+                f"payloads is None: the task that should return messages for topic {self.topic!r} has returned nothing."
             )
         if isinstance(given, str):
-            given = references.literal(given)  # a template has made a text of it
+            given = references.literal(given)  # a template has turned the list into a text
         if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
             raise AirflowFailException(
                 f"payloads is a {type(given).__name__}: pass a message for topic {self.topic!r}, a JSON object as a "
                 "dict, or a list of them."
             )
-        each = [given] if isinstance(given, Mapping) else given
-        return (references.literal(one) if isinstance(one, str) else one for one in each)
+        payloads = [given] if isinstance(given, Mapping) else given
+        return (references.literal(each) if isinstance(each, str) else each for each in payloads)
 
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ANN401 - of a package that may not be there
-        """Tell OpenLineage what was written."""
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ANN401 - of a package that may not be installed
+        """Name the topic that was written to for OpenLineage."""
         del task_instance
         return outputs(self.hook.settings, self.topic)
 
 
 class PawnQueueRedriveOperator(PawnQueueOperator):
-    """Gives dead letters back to the queue; returns how many were moved, skipped, and failed.
+    """Moves dead letters back into their topic; returns how many were moved, were skipped, and failed.
 
-    :param topic: whose dead letters.
-    :param ids: which, by their own ids or those of their messages; without it, all.
-    :param max_messages: how many at most.
-    :param dry_run: change nothing: count what would be moved.
+    :param topic: the topic's name.
+    :param ids: the ids of dead letters or of their messages; without it, all.
+    :param max_messages: how many to move at most.
+    :param dry_run: change nothing, and count what would be moved.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
@@ -123,18 +124,19 @@ class PawnQueueRedriveOperator(PawnQueueOperator):
         self.is_dry_run = checked_flag(dry_run, "dry_run")  # BaseOperator.dry_run is a method
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Give them back."""
+        """Redrive the dead letters."""
         del context
         ids = checked_ids(self.ids)
         most = None if self.max_messages is None else checked_count(self.max_messages, "max_messages")
         if ids == []:
-            return {"moved": 0, "skipped": 0, "failed": 0}  # a task before this one has found none: that is not all
+            # A task before this one has found no letters to redrive, which is not the same as all.
+            return {"moved": 0, "skipped": 0, "failed": 0}
         with failures():
             if self.is_dry_run:
                 return {"moved": self._count(ids, most), "skipped": 0, "failed": 0}
             done = self.hook.redrive(self.topic, ids, max_messages=most)
         for message, why in done.failed.items():
-            self.log.warning("Dead letter %s of topic %s was not given back: %s", message, self.topic, why)
+            self.log.warning("Dead letter %s of topic %s was not moved back: %s", message, self.topic, why)
         return {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
 
     def _count(self, ids: Sequence[str] | None, most: int | None) -> int:

@@ -1,6 +1,6 @@
-"""Reading a claim's messages, for tasks that are mapped over them.
+"""The operator that reads a claim's messages, for tasks that are mapped over them.
 
-⚑ A message that Airflow cannot carry keeps no other one from its task: it is reported as failed, by itself.
+⚑ A message that Airflow cannot carry is reported as failed, so that it does not keep other messages from their tasks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 
 class PawnQueueMessagesOperator(ClaimOperator):
-    """Returns the messages of a claim, a dict each; with ``batch``, in lists of at most ``batch`` messages.
+    """Returns the messages of a claim as dicts; with ``batch``, in lists of at most ``batch`` messages.
 
-    In XCom each item is a JSON text, as Airflow reads the keys of dicts as its own. Tasks that are given ``output``
-    receive dicts; ``ti.xcom_pull()``, and the output of a mapped one, give the texts: ``json.loads(item)``.
+    In XCom each item is a JSON text, because Airflow would interpret some keys of dicts. Tasks that are given
+    ``output`` receive dicts. ``ti.xcom_pull()`` and the output of a mapped operator give the texts:
+    ``json.loads(item)``.
 
     :param claim: what the sensor returned.
-    :param batch: how many messages a list has at most.
+    :param batch: the largest number of messages in a list.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
@@ -37,7 +38,7 @@ class PawnQueueMessagesOperator(ClaimOperator):
 
     def __init__(self, *, claim: Any, batch: int | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - as the sensor returned it
         check_constants(checked_count, batch=batch)
-        # It only reads, and in a block it is not the user's own: a worker that dies here should not cost a delivery.
+        # In a block the user does not see this task: a worker that dies here should not cost a delivery.
         kwargs.setdefault("retries", 3)
         kwargs.setdefault("retry_delay", timedelta(seconds=10))
         super().__init__(claim=claim, **kwargs)
@@ -45,22 +46,21 @@ class PawnQueueMessagesOperator(ClaimOperator):
 
     @property
     def output(self) -> MessagesOutput:
-        """The messages, for the tasks that work on them."""
+        """The messages, for tasks that are mapped over them."""
         return MessagesOutput(self)
 
     def execute(self, context: Context) -> list[str]:
-        """Read them."""
+        """Read the messages."""
         del context
         hook = self.hook
         with failures():
             found = [message for claim in self.claims() for message in hook.messages(claim, shared=True)]
         each = [(message, references.text_of(message)) for message in found]
-        kept_back = {message.id: _why_not(message) for message, text in each if text is None}
-        if kept_back:
-            self.log.error(
-                "No task is given these messages, as Airflow cannot carry them: %s", one_line(", ".join(kept_back))
-            )
-            hook.report(failed=kept_back)
+        not_carried = {message.id: _obstacle(message) for message, text in each if text is None}
+        if not_carried:
+            ids = one_line(", ".join(not_carried))
+            self.log.error("These messages are given to no task, because Airflow cannot carry them: %s", ids)
+            hook.report(failed=not_carried)
         texts = [text for _, text in each if text is not None]
         if self.batch is None:
             return texts
@@ -68,5 +68,5 @@ class PawnQueueMessagesOperator(ClaimOperator):
         return [f"[{', '.join(texts[at : at + size])}]" for at in range(0, len(texts), size)]
 
 
-def _why_not(message: Message) -> str:
+def _obstacle(message: Message) -> str:
     return f"Airflow cannot carry it: {references.obstacle_in(message.payload)}"

@@ -15,7 +15,7 @@ from airflow.timetables.base import TimeRestriction
 from airflow_provider_pawnqueue.dags import janitor_dag
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-from airflow_provider_pawnqueue.operators.janitor import PawnQueueJanitorOperator, Runs
+from airflow_provider_pawnqueue.operators.sweeping import PawnQueueJanitorOperator, Runs
 from pawnqueue import OpenClaim
 from tests.support.airflow import TOPIC, FakeTask, context_of
 from tests.support.airflow_names import DagSerialization

@@ -189,7 +189,7 @@ def block() -> tuple[DAG, Any]:
     """A block of claimed work, with a task that comes after its settlement."""
     with DAG("dag", schedule=None) as dag:
         with claimed(TOPIC) as claim:
-            with pytest.raises(ValueError, match="behind the block"):
+            with pytest.raises(ValueError, match="after the block"):
                 claim.settled.operator  # noqa: B018 - it raises
 
             @task

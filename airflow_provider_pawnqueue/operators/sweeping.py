@@ -1,4 +1,4 @@
-"""The janitor's round: it finishes what crashed processes left, and keeps the claims of runs that go on."""
+"""The operator of the janitor, and what Airflow tells it about the runs that have claims."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow.providers.common.compat.sdk import AirflowException
 
@@ -22,28 +22,30 @@ if TYPE_CHECKING:
 
     from pawnqueue import OpenClaim, SweepReport
 
-#: States of a task in which something is still going to happen to it, also while its DAG is paused.
-_ALIVE = frozenset({"running", "queued", "deferred", "restarting", "up_for_reschedule", "awaiting_input"})
-#: What a sweep reports by name.
-_WRONG = ("stuck", "strangers", "failures", "defects")
-_GOING = frozenset({"running", "queued", "restarting"})
-#: The longest name of a DAG or a run that Airflow takes, in characters.
-_LONGEST_NAME = 250
-#: What would end a segment of a URL's path, or be read as something else in it.
-_NOT_IN_A_SEGMENT = re.compile(r"[/\\?#%\x00-\x1f\x7f]")
+#: The states of a task that Airflow will still run or end, even while its DAG is paused.
+_UNFINISHED_TASK_STATES: Final = frozenset(
+    {"running", "queued", "deferred", "restarting", "up_for_reschedule", "awaiting_input"}
+)
+#: The fields of a sweep's report that list what is wrong; the others are counts of what was done.
+_LISTS: Final = ("stuck", "strangers", "failures", "defects")
+_UNFINISHED_RUN_STATES: Final = frozenset({"running", "queued", "restarting"})
+#: Airflow accepts no longer name of a DAG or a run.
+_MAX_NAME_CHARACTERS: Final = 250
+#: Characters that would end a segment of a URL's path, or mean something else in it.
+_NOT_IN_A_SEGMENT: Final = re.compile(r"[/\\?#%\x00-\x1f\x7f]")
 
 
 class PawnQueueJanitorOperator(PawnQueueOperator):
-    """Sweeps topics; returns a report of each. Safe at any time, and twice at once.
+    """Sweeps topics; returns a report of each. It may run at any time, and several may run at once.
 
-    It renews the claims of DAG runs of this Airflow that go on, and ends those of runs that ended without settling.
-    Claims of another Airflow are left alone, and so are those of a program. A run that nothing happens to any more, as
-    its DAG is paused or gone, is not spoken for: its claims end with their own time.
+    It renews the claims of this Airflow's DAG runs that go on, and ends the claims of runs that ended without settling.
+    It leaves the claims of other Airflows and of other programs alone. It also leaves the claims of a run alone in
+    which nothing happens any more, because its DAG is paused or deleted: they expire.
 
-    :param topics: which; without it, all.
-    :param max_age: claims older than this are not spoken for.
+    :param topics: the topics to sweep; without it, all.
+    :param max_age: leave claims alone that are older than this, so that they expire.
     :param pawnqueue_conn_id: the connection that says where the queue is.
-    :param dry_run: change nothing; the report says what would be done.
+    :param dry_run: change nothing, and report what would be done.
     """
 
     template_fields: Sequence[str] = ("topics", "pawnqueue_conn_id")
@@ -64,7 +66,7 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
         self.is_dry_run = checked_flag(dry_run, "dry_run")
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Sweep them, one after the other: what fails in one topic does not concern the next."""
+        """Sweep the topics one after the other. An error in one topic does not keep the others from being swept."""
         hook = self.hook
         ask = Runs(context["ti"], self.max_age).ask
         reports: dict[str, Any] = {}
@@ -74,15 +76,15 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
             topics = checked_topics(self.topics, "topics") if self.topics else hook.list_topics()
         for topic in topics:
             try:
-                reports[topic], found = self._swept(topic, ask)
+                reports[topic], found = self._sweep(topic, ask)
                 defects += found
             except TopicNotFoundError as error:
                 if self.topics:
                     failed.append(in_airflow(error))
-                # else it was deleted since it was listed
+                # otherwise the topic was deleted after it was listed
             except PawnQueueError as error:
                 failed.append(f"{topic}: {error}")
-            except Exception as defect:  # a defect at one topic keeps no other from being swept
+            except Exception as defect:  # a defect in one topic does not keep the others from being swept
                 self.log.exception("Topic %s was not swept because of a defect of this version.", topic)
                 failed.append(f"{topic}: a defect of this version ({type(defect).__name__}): see the log")
         for each in failed:
@@ -91,44 +93,44 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
             raise AirflowException(f"{len(failed)} of {len(topics)} topics were not swept. {failed[0]}")
         if defects:
             raise AirflowException(
-                f"All topics were swept, but for {len(defects)} objects, at which this version has a defect, such as "
-                f"{defects[0]}: the log has the traceback. Please report it."
+                f"All topics were swept except for {len(defects)} objects, such as {defects[0]}, at which this version "
+                "has a defect: the log has the traceback. Please report it."
             )
         return reports
 
-    def _swept(
+    def _sweep(
         self, topic: str, ask: Callable[[OpenClaim], Literal["going", "ended"] | None]
     ) -> tuple[dict[str, int], list[str]]:
         hook = self.hook
         report = hook.sweep(topic, dry_run=self.is_dry_run, ask=ask)
-        told, defects = _told(report), list(report.defects)
+        counts, defects = _counts_of(report), list(report.defects)
         if report.fenced_claims and not self.is_dry_run:
-            # What was ended is given back at once where nobody worked on it: that takes a second look.
+            # The second sweep gives back the messages of claims that the first one ended, if nobody works on them.
             second = hook.sweep(topic, ask=ask)
-            again = _told(second)
+            again = _counts_of(second)
             defects += [key for key in second.defects if key not in defects]
-            # Of what is wrong, the second look tells as it is now; of what was done, both count.
-            told = {name: again[name] + (0 if name in _WRONG else value) for name, value in told.items()}
-        telemetry.gauge(topic, hook.stats(topic))  # the sweep itself has logged what it did, and what it could not do
-        return told, defects
+            # What is wrong is as the second sweep found it; what was done is the sum of both.
+            counts = {name: again[name] + (0 if name in _LISTS else value) for name, value in counts.items()}
+        telemetry.gauge(topic, hook.stats(topic))
+        return counts, defects
 
 
 class Runs:
-    """What this Airflow says of the owners of claims: asked once for each run."""
+    """What this Airflow says about the runs that have claims; it is asked once for each run."""
 
     def __init__(self, ti: Any, max_age: timedelta) -> None:  # noqa: ANN401 - Airflow's task instance
         self._ti = ti
         self._max_age = max_age
         self._installation = installation()
         self._answers: dict[tuple[str, str], Literal["going", "ended"] | _UnansweredError | None] = {}
-        self._lock = threading.Lock()  # a sweep asks from several threads, and Airflow hears one at a time
+        self._lock = threading.Lock()  # a sweep asks from several threads, and Airflow takes one request at a time
 
     def ask(self, claim: OpenClaim) -> Literal["going", "ended"] | None:
-        """Say whether the run on whose behalf a claim was made goes on; None: nobody here can tell."""
+        """Say whether the run for which a claim was made goes on, or return None where that is not known."""
         owner = Owner.parse(claim.owner)
         if owner is None or owner.installation != self._installation:
             return None
-        # ⚑ A record's owner is input, and its names become parts of a path in Airflow's API.
+        # ⚑ Others can write records with any owner, and its names become parts of a path in Airflow's API.
         if not (_is_one_segment(owner.dag_id) and _is_one_segment(owner.run_id)):
             return None
         if datetime.now(UTC) - claim.created_at > self._max_age:
@@ -136,54 +138,54 @@ class Runs:
         key = owner.dag_id, owner.run_id
         with self._lock:
             if key not in self._answers:
-                self._answers[key] = self._asked(*key)
+                self._answers[key] = self._request(*key)
             answer = self._answers[key]
         if isinstance(answer, _UnansweredError):
             raise answer
         return answer
 
-    def _asked(self, dag_id: str, run_id: str) -> Literal["going", "ended"] | _UnansweredError | None:
+    def _request(self, dag_id: str, run_id: str) -> Literal["going", "ended"] | _UnansweredError | None:
         try:
-            return self._answer(dag_id, run_id)
-        except Exception as error:  # noqa: BLE001 - whatever Airflow answers, it concerns the claims of this run
+            return self._read_state(dag_id, run_id)
+        except Exception as error:  # noqa: BLE001 - whatever Airflow answers, it concerns only the claims of this run
             if _is_not_found(error):
-                return None  # a run that was deleted, or one of another Airflow that has this one's name
-            # Without its text, which may repeat what Airflow answered.
+                return None  # the run was deleted, or is one of another Airflow with the same name
+            # Without the error's text, which may repeat what Airflow answered.
             return _UnansweredError(f"Airflow answered with {type(error).__name__}")
 
-    def _answer(self, dag_id: str, run_id: str) -> Literal["going", "ended"] | None:
+    def _read_state(self, dag_id: str, run_id: str) -> Literal["going", "ended"] | None:
         state = str(getattr(found := self._ti.get_dagrun_state(dag_id, run_id), "value", found))
-        if state not in _GOING:
+        if state not in _UNFINISHED_RUN_STATES:
             return "ended"
-        return "going" if self._something_happens(dag_id, run_id) else None
+        return "going" if self._will_end(dag_id, run_id) else None
 
-    def _something_happens(self, dag_id: str, run_id: str) -> bool:
-        """Say whether a run that goes on will come to its end by itself: not while its DAG is paused, or is gone."""
+    def _will_end(self, dag_id: str, run_id: str) -> bool:
+        """Say whether an unfinished run will end by itself: it may not while its DAG is paused or deleted."""
         try:
             if not self._ti.get_dag(dag_id).is_paused:
                 return True
         except AttributeError:
-            return True  # this Airflow cannot say
+            return True  # this version of Airflow cannot tell
         except Exception as error:
             if not _is_not_found(error):
                 raise
         states = self._ti.get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
-        return any(state in _ALIVE for state in states.values())
+        return any(state in _UNFINISHED_TASK_STATES for state in states.values())
 
 
 class _UnansweredError(Exception):
-    """Airflow does not say how a run goes."""
+    """Airflow does not say what state a run is in."""
 
 
 def _is_one_segment(name: str) -> bool:
-    """Say whether a name stays one segment of a URL's path, as the names of DAGs and nearly all runs do."""
-    return 0 < len(name) <= _LONGEST_NAME and name not in (".", "..") and _NOT_IN_A_SEGMENT.search(name) is None
+    """Say whether a name is one segment of a URL's path, as the names of DAGs and nearly all runs are."""
+    return 0 < len(name) <= _MAX_NAME_CHARACTERS and name not in (".", "..") and _NOT_IN_A_SEGMENT.search(name) is None
 
 
 def _is_not_found(error: Exception) -> bool:
-    told = f"{getattr(error, 'error', '')} {error}"
-    return "404" in told or "NOT_FOUND" in told.upper()
+    text = f"{getattr(error, 'error', '')} {error}"
+    return "404" in text or "NOT_FOUND" in text.upper()
 
 
-def _told(report: SweepReport) -> dict[str, int]:
-    return dict(report.counts()) | {name: len(getattr(report, name)) for name in _WRONG}
+def _counts_of(report: SweepReport) -> dict[str, int]:
+    return dict(report.counts()) | {name: len(getattr(report, name)) for name in _LISTS}
