@@ -37,8 +37,8 @@ class PawnQueueSettleOperator(ClaimOperator):
     """Settles a claim by what its tasks made of it: acks what succeeded, requeues or buries the rest; a teardown.
 
     It looks at the tasks between the claim and itself. An index of a mapped task counts only for the messages that it
-    was given (``claim.messages``, or lists of them). The messages of a task that failed are requeued or buried, with its
-    exception as the reason. A task can also report single messages: ``PawnQueueHook.report(failed={id: why},
+    was given (``claim.messages``, or lists of them). The messages of a task that failed are requeued or buried, with
+    its exception as the reason. A task can also report single messages: ``PawnQueueHook.report(failed={id: why},
     done=[ids])``.
 
     A message is acked only if its tasks began after the claim was made. Airflow clears the sensor with any task of its

@@ -223,7 +223,7 @@ def test_a_defect_at_one_object_fails_the_task_at_the_end(
         return report
 
     monkeypatch.setattr(PawnQueueHook, "sweep", sweep_badly)
-    with pytest.raises(AirflowException, match=r"but for 1 objects.*orders/writes/x\.json"):
+    with pytest.raises(AirflowException, match=r"except for 1 objects.*orders/writes/x\.json"):
         sweep(Api("failed"))
     assert queue.stats(TOPIC).pending == 1
 
