@@ -1,6 +1,6 @@
 """The janitor: every minute it finishes what crashed tasks left, and renews the claims of runs that go on.
 
-Have one for each connection. Without it everything still works, with longer waits: see docs/airflow.md.
+You need one for each connection. Without it everything still works, but waits are longer: see docs/airflow.md.
 """
 
 from __future__ import annotations

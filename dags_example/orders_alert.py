@@ -1,7 +1,7 @@
-"""Mapped work, a summary of it, and an alert on dead letters, which comes after the settlement.
+"""Mapped work, a summary of it, and an alert on dead letters after the settlement.
 
-An index that fails buries its own message only. The summary cannot run then, which concerns no message. The alert runs
-whatever became of the work, and the run still fails.
+Only the message of an index that fails is buried. The summary does not run then, but this makes no other message fail.
+The alert runs whether the work failed or not. If the work failed, the run fails.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ with DAG("orders_alert", schedule=None, catchup=False, tags=["pawnqueue"]):
 
         @task
         def register(message: dict) -> str:
-            """Fail for a message without a name only."""
+            """Return the name of a message; fail if it has none."""
             return message["payload"]["name"]
 
         @task
         def summarise(names: list[str]) -> int:
-            """Take the results of all indexes: it does not run if one of them failed."""
+            """Count the names; this task does not run if an index of the task before failed."""
             return len(list(names))
 
         summarise(register.expand(message=claim.messages))
 
     @task
     def alert(settlement: dict[str, Any]) -> list[str]:
-        """Report dead letters: for each reason how many, and which."""
+        """Return a sentence for each reason: how many dead letters have it, and the first of them."""
         # Send it to the person on call instead.
         return [
             f"{why['count']} dead letters: {why['reason']} ({', '.join(why['ids'])})"

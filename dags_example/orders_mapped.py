@@ -1,4 +1,4 @@
-"""One mapped task for each message, side by side. A failed message is given back with its error; others are acked."""
+"""One mapped task for each message. A message whose task fails is requeued with the error; the others are acked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_provider_pawnqueue.decorators import claimed
 
 TOPIC = "parcels"
 
-# A group of tasks: "claim", which waits; yours; and "settle", which always runs.
+# A group of tasks: "claim", which waits for messages, then yours, then "settle".
 with (
     DAG("orders_mapped", schedule=None, catchup=False, tags=["pawnqueue"]),
     claimed(TOPIC, max_messages=50, on_failure="requeue", delay=60) as claim,
@@ -18,9 +18,9 @@ with (
 
     @task(retries=1, retry_delay=timedelta(seconds=5))
     def deliver(message: dict) -> str:
-        """Work on one message, which has ``id``, ``payload``, ``headers``, ``deliveries``.
+        """Work on one message, a dict with ``id``, ``payload``, ``headers`` and ``deliveries``.
 
-        Index 7 of this task decides about the eighth message, and about no other.
+        If index 7 of this task fails, only the eighth message is requeued.
         """
         if message["payload"].get("address") is None:
             raise ValueError("the parcel has no address")

@@ -1,10 +1,10 @@
 """One DAG run for each message: a dispatcher claims a batch, and each message becomes a partition of an asset.
 
-Needs Airflow 3.2 or newer, which has partitioned assets. The message's id is the partition key of its run. So you find
-the run of an order in the UI, clear it, and have that one order worked on again.
+Needs Airflow 3.2 or newer, which has partitioned assets. The message's id is the partition key of its run. So you can
+find the run of an order in the UI, and clear it to work on that one order again.
 
-The dispatcher acks its messages once their runs are requested, and a run gets only the key. So store a message's
-content where its run finds it by the id: in a table, or in an object of its own.
+The dispatcher's messages are acked once their runs are requested, and a run is given only the key. So store the content
+of a message where its run finds it by the id, such as in a table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ try:
     from airflow.sdk import IdentityMapper, PartitionedAssetTimetable
 except ImportError:
     raise ImportError(
-        "This DAG needs Airflow 3.2 or newer: it has partitioned assets, by which a message is a run."
+        "This DAG needs Airflow 3.2 or newer, for partitioned assets: each message starts a run."
     ) from None
 
 TOPIC = "tickets"
@@ -31,7 +31,7 @@ with (
 
     @task(outlets=[ticket])
     def dispatch(claim: dict, *, outlet_events) -> list[str]:  # noqa: ANN001 - given by Airflow
-        """Make a run for each message. A run gets its message by its partition key, from where you store it."""
+        """Request a run for each message, with the message's id as the partition key."""
         messages = PawnQueueHook().messages(claim)
         outlet_events[ticket].add_partitions([message.id for message in messages])
         return [message.id for message in messages]

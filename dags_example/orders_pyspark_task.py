@@ -1,7 +1,7 @@
 """Spark inside a task: ``@task.pyspark`` has a session in the worker's own process, without ``spark-submit``.
 
-For work that fits on the worker, and for Spark Connect. The task works on the claim like any other: the claim is
-renewed while the block runs, and the next try gets it if the worker dies.
+It is for data that fits on the worker, and for Spark Connect. The claim is renewed while the ``reading`` block runs. If
+the worker dies, the next try of the task has the claim.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ with (
 
     @task.pyspark(conn_id="spark_default", retries=2, retry_delay=timedelta(seconds=5))
     def totals(claim: dict, spark) -> dict[str, int]:  # noqa: ANN001 - given by Airflow's Spark provider
-        """Count the orders of each item; a message that is not a valid order is reported, and buried."""
+        """Sum up the quantity of each item; messages that are not orders are reported, and buried."""
         with reading(claim) as options:
             reader = spark.read.format("pawnqueue").options(**options)
             orders = reader.option("payloadSchema", "item string, quantity int").load().cache()
             bad = orders.where("_corrupt or item is null").select("id").collect()
-            PawnQueueHook.report(failed={row.id: "the payload is no order" for row in bad})
+            PawnQueueHook.report(failed={row.id: "the payload is not an order" for row in bad})
             sums = orders.where("not _corrupt and item is not null").groupBy("item").sum("quantity").collect()
         return {row[0]: row[1] for row in sums}
 

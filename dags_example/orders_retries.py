@@ -1,8 +1,8 @@
-"""Retries, dead letters, and giving them back.
+"""Retries, dead letters, and how to redrive them.
 
-A message that fails goes back to the queue, and the next run gets it again: at once, or after ``delay`` seconds.
-After three deliveries it is a dead letter, with its last error as the reason. Once the cause is corrected, the
-second DAG gives the dead letters back.
+A message that fails is requeued, and the next run is given it again, at once or after ``delay`` seconds. After three
+deliveries it becomes a dead letter, with its last error as the reason. Once the cause is fixed, the second DAG moves
+the dead letters back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ with DAG("payments", schedule=None, catchup=False, tags=["pawnqueue"]):
         def book(claim: dict) -> None:
             """Report which messages failed; the others are done.
 
-            It succeeds, as it has done what it can: so the run is green, and the failed messages are tried again.
+            The task succeeds, so the run does too, and the failed messages are delivered again.
             """
             failed = {}
             for message in PawnQueueHook().messages(claim):
@@ -39,7 +39,7 @@ with DAG(
     "payments_redrive",
     schedule=None,
     catchup=False,
-    params={"ids": Param([], type="array", description="Ids of dead letters; none: all of them.")},
+    params={"ids": Param([], type="array", description="Ids of dead letters; without any, all of them.")},
     render_template_as_native_obj=True,
     tags=["pawnqueue"],
 ):

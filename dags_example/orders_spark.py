@@ -1,10 +1,10 @@
-"""Orders in bulk, by Spark: a batch is claimed when it is worth a job, worked on, and settled as the job reports.
+"""Orders in bulk, by Spark: a large batch is claimed, worked on, and settled by what the job reports.
 
 The job (``spark_jobs/orders_etl.py``) reads the claim as a DataFrame, reports orders that it rejects, and writes the
-others as Parquet, once, however often it is killed and tried again. While it runs, its task renews the claim.
+others as Parquet. It writes them once, even if it is killed and tried again. Its task renews the claim while it runs.
 
-Needs the connections ``pawnqueue_default`` and ``spark_default`` (``local[*]``, or a cluster: nothing else changes),
-``spark-submit`` on the workers' PATH, the folder ``spark_jobs`` beside this file, and the janitor's DAG.
+Needs the connections ``pawnqueue_default`` and ``spark_default`` (``local[*]`` or a cluster), ``spark-submit`` on the
+workers' PATH, the folder ``spark_jobs`` beside this file, and the janitor's DAG.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ with DAG(
 ):
     topic = PawnQueueCreateTopicOperator(task_id="topic", topic=TOPIC)
 
-    # A job starts for thousands of orders, or for fewer once the oldest has waited for a minute. Orders that the job
-    # rejects are buried with their reason. If the job itself fails three times, that says nothing about the orders:
-    # they are given back, and delivered again, as often as the topic allows.
+    # A job starts for 1000 orders, or for fewer once the oldest has waited a minute. Orders that the job rejects are
+    # buried with its reason. If the job itself fails three times, the orders are not to blame: they are requeued, and
+    # delivered again until they have been delivered as often as the topic allows.
     with claimed(TOPIC, max_messages=10_000, min_messages=1000, max_wait=60, on_reported="bury") as claim:
         etl = PawnQueueSparkSubmitOperator(
             task_id="etl",

@@ -1,9 +1,9 @@
-"""Orders when they arrive, by Spark: messages start a run, which claims them; a job works on them; they are settled.
+"""Orders when they arrive, by Spark: messages start a run, which claims them, runs a Spark job, and settles them.
 
-While no order arrives, nothing runs. Orders that the job rejects are given back, and delivered again as often as
-the topic allows (``max_deliveries``). Then they are dead letters, with the reason that the job gave.
+No task waits: while no message arrives, no task runs. An order that the job rejects is requeued, and delivered again
+as often as the topic allows (``max_deliveries``). Then it becomes a dead letter with the reason that the job gave.
 
-Needs what ``orders_spark.py`` needs, and the Variable ``orders_out``: the folder for Parquet that driver and executors
+Needs the same as ``orders_spark.py``, and the Variable ``orders_out``: the folder for Parquet that driver and executors
 share.
 """
 
@@ -21,7 +21,7 @@ from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueEventTrigger
 TOPIC = "arriving_orders"
 JOBS = Path(__file__).parent / "spark_jobs"
 
-# Name this asset in no other DAG file without its watchers: Airflow would take the watcher away.
+# If another DAG file names this asset, it must have the watcher too: otherwise Airflow removes the watcher.
 arriving = Asset(
     "pawnqueue_arriving_orders",
     watchers=[
@@ -31,12 +31,12 @@ arriving = Asset(
 
 try:
     from airflow.sdk import AssetTriggeredTimetable
-except ImportError:  # before Airflow 3.4, a burst of events is one run
+except ImportError:  # before Airflow 3.4, several events together start one run
     schedule = [arriving]
 else:
     schedule = AssetTriggeredTimetable(arriving, batch_asset_events=True)
 
-# One run at a time: orders that arrive meanwhile start the next one, and are its batch.
+# One run at a time: messages that arrive meanwhile start the next run.
 with (
     DAG("orders_spark_on_arrival", schedule=schedule, catchup=False, max_active_runs=1, tags=["pawnqueue", "spark"]),
     claimed(TOPIC, max_messages=10_000, timeout=60, soft_fail=True) as claim,

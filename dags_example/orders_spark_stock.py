@@ -1,16 +1,16 @@
-"""The same job by Airflow's own ``SparkSubmitOperator``, which gets the claim by a template.
+"""The same job with Airflow's own ``SparkSubmitOperator``, which is given the claim by a template.
 
-It works, but you give up:
+It works, with these disadvantages:
 
-- The session: no process works on the claim, as far as the queue can tell, and only its ``ttl`` and the janitor keep
-  it. So the ``ttl`` is longer than the longest job. If the task is killed, its next try does not wait for the first
-  one's driver.
-- The end of the job: a killed task leaves its Python driver running (``on_kill`` ends only the JVM). Two drivers may
-  have one claim, and a driver may outlive it. Their writing has to allow for that, as ``spark_jobs/parquet_once.py``
+- Nothing renews the claim while the job runs, except the janitor. So its ``ttl`` has to be longer than the longest job.
+  If the task is killed, its next try does not wait for the first one's driver to end.
+- A task that is killed leaves its Python driver running (``on_kill`` ends only the JVM). Two drivers may work on one
+  claim, and a driver may outlive it. The way in which they write has to allow that, as ``spark_jobs/parquet_once.py``
   does.
-- The connection: the job gets the queue's address and secret from the worker's environment (``PAWNQUEUE_*``).
-- Reports: orders that the job rejects are acked with the rest, and are only in its table ``rejected``.
-- A clear error: a missing connection ``spark_default`` means YARN, and an error about that.
+- The job reads the place and the secret of the queue from the worker's environment (``PAWNQUEUE_*``), not from a
+  connection.
+- The job cannot report messages. Orders that it rejects are acked too, and are only in its table ``rejected``.
+- If the connection ``spark_default`` does not exist, Airflow uses YARN, and fails with an error about YARN.
 """
 
 from __future__ import annotations

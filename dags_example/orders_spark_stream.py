@@ -1,10 +1,10 @@
-"""Orders as a stream: every ten minutes a job takes all waiting orders, in micro-batches, and ends.
+"""Orders as a stream: every ten minutes a job works on all waiting messages, in micro-batches, and ends.
 
-Each micro-batch is a claim of its own, which the stream acks once it is written. So there is no sensor, and nothing to
-settle. A job that was killed continues with the same batch, as long as its checkpoint exists.
+Each micro-batch is a claim of its own, which the stream acks once the batch is written. So there is no sensor and no
+settlement. A job that was killed goes on with the same batch, as long as its checkpoint exists.
 
-The job claims by itself, so it only needs the queue's address and keys, from the workers' ``PAWNQUEUE_*`` variables.
-For a stream that never ends, give the job a third argument, and let something other than a DAG restart it.
+The job claims by itself. It only needs the place of the queue, which it reads from the workers' ``PAWNQUEUE_*``
+variables. For a stream that never ends, give the job a third argument, and let a service restart it instead of a DAG.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From topic to topic: a Spark job prices orders and publishes them; another DAG ships them.
 
-The job (``spark_jobs/orders_enrich.py``) writes under the claim's name, so that a job that is tried again publishes
-nothing twice. Its messages become visible all together, once it has succeeded.
+The job (``spark_jobs/orders_enrich.py``) writes under the claim's name, so that a second try publishes nothing twice.
+Consumers can claim its messages only once the job has succeeded, and then all of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ with DAG("orders_ship", schedule=None, catchup=False, tags=["pawnqueue"]), claim
 
     @task
     def ship(claim: dict) -> str:
-        """Print what all of them are worth; in practice, pack them."""
+        """Return what all orders are worth."""
         return str(sum(Decimal(message.payload["amount"]) for message in PawnQueueHook().messages(claim)))
 
     ship(claim)

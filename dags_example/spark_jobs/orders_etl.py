@@ -1,10 +1,10 @@
-"""Orders of a claim, checked and summed up, as Parquet: the orders themselves, sums by item, and the rejected orders.
+"""Check and sum up the orders of a claim, and write Parquet: the orders, sums by item, and the rejected messages.
 
     spark-submit orders_etl.py OUT [CLAIM]
 
-A ``PawnQueueSparkSubmitOperator`` passes the claim, and the queue's address. With any other, pass the claim as the
-sensor returned it, and set the ``PAWNQUEUE_*`` variables in the environment. A second run for a claim changes nothing:
-see ``parquet_once.py`` beside it.
+A ``PawnQueueSparkSubmitOperator`` passes the claim and the place of the queue to it. With another operator, pass the
+claim as the sensor returned it, and set the ``PAWNQUEUE_*`` variables in the environment. Running it twice for a claim
+has the effect of running it once: see ``parquet_once.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCHEMA = "order_id long, item string, quantity int, price decimal(10,2)"
 
 
 def read(spark: SparkSession, claim: ClaimReference) -> DataFrame:
-    """Return the orders of a claim, each with the reason why it is rejected, or none."""
+    """Return the orders of a claim, with the reason why an order is rejected, or null."""
     reader = spark.read.format("pawnqueue").option("claim", json.dumps(claim.to_dict()))
     reason = (
         f.when(f.col("_corrupt"), f.lit(f"the payload does not fit the schema: {SCHEMA}"))
@@ -40,7 +40,7 @@ def main(out: Path, *given: str) -> None:
     for claim in [ClaimReference.of(json.loads(text)) for text in given] or job_claims():
         messages = read(spark, claim).cache()  # they are used four times, and read once
         rejected = messages.where("reason is not null").select("id", "payload", "reason")
-        if not given:  # else there is no task that takes reports
+        if not given:  # otherwise no task receives the report
             report_failures(claim, rejected)
         if not is_written(out, claim.stem):
             orders = not_yet_in(out, "orders", messages.where("reason is null"))

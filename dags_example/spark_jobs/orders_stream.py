@@ -2,8 +2,8 @@
 
     spark-submit orders_stream.py OUT TOPIC [SECONDS]
 
-Takes all waiting orders, and ends. With SECONDS it runs on, and polls at that interval. The file or the
-``PAWNQUEUE_*`` variables of its environment have the queue's address.
+It works on all waiting messages and ends. With SECONDS it goes on, and looks for messages at this interval. The place
+of the queue comes from the file or the ``PAWNQUEUE_*`` variables of its environment.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ SCHEMA = "order_id long, item string, quantity int, price decimal(10,2)"
 
 
 def main(out: Path, topic: str, seconds: str = "") -> None:
-    """Run until all waiting orders are written, or for ever."""
+    """Write all waiting messages, or run for ever if ``seconds`` is given."""
     spark = SparkSession.builder.appName("orders_stream").getOrCreate()
     orders = (
         spark.readStream.format("pawnqueue")
         .option("topic", topic)
         .option("payloadSchema", SCHEMA)
         .option("maxMessagesPerBatch", 500)
-        .option("ttl", 300)  # after a shorter downtime it finds its last batch again
+        .option("ttl", 300)  # a stream that is down for at most this long gets its last batch again
         .load()
     )
 
     def write(batch: DataFrame, number: int) -> None:
-        """Write a batch. A batch that was written before a restart comes again, or comes empty if it was acked."""
+        """Write a batch. After a restart, the last batch comes again, or comes empty if it was acked."""
         # The query's own id, which is in its checkpoint: a new checkpoint counts from 0 again.
         name = f"{spark.sparkContext.getLocalProperty('sql.streaming.queryId')}-{number}"
         if not is_written(out, name):

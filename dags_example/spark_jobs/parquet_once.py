@@ -1,18 +1,18 @@
-"""Rows become Parquet once, however often that is tried, and by however many drivers.
+"""Write rows as Parquet exactly once, even if several drivers try it several times.
 
-    OUT/claim=NAME/TABLE/*.parquet    for readers: complete from its first moment, and never changed again
-    OUT/_attempt-NAME-…               a driver's work in progress; readers skip names that begin with an underscore
+    OUT/claim=NAME/TABLE/*.parquet    what readers read: complete from the moment it exists, and never changed again
+    OUT/_attempt-NAME-…               what a driver is writing; readers skip names that begin with an underscore
 
-⚑ A claim appears by one rename of all its tables, which the file system refuses if a folder of that name exists. So
-readers never see half a claim; a killed driver has written nothing; and of two drivers with one claim the first
-writes, and the other one's result is discarded.
+⚑ One rename makes all tables of a claim visible, and the file system refuses it if the folder exists. So readers never
+see half a claim, and a driver that is killed has written nothing. Of two drivers with one claim, the first wins, and
+the files of the other are deleted.
 
-⚑ If a run is cleared after the rename, its messages come again in another claim, with the same ids: rows whose
-id is in the table already are left out. So no driver may rename after its claim has ended: ``confirm`` asks right
-before.
+⚑ A message may come again in another claim, if its run was cleared after the rename. Then its id is in the table
+already, and its row is left out. For this, no driver may rename after its claim has ended: ``confirm`` checks that
+right before.
 
-OUT is a folder that the driver shares with its executors, on a file system with an atomic rename: a disk, NFS. An
-object store has none: use a table format there (Delta, Iceberg), and MERGE by ``id`` instead of all this.
+OUT is a folder that the driver shares with its executors, on a file system with an atomic rename, such as a disk or
+NFS. An object store has none: use a table format there (Delta, Iceberg), and MERGE by ``id`` instead of this module.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def is_written(out: Path, name: str) -> bool:
-    """Return whether a claim is written."""
+    """Say whether a claim has been written."""
     return (out / f"claim={name}").exists()
 
 
 def not_yet_in(out: Path, table: str, rows: DataFrame) -> DataFrame:
-    """Leave out rows whose id is in the table. For a large table, look only at the days of this claim."""
+    """Leave out rows whose id is in the table. For a large table, read only the days of this claim."""
     folders = [str(folder) for folder in out.glob(f"claim=*/{table}")]
     if not folders:
         return rows
@@ -47,8 +47,8 @@ def write_once(out: Path, name: str, tables: Mapping[str, DataFrame], *, confirm
     confirm()
     try:
         attempt.rename(out / f"claim={name}")
-    except OSError:  # another driver was first, and may have removed its attempt already
+    except OSError:  # another driver was faster, and may have deleted this attempt
         if not is_written(out, name):
             raise
-    for left in out.glob(f"_attempt-{name}-*"):  # ours, and those of drivers that were killed
+    for left in out.glob(f"_attempt-{name}-*"):  # this one's, and those of drivers that were killed
         shutil.rmtree(left, ignore_errors=True)

@@ -181,8 +181,8 @@ def test_what_is_priced_can_be_added_up(
     lines = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
     assert {line["id"]: line["why"] for line in lines} == {
         claim[3].id: "the item has no price",
-        claim[4].id: "the payload is no order",
-        claim[5].id: "the payload is no order",
+        claim[4].id: "the payload is not an order",
+        claim[5].id: "the payload is not an order",
     }
 
 

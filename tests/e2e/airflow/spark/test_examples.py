@@ -71,7 +71,7 @@ def test_pyspark_in_a_task(airflow: Airflow, example: Callable[..., None], queue
     found = airflow.api.xcom("orders_pyspark_task", run_id, "small_orders.totals")
     assert sum(found.values()) == sum(1 + n % 4 for n in range(40))
     [letter] = queue.dead_letters("small_orders")
-    assert "the payload is no order" in f"{letter.reason}: {letter.error}"
+    assert "the payload is not an order" in f"{letter.reason}: {letter.error}"
     assert left_of(queue, "small_orders") == {"dead": 1}
 
 
