@@ -113,6 +113,15 @@ def test_the_blocks_of_a_page_run(page: Path) -> None:
                     value.close()
 
 
+def test_pages_and_examples_import_from_the_top() -> None:
+    """Users import from ``pawnqueue`` itself, and jobs from ``pyspark_pawnqueue.jobs``: other modules may move."""
+    texts = [block.body for page in PAGES for block in blocks(page)]
+    texts += [path.read_text() for path in (TOP / "dags_example").rglob("*.py")]
+    named = {each for text in texts for each in re.findall(r"^ *from (\w*pawnqueue[.\w]*) import", text, re.MULTILINE)}
+
+    assert {each for each in named if not each.startswith("airflow_")} == {"pawnqueue", "pyspark_pawnqueue.jobs"}
+
+
 TESTS = [block for page in PAGES for block in blocks(page) if block.kind == "python test"]
 
 

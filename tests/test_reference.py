@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-import pawnqueue as engine
+import pawnqueue
 from pawnqueue import PawnQueue, SyncPawnQueue
 from pawnqueue.settings import environment_variables
 from pyspark_pawnqueue.spark_options import OPTIONS
 from tools import reference
-from tools.reference import engine as of_engine
 from tools.reference import errors, events
+from tools.reference import queue as of_queue
 
 GUIDE = reference.FOLDER.parent / "spark.md"
 
@@ -41,16 +41,16 @@ def calls(kind: type) -> set[str]:
 
 def test_every_call_of_a_queue_is_told_of() -> None:
     """Every public call is on the page, and calls of the synchronous queue alone are marked."""
-    told = {name for names in of_engine.CALLS.values() for name in names}
+    told = {name for names in of_queue.CALLS.values() for name in names}
     assert told == calls(PawnQueue)
-    assert set(of_engine.SYNC_ONLY) == calls(SyncPawnQueue) - calls(PawnQueue)
+    assert set(of_queue.SYNC_ONLY) == calls(SyncPawnQueue) - calls(PawnQueue)
 
 
 def test_every_public_name_is_told_of() -> None:
-    """What the engine exports is on its page, or, errors and settings, on theirs."""
-    told = {name for names in of_engine.RETURNED.values() for name in names}
+    """What ``pawnqueue`` exports is on its page; errors and settings are on theirs."""
+    told = {name for names in of_queue.RETURNED.values() for name in names}
     wrong = {each.__name__ for each in errors.kinds()} | {"PawnQueueError"}
-    assert set(engine.__all__) - wrong == told | of_engine.ELSEWHERE
+    assert set(pawnqueue.__all__) - wrong == told | of_queue.ELSEWHERE
 
 
 def test_every_event_and_every_setting_is_told_of() -> None:
@@ -59,8 +59,8 @@ def test_every_event_and_every_setting_is_told_of() -> None:
     for variable, path in environment_variables().items():
         assert f"| `{path}` | `{variable}` |" in settings
     assert len(events.kinds()) == sum(
-        inspect.isclass(each) and issubclass(each, engine.events.Event) and not inspect.isabstract(each)
-        for each in vars(engine.events).values()
+        inspect.isclass(each) and issubclass(each, pawnqueue.events.Event) and not inspect.isabstract(each)
+        for each in vars(pawnqueue.events).values()
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TOP = reading.TOP
 SERVICES = reading.services()
 COMPOSE = TOP / "tools" / "compose"
+PACKAGES = ("airflow_provider_pawnqueue", "pawnqueue", "pyspark_pawnqueue")
 PAGE = TOP / "docs" / "how-to" / "compose.md"
 ONCE = {"airflow-init"}
 
@@ -265,7 +266,7 @@ def test_commands_are_those_of_the_native_suite() -> None:
 
 
 def test_the_image_has_what_the_tests_run_on() -> None:
-    """Its pins are exact, and contradict none of the tests'; what is copied into it exists, and is sent."""
+    """Its pins are exact, and contradict none of the tests'; what is copied into it exists, is sent, and is enough."""
     constraints = dict(
         line.split("==") for line in (TOP / "constraints.txt").read_text().splitlines() if line[0] != "#"
     )
@@ -280,6 +281,9 @@ def test_the_image_has_what_the_tests_run_on() -> None:
     for name in copied:
         assert (TOP / name).exists()
         assert f"!{name}" in ignored
+    assert {"hatch_build.py", "tools/engine", *PACKAGES} <= set(copied)
+    mounted = {volume.split(":")[0] for volume in SERVICES["worker"]["volumes"]}
+    assert {f"./{package}" for package in PACKAGES} <= mounted
     image = SERVICES["worker"]["image"]
     assert image == f"pawnqueue-compose:{airflow_provider_pawnqueue.__version__}"
 

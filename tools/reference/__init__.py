@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.reference import dags, engine, errors, events, settings, spark
+from tools.reference import dags, errors, events, queue, settings, spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 PAGES: dict[str, Callable[[], str]] = {
     "dags.md": dags.page,
-    "engine.md": engine.page,
     "errors.md": errors.page,
     "events.md": events.page,
+    "queue.md": queue.page,
     "settings.md": settings.page,
     "spark.md": spark.page,
 }

@@ -26,8 +26,8 @@ Airflow, what only a person can mend fails the task without another try.
 def kinds() -> list[type[BaseException]]:
     """Return the errors, in the order of the page."""
     ours = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, errors.PawnQueueError)]
-    engine = [each for each in ours if each is not errors.PawnQueueError]
-    return [*engine, ClaimEndedError, WorkStoppedError, PawnQueueSparkError, errors.OriginalError]
+    others = [each for each in ours if each is not errors.PawnQueueError]
+    return [*others, ClaimEndedError, WorkStoppedError, PawnQueueSparkError, errors.OriginalError]
 
 
 def page() -> str:

@@ -1,23 +1,21 @@
-"""``engine.md``: the public names of the engine."""
+"""``queue.md``: what the package ``pawnqueue`` exports."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any
 
-import pawnqueue as engine
+import pawnqueue
 from pawnqueue import PawnQueue, SyncPawnQueue
 from tools.reference.words import code, default, fields_of, first, parameters, table, told
 
-HEAD = """# The engine
+HEAD = """# The queue
 
-The queue as a library: everything that `pawnqueue` exports. Written by `python -m
-tools.reference` from the docstrings.
+Everything that `pawnqueue` exports. Written by `python -m tools.reference` from the docstrings.
 
-`PawnQueue` is for asyncio, `SyncPawnQueue` the same for everybody else: each call is written here as the former has
-it, and with the latter it is called without `await`. What is wrong with an argument is told before anything is
-done, by an [`InvalidArgumentError`](misuse.md); the other [errors](errors.md) have a page of their own, and so have
-the [settings](settings.md) and the [events](events.md).
+`PawnQueue` is for asyncio, and `SyncPawnQueue` is the same without it. Each call is shown here as `PawnQueue` has it;
+with `SyncPawnQueue`, leave out `await`. An invalid argument raises [`InvalidArgumentError`](misuse.md) before anything
+is done. The other [errors](errors.md), the [settings](settings.md) and the [events](events.md) have pages of their own.
 """
 CALLS = {
     "Opening and closing": ["open", "aclose", "closed", "strategy", "settings", "probe", "health"],
@@ -72,7 +70,7 @@ def page() -> str:
     parts += [_call(SyncPawnQueue, name) for name in SYNC_ONLY]
     for heading, names in RETURNED.items():
         parts.append(f"\n## {heading}\n")
-        parts += [_kind(getattr(engine, name)) for name in names]
+        parts += [_kind(getattr(pawnqueue, name)) for name in names]
     return "".join(parts)
 
 
@@ -141,7 +139,7 @@ def _properties(kind: type) -> list[list[str]]:
 
 
 def _methods(kind: type) -> str:
-    """Tell of the methods that users call: not of those by which the engine makes or changes the object."""
+    """Describe the methods that users call, without those by which the queue makes or changes the object."""
     names = METHODS.get(kind.__name__, [])
     lines = [f"- `{name}{_signature(kind, name)}`: {first(getattr(kind, name))}\n" for name in names]
     return "\n" + "".join(lines) if lines else ""
