@@ -195,7 +195,7 @@ class PawnQueue(ForAsyncWith):
     async def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
         self._life.check_open()
-        return await self._topics.names()
+        return await self._topics.list_names()
 
     async def delete_topic(self, topic: str, *, force: bool = False, dry_run: bool = False) -> Removed:
         """Delete the topic if it is empty, with what ended claims have left in it.
@@ -246,12 +246,12 @@ class PawnQueue(ForAsyncWith):
     async def list_producers(self) -> list[Registration]:
         """Return every producer that ever registered, and when it was last seen."""
         self._life.check_open()
-        return [Registration.of(entry) for entry in await self._registry.everyone("producers")]
+        return [Registration.of(entry) for entry in await self._registry.list_all("producers")]
 
     async def list_consumers(self) -> list[Registration]:
         """Return every consumer that ever registered, and when it was last seen."""
         self._life.check_open()
-        return [Registration.of(entry) for entry in await self._registry.everyone("consumers")]
+        return [Registration.of(entry) for entry in await self._registry.list_all("consumers")]
 
     # --- publishing ---
 
@@ -287,7 +287,7 @@ class PawnQueue(ForAsyncWith):
         producer_id = await self._producer_id(producer)
         try:
             return await self._publisher.publish(
-                topic, checked, producer_id=producer_id, is_there=self._known_topics.is_there
+                topic, checked, producer_id=producer_id, topic_exists=self._known_topics.exists
             )
         finally:
             self._claims.look_again(topic, len(checked))
@@ -358,7 +358,7 @@ class PawnQueue(ForAsyncWith):
             write_id,
             parts,
             place=self._publisher.place,
-            is_there=self._known_topics.is_there,
+            topic_exists=self._known_topics.exists,
             ended=self._ended_commits,
             allow_empty=allow_empty,
         )
@@ -427,7 +427,7 @@ class PawnQueue(ForAsyncWith):
         terms = CheckedTerms.of(self._context.settings, given)
         request = terms.request(await self._topic(topic, "claim"))
         if self._context.settings.registry.register_consumers:
-            self._heartbeat.enlist("consumers", consumer)
+            self._heartbeat.register_in_background("consumers", consumer)
         return await until_there(
             self._context,
             self._claims.idleness(topic),
@@ -882,7 +882,7 @@ class PawnQueue(ForAsyncWith):
             return ""
         self._life.check_open()
         producer_id = await self._registry.id_of("producers", producer)
-        if self._registry.knows("producers", producer):
+        if self._registry.has_registered("producers", producer):
             self._heartbeat.start()
         return producer_id
 

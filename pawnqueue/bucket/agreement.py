@@ -1,7 +1,6 @@
-"""What all processes that use a bucket agree on: the format, and one strategy. The first one probes and writes it down.
+"""What all processes of a bucket agree on: the format, and one strategy. The first process probes and records it.
 
-Mixed strategies do not exclude each other, so a setting that contradicts the record is an error, never an exception to
-it.
+Two strategies at once would not exclude each other, so a setting that contradicts the record is an error.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ if TYPE_CHECKING:
 
 logger = logger_of("queue")
 
-#: How long the first request may take with all its retries: a wrong setting should be told soon.
+#: How long the first request may take with all its retries: a wrong setting should be reported soon.
 FIRST_READ_TIMEOUT_SECONDS = 8.0
-#: How much of that may go into trying again.
+#: How much of that may go into retries.
 FIRST_READ_RETRY_SECONDS = 4.0
 
 
 async def agree(store: ResilientStore, clock: Clock, settings: Settings) -> BucketRecord:
-    """Return the bucket's record; write it, after a probe, where there is none."""
+    """Return the bucket's record; probe and write it if there is none."""
     wanted = strategies.wanted(settings)
-    record = await _first_contact(store, settings.store.endpoint)
+    record = await _read_first(store, settings.store.endpoint)
     if record is None:
-        record = await _establish(store, clock, settings, wanted)
+        record = await _probe_and_record(store, clock, settings, wanted)
     agreed = strategies.agreed(record)
     if wanted not in (None, agreed):
         raise ConfigError(
@@ -51,13 +50,13 @@ async def agree(store: ResilientStore, clock: Clock, settings: Settings) -> Buck
 
 
 def registers_for(record: BucketRecord, store: ResilientStore, clock: Clock, settings: Settings) -> Registers:
-    """Return the way to carry registers that the bucket's processes agreed on."""
+    """Return the registers of the strategy that the bucket's processes agreed on."""
     strategy = strategies.agreed(record)
     strategy.check(settings)
     return strategy.build(record, store, clock, settings)
 
 
-async def _first_contact(store: ResilientStore, endpoint: str) -> BucketRecord | None:
+async def _read_first(store: ResilientStore, endpoint: str) -> BucketRecord | None:
     try:
         async with asyncio.timeout(FIRST_READ_TIMEOUT_SECONDS):
             return await _read(store.with_budget(FIRST_READ_RETRY_SECONDS))
@@ -86,7 +85,9 @@ async def _read(store: ResilientStore) -> BucketRecord | None:
         ) from None
 
 
-async def _establish(store: ResilientStore, clock: Clock, settings: Settings, wanted: Strategy | None) -> BucketRecord:
+async def _probe_and_record(
+    store: ResilientStore, clock: Clock, settings: Settings, wanted: Strategy | None
+) -> BucketRecord:
     finding = await probe(store, clock)
     chosen = _chosen(finding, wanted)
     founder = strategies.founder(chosen, finding)
@@ -104,7 +105,7 @@ async def _establish(store: ResilientStore, clock: Clock, settings: Settings, wa
         if chosen.advice is not None and finding.look_to_answer is not None:
             logger.info("%s: %s", chosen.name, chosen.advice(finding.look_to_answer, settings))
         return record
-    # Another process was faster, or nobody can tell who was: what stands there is what holds.
+    # Another process was faster, or the outcome is unknown: the stored record holds.
     standing = await _read(store)
     if standing is not None:
         return standing

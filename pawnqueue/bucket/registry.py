@@ -1,4 +1,4 @@
-"""Who was here: producers and consumers by name, each with one id for ever."""
+"""The registry of producers and consumers: each name has one id for ever, and the time when it was last seen."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ class Registration:
     """A producer or a consumer: its name has one id, in all processes and for ever."""
 
     role: Literal["producer", "consumer"]
-    """Which of the two it is."""
+    """Whether it is a producer or a consumer."""
     name: str
-    """The name."""
+    """Its name."""
     id: str
-    """The id that belongs to it; producers' ids are in their messages."""
+    """The id of the name; messages carry the ids of their producers."""
     registered_at: datetime | None
-    """None where its registration, another library's say, does not tell."""
+    """None where its registration does not say, as with other libraries."""
     last_seen: datetime | None
-    """When it last noted that it is here; None where nothing tells."""
+    """When it last wrote its heartbeat; None where that is not known."""
 
     @classmethod
     def of(cls, entry: RegistrationRecord) -> Self:
-        """Show a stored registration."""
+        """Return a stored registration as users see it."""
         role: Literal["producer", "consumer"] = "producer" if entry.role.startswith("producer") else "consumer"
         return cls(role, entry.name, entry.entity_id, instant(entry.registered_at), instant(entry.last_seen))
 
 
 class Registry:
-    """The registrations of one bucket. What a name was given once is remembered for the life of the process.
+    """The registrations of one bucket. This process caches its own for as long as it lives.
 
-    Whatever many ask for at once is done once: starting together costs as much as starting alone.
+    What many callers ask for at the same time is done once: starting together costs as much as starting alone.
     """
 
     def __init__(self, context: Context) -> None:
@@ -73,15 +73,15 @@ class Registry:
         self._mine: dict[tuple[Role, str], RegistrationRecord] = {}
         self._attempts: SharedWork[tuple[Role, str], RegistrationRecord | PawnQueueError] = SharedWork()
         self._taken: set[tuple[Role, str]] = set()
-        self._rolls: dict[Role, _Roll] = {
-            role: _Roll(store, self._registers, role, at_once=at_once) for role in get_args(layout.Role)
+        self._caches: dict[Role, _RegistrationCache] = {
+            role: _RegistrationCache(store, self._registers, role, at_once=at_once) for role in get_args(layout.Role)
         }
 
     async def register(self, role: Role, name: str) -> RegistrationRecord:
-        """Return the registration of the name; make it if there is none.
+        """Return the registration of the name; create it if there is none.
 
-        The key is derived from the name, so whoever registers it at the same instant meets us there, and the id that
-        stands there is the name's. A name that pawn-queue has registered, under a random key, keeps the id it got.
+        The key is derived from the name, so all that register it at the same time write the same object, and get the id
+        in it. A name that pawn-queue has registered, under a random key, keeps its id.
 
         :raises StoreError: the object at its key is not its registration.
         :raises CompatibilityError: the object at its key has a newer format.
@@ -94,7 +94,8 @@ class Registry:
     async def id_of(self, role: Role, name: str) -> str:
         """Return the name's id, for its messages, and register the name if that is possible.
 
-        ⚑ §5.6: the key is known to everybody, so anything may be stored there. That is logged once, and stops nobody.
+        ⚑ §5.6: everybody can derive the key, so anything may be stored there. That is logged once, and stops no
+        producer.
         """
         found = self._mine.get((role, name))
         if found is None and (role, name) not in self._taken:
@@ -107,22 +108,22 @@ class Registry:
         return layout.id_of_name(role, name) if found is None else found.entity_id
 
     async def _find(self, role: Role, name: str) -> RegistrationRecord | PawnQueueError:
-        """Return the registration of the name, made if need be; or what is wrong with the object at its key."""
-        _check(name)
+        """Return the registration of the name, which is created if need be, or the error of the object at its key."""
+        _check_name(name)
         known = self._mine.get((role, name))
         if known is not None:
             return known
         return await self._attempts.do((role, name), lambda: self._register(role, name))
 
-    def knows(self, role: Role, name: str) -> bool:
+    def has_registered(self, role: Role, name: str) -> bool:
         """Say whether this process has registered the name."""
         return (role, name) in self._mine
 
-    async def everyone(self, role: Role) -> list[RegistrationRecord]:
-        """Return everyone who ever registered in the role, by name. What cannot be read is left out."""
+    async def list_all(self, role: Role) -> list[RegistrationRecord]:
+        """Return all registrations of the role, in the order of their names. Those that cannot be read are left out."""
         by_name: dict[str, RegistrationRecord] = {}
-        found = await self._rolls[role].all_of_them()
-        # What stands at the name's own key holds, as in register(); then the eldest.
+        found = await self._caches[role].read_all()
+        # The registration at the name's own key wins, as in register(); else the oldest one.
         for key in sorted(found, key=lambda key: (key != _key(role, found[key].name), _seniority(found[key]))):
             entry = found[key]
             first = by_name.setdefault(entry.name, entry)
@@ -130,22 +131,22 @@ class Registry:
             by_name[entry.name] = first.model_copy(update={"last_seen": seen})
         return [by_name[name] for name in sorted(by_name)]
 
-    async def beat(self, *, older_than: float = 0.0) -> None:
-        """Write ``last_seen`` of everyone whom this process has registered: one PUT each.
+    async def write_last_seen(self, *, older_than: float = 0.0) -> None:
+        """Write ``last_seen`` of all names that this process has registered: one PUT each.
 
-        What goes wrong with one of them keeps none of the others; the first error is raised when all were tried.
+        An error of one does not stop the others; the first error is raised when all were tried.
 
-        :param older_than: only of those who were last seen so many seconds ago, or earlier.
+        :param older_than: only of names that were last seen at least these seconds ago.
         """
         now = await self._time.now()
         due = [name for name, entry in self._mine.items() if not older_than or _age(entry, now) >= older_than]
-        outcomes = await for_each(lambda name: self._touch(*name, iso(now)), due, at_once=self._at_once)
+        outcomes = await for_each(lambda name: self._write_last_seen(*name, iso(now)), due, at_once=self._at_once)
         for error in outcomes:
             if error is not None:
                 raise error
 
-    async def _touch(self, role: Role, name: str, now: str) -> PawnQueueError | None:
-        # The last write may win: all who write it mean the same name and id, and only the time differs.
+    async def _write_last_seen(self, role: Role, name: str, now: str) -> PawnQueueError | None:
+        # The last write may win: all writers write the same name and id, and only the time differs.
         entry = self._mine[role, name]
         fresh = entry.model_copy(update={"last_seen": now}).stamped(entry.nonce)
         key = _key(role, name)
@@ -153,28 +154,29 @@ class Registry:
             version = await self._registers.overwrite(key, fresh)
         except PawnQueueError as error:
             return error
-        self._rolls[role].enter(key, version, fresh)
+        self._caches[role].remember(key, version, fresh)
         return None
 
     async def _register(self, role: Role, name: str) -> RegistrationRecord | PawnQueueError:
         key = _key(role, name)
         try:
-            standing = await self._rolls[role].read(key) or await self._create(role, name, key)
+            standing = await self._caches[role].read(key) or await self._create(role, name, key)
         except CompatibilityError as error:
             return error
-        # A registration by pawn-queue of another name, under the id that is this name's: nobody but a forger makes it.
+        # Another name under the id of this name: only a forger makes such a registration.
         if standing is None or standing.name != name:
             return StoreError(
-                f"The place of {role[:-1]} {name!r} is taken by what is no registration: delete {key}, and try again.",
+                f"{key}, the key of {role[:-1]} {name!r}, holds something else than its registration: delete it, and "
+                "try again.",
                 operation=f"register_{role[:-1]}",
             )
         self._mine[role, name] = standing
         return standing
 
     async def _create(self, role: Role, name: str, key: str) -> RegistrationRecord | None:
-        """Create it, and return what is stored then; None: it is no registration."""
+        """Create it, and return what is stored then; None: that is not a registration."""
         now = await self._time.now_iso()
-        earlier = await self._rolls[role].all_by(name)
+        earlier = await self._caches[role].find_by_name(name)
         if earlier:
             entry = min(earlier, key=_seniority)
             record = entry.model_copy(update={"last_seen": now})
@@ -183,9 +185,9 @@ class Registry:
             record = RegistrationRecord(role=role, name=name, entity_id=entity_id, registered_at=now, last_seen=now)
         [outcome] = await self._registers.write([Step(key, record)])
         if isinstance(outcome, Done):
-            self._rolls[role].enter(key, outcome.version, record)
+            self._caches[role].remember(key, outcome.version, record)
             return record
-        standing = await self._rolls[role].read(key)
+        standing = await self._caches[role].read(key)
         if standing is not None:
             return standing
         if not isinstance(outcome, Unknown):
@@ -203,8 +205,8 @@ class Registry:
         )
 
 
-class _Roll:
-    """All registrations of one role. What was read is remembered by its version, and forgotten with it."""
+class _RegistrationCache:
+    """All registrations of one role, cached by their versions."""
 
     def __init__(self, store: ResilientStore, registers: Registers, role: Role, *, at_once: int) -> None:
         self._store = store
@@ -212,15 +214,15 @@ class _Roll:
         self._role = role
         self._at_once = at_once
         self._known: dict[str, tuple[str, RegistrationRecord | None]] = {}
-        self._looks: SharedWork[bool, set[str]] = SharedWork()
-        self._looking = asyncio.Lock()
+        self._listings: SharedWork[bool, set[str]] = SharedWork()
+        self._lock = asyncio.Lock()
 
-    def enter(self, key: str, version: str, entry: RegistrationRecord | None) -> None:
-        """Remember what stands there."""
+    def remember(self, key: str, version: str, entry: RegistrationRecord | None) -> None:
+        """Remember the registration that is stored at this key."""
         self._known[key] = (version, entry)
 
     async def read(self, key: str) -> RegistrationRecord | None:
-        """Return the registration that has this key, or None where there is none."""
+        """Return the registration at this key, or None."""
         return await self._read(self._registers, key)
 
     async def _read(self, registers: Registers, key: str) -> RegistrationRecord | None:
@@ -232,56 +234,57 @@ class _Roll:
             entry = RegistrationRecord.decode(found.body, key)
         except UnreadableRecordError:
             if self._known.get(key) != (found.info.version, None):
-                logger.warning("%s is no registration and is left alone.", key)
-        self.enter(key, found.info.version, entry)
+                logger.warning("%s is not a registration, and is left alone.", key)
+        self.remember(key, found.info.version, entry)
         return entry
 
-    async def all_of_them(self) -> dict[str, RegistrationRecord]:
-        """Return all that can be read, by key, as they are now."""
-        unread = await self._look(names_only=False)
+    async def read_all(self) -> dict[str, RegistrationRecord]:
+        """Return all registrations that can be read, by their keys."""
+        unread = await self._refresh(names_only=False)
         found = {key: entry for key, (_, entry) in self._known.items() if entry is not None and key not in unread}
         if unread and not found:
-            # ⚑ §5.6: a store that gives nothing at all is an error, not an empty registry.
+            # ⚑ §5.6: a store that answers no read at all is an error, not an empty registry.
             await self._store.get(layout.BUCKET_RECORD, MAX_SMALL_RECORD_BYTES)
         return found
 
-    async def all_by(self, name: str) -> list[RegistrationRecord]:
-        """Return those by this name; of when they were last seen they may say too little.
+    async def find_by_name(self, name: str) -> list[RegistrationRecord]:
+        """Return the registrations of this name; their ``last_seen`` may be out of date.
 
-        ⚑ §5.6: one that cannot be read, for good or for as long as it is tried, is taken for another name's. This risks
-        that a name gets a second id: one that pawn-queue alone has registered, under that very object. (Not one of
-        ours: it stands at its name's own key, which was read before, with all the patience there is.) From then on the
-        list has the new id too, and messages are told apart by their own ids, not by their producers'. It is the lesser
-        evil: else a single object that answers 500 would keep every new name from publishing anything, for ever.
+        ⚑ §5.6: a registration that cannot be read, for good or for now, is taken for one of another name. The risk is
+        that a name gets a second id: a name that only pawn-queue has registered, under that object. (A name of ours is
+        registered at its own key, which was read before with the full retry budget.) From then on the list has the new
+        id too; messages are distinguished by their own ids and not by their producers'. It is the lesser evil: else a
+        single object that answers 500 would keep every new name from publishing, for ever.
         """
-        await self._look(names_only=True)
+        await self._refresh(names_only=True)
         return [entry for _, entry in self._known.values() if entry is not None and entry.name == name]
 
-    async def _look(self, *, names_only: bool) -> set[str]:
-        """List the registrations and read what is new; return which could not be read.
+    async def _refresh(self, *, names_only: bool) -> set[str]:
+        """List the registrations and read the new ones; return the keys that could not be read.
 
-        One look at a time: who asks during one, which may have passed by what he is to find, shares the next.
+        One listing at a time: a caller that comes during one shares the next one, as this one may have passed by the
+        key that the caller needs.
         """
 
-        async def look() -> set[str]:
-            async with self._looking:
-                self._looks.stop_sharing(names_only)
-                return await self._look_now(names_only=names_only)
+        async def refresh() -> set[str]:
+            async with self._lock:
+                self._listings.stop_sharing(names_only)
+                return await self._list_and_read(names_only=names_only)
 
-        return await self._looks.do(names_only, look)
+        return await self._listings.do(names_only, refresh)
 
-    async def _look_now(self, *, names_only: bool) -> set[str]:
+    async def _list_and_read(self, *, names_only: bool) -> set[str]:
         before = set(self._known)
         pages = self._registers.pages(layout.registrations(self._role))
         listed = {info.key: info.version async for page in pages for info in page}
         for key in before.difference(listed):
             self._known.pop(key, None)
         unreadable: set[str] = set()
-        patient = self._registers.through(self._store.with_budget(PER_OBJECT_RETRY_SECONDS))
+        registers = self._registers.through(self._store.with_budget(PER_OBJECT_RETRY_SECONDS))
 
         async def read(key: str) -> None:
             try:
-                await self._read(patient, key)
+                await self._read(registers, key)
             except PawnQueueError as error:
                 unreadable.add(key)
                 logger.warning("%s cannot be read and is left alone: %s", key, error)
@@ -294,75 +297,76 @@ class _Roll:
         known = self._known.get(key)
         if known is None:
             return False
-        # A registration keeps its name, however often it is written anew.
+        # A registration keeps its name when it is overwritten.
         return (names_only and known[1] is not None) or known[0] == version != NO_VERSION
 
 
 class Heartbeat:
-    """Keeps ``last_seen`` of this process's registrations fresh. A failed beat is logged, and the next one makes up."""
+    """Keeps ``last_seen`` of this process's registrations up to date. A failure is logged, and the next one follows."""
 
     def __init__(self, registry: Registry, clock: Clock, interval: float) -> None:
         self._registry = registry
         self._clock = clock
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
-        self._enlisting: dict[tuple[Role, str], asyncio.Task[None]] = {}
+        self._registering: dict[tuple[Role, str], asyncio.Task[None]] = {}
         self._refused: set[tuple[Role, str]] = set()
 
-    def enlist(self, role: Role, name: str) -> None:
-        """Register somebody beside what is done at this moment, which does not wait for it, nor fail with it."""
-        if self._registry.knows(role, name) or (role, name) in self._enlisting or (role, name) in self._refused:
+    def register_in_background(self, role: Role, name: str) -> None:
+        """Register a name in the background: the caller does not wait for it, nor fail with it."""
+        is_tried = (role, name) in self._registering or (role, name) in self._refused
+        if is_tried or self._registry.has_registered(role, name):
             return
-        task = asyncio.create_task(self._enlist(role, name), name=f"pawnqueue-register-{name}")
-        self._enlisting[role, name] = task
-        task.add_done_callback(lambda _: self._enlisting.pop((role, name), None))
+        task = asyncio.create_task(self._register(role, name), name=f"pawnqueue-register-{name}")
+        self._registering[role, name] = task
+        task.add_done_callback(lambda _: self._registering.pop((role, name), None))
 
-    async def _enlist(self, role: Role, name: str) -> None:
+    async def _register(self, role: Role, name: str) -> None:
         try:
             await self._registry.register(role, name)
         except PawnQueueError as error:
-            # What is denied, or is no name for the registry, is not tried again by this process.
+            # A name that is denied, or not valid, is not tried again by this process.
             if not getattr(error, "transient", False):
                 self._refused.add((role, name))
-            logger.warning("%s %.60r could not be registered, and works all the same: %s", role[:-1], name, error)
+            logger.warning("%s %.60r could not be registered, and continues without: %s", role[:-1], name, error)
             return
         self.start()
 
     def start(self) -> None:
-        """Begin, if it has not begun."""
+        """Start the heartbeat, unless it is running."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="pawnqueue-heartbeat")
 
     async def stop(self) -> None:
-        """End, also in the middle of a beat."""
+        """Stop the heartbeat at once."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        # ⚑ §4, Interrupted: what was sent may land, so its answer is waited for, though not for ever.
-        enlisting = list(self._enlisting.values())
+        # ⚑ §4, Interrupted: a request that was sent may land, so it waits for the answer, though not for ever.
+        enlisting = list(self._registering.values())
         if enlisting:
             await wait_at_most(asyncio.gather(*enlisting, return_exceptions=True), self._clock, LAST_ANSWER_SECONDS)
 
     async def _run(self) -> None:
-        # Who was registered before is seen at once, so that a process that is gone within the minute was seen too.
-        await self._beat(older_than=self._interval)
+        # Names registered earlier are written at once: a process that ends within a minute is seen too.
+        await self._write(older_than=self._interval)
         while True:
             await self._clock.sleep(self._interval)
-            await self._beat()
+            await self._write()
 
-    async def _beat(self, *, older_than: float = 0.0) -> None:
+    async def _write(self, *, older_than: float = 0.0) -> None:
         try:
-            await self._registry.beat(older_than=older_than)
-        except Exception as error:  # noqa: BLE001 - whatever it was, a heartbeat does not end in silence
-            logger.warning("The heartbeat of the registrations failed and is tried again: %s", error)
+            await self._registry.write_last_seen(older_than=older_than)
+        except Exception as error:  # noqa: BLE001 - a heartbeat must not end silently
+            logger.warning("The heartbeat of the registrations failed and will be retried: %s", error)
 
 
-def _check(name: object) -> None:
+def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip() or not is_plain(name):
         raise InvalidArgumentError(
             f"The name of a producer or consumer is a text of 1 to {LONGEST_REGISTERED_NAME} characters, none of them "
-            f"a control character, not {str(name)[:40]!r}: it stays the same over restarts, as its id belongs to it.",
+            f"a control character, not {str(name)[:40]!r}: keep it the same over restarts, as its id belongs to it.",
             operation="register",
         )
 

@@ -1,4 +1,4 @@
-"""Topics: created idempotently, listed without walking the bucket, their settings a register."""
+"""Topics: created idempotently, listed without walking the bucket, with settings in a register."""
 
 from __future__ import annotations
 
@@ -29,42 +29,43 @@ if TYPE_CHECKING:
     from pawnqueue.registers.register import Versioned
 
 
-#: How long a topic's record is relied upon, and how long it is that a topic which was there is there.
+#: How long a topic's record is cached.
 RECORD_CACHE_SECONDS = 60.0
+#: How long it is cached that a topic exists.
 EXISTENCE_CACHE_SECONDS = 1.0
-#: How long it is asked for whether a topic is there still: messages wait for it.
+#: How long the check whether a topic still exists is retried: messages wait for it.
 EXISTENCE_CHECK_RETRY_SECONDS = 5.0
 
 
 class TopicOptions(TypedDict, total=False):
-    """What may be set for one topic, for everyone who uses it."""
+    """The settings of one topic, for all its users."""
 
     max_deliveries: int | None
-    """After so many deliveries without a settlement a message is buried (10 where nothing is said); None: never."""
+    """After this many deliveries without a settlement a message is buried (10 by default); None: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, and what is set for it."""
+    """A topic and its settings."""
 
     name: str
     """Its name."""
     settings: TopicSettings
-    """What is set for it."""
+    """Its settings."""
     created_at: datetime | None = None
     """None where its marker does not tell: made by hand, or by another library."""
 
     swept_at: datetime | None = None
-    """When a janitor last swept it to the end, in whole seconds of the store's time; None: never. It is asked for where
-    one topic is (``queue.topic``), and nowhere else."""
+    """When a janitor last swept it completely, in whole seconds of the store's time; None: never. Only ``queue.topic``
+    sets it."""
 
     @classmethod
     def of(cls, record: TopicRecord, swept_at: datetime | None = None) -> Self:
-        """Show a stored topic."""
+        """Return a stored topic as users see it."""
         created = instant(record.created_at)
-        # What an earlier topic of this name has left by a request that landed late says nothing of this one.
-        is_its = swept_at is not None and (created is None or swept_at >= created.replace(microsecond=0))
-        return cls(record.name, record.settings, created, swept_at if is_its else None)
+        # A note that is older than the topic was left by an earlier topic of this name.
+        is_own = swept_at is not None and (created is None or swept_at >= created.replace(microsecond=0))
+        return cls(record.name, record.settings, created, swept_at if is_own else None)
 
 
 class Topics:
@@ -78,9 +79,9 @@ class Topics:
         self._at_once = context.at_once
 
     async def create(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
-        """Create the topic, or find that it exists. Settings that differ from those it has are an error."""
+        """Create the topic, or return it if it exists with the same settings; other settings are an error."""
         layout.checked_topic(topic)
-        wanted = _settings(topic, TopicSettings(), settings)
+        wanted = _merge_settings(topic, TopicSettings(), settings)
         found = await self.find(topic)
         if found is None:
             record = TopicRecord(topic=topic, created_at=await self._time.now_iso(), settings=wanted)
@@ -107,7 +108,7 @@ class Topics:
         return existing
 
     async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
-        """Change settings of the topic, by compare-and-set: changes of other processes at the same moment are kept."""
+        """Change settings of the topic by compare-and-set, so that simultaneous changes of other processes are kept."""
         layout.checked_topic(topic)
         backoff = self._store.backoff()
         while True:
@@ -115,7 +116,7 @@ class Topics:
             if found is None:
                 raise topic_not_found(topic, "update_topic")
             record = found.value
-            changed = record.model_copy(update={"settings": _settings(topic, record.settings, settings)})
+            changed = record.model_copy(update={"settings": _merge_settings(topic, record.settings, settings)})
             if changed.settings == record.settings:
                 return record
             try:
@@ -141,16 +142,16 @@ class Topics:
         note = await self._store.head(layout.swept(topic))
         return None if note is None else note.last_modified
 
-    async def names(self) -> list[str]:
-        """Return the names of all topics: one LIST, and a HEAD for each folder, as a folder alone makes no topic."""
+    async def list_names(self) -> list[str]:
+        """Return the names of all topics: one LIST, and a HEAD for each folder, as a folder alone is not a topic."""
         names = [name for name in map(layout.topic_of_folder, await self._store.folders()) if name]
         markers = await for_each(self._registers.head, map(layout.topic_marker, names), at_once=self._at_once)
         return sorted(name for name, marker in zip(names, markers, strict=True) if marker)
 
-    async def is_there(self, topic: str, *, patience: float) -> bool:
-        """Say whether the topic has its marker: one HEAD."""
-        patient = self._registers.through(self._store.with_budget(patience))
-        return await patient.head(layout.topic_marker(topic)) is not None
+    async def exists(self, topic: str) -> bool:
+        """Say whether the topic has a marker: one HEAD."""
+        registers = self._registers.through(self._store.with_budget(EXISTENCE_CHECK_RETRY_SECONDS))
+        return await registers.head(layout.topic_marker(topic)) is not None
 
     async def find(self, topic: str) -> Versioned[TopicRecord] | None:
         """Return the topic's record and its version, or None if the topic does not exist."""
@@ -158,7 +159,7 @@ class Topics:
 
 
 class KnownTopics:
-    """What one process knows of the topics that it uses: their settings change seldom."""
+    """Caches what one process reads about the topics that it uses: their settings seldom change."""
 
     def __init__(self, context: Context, topics: Topics) -> None:
         self._topics = topics
@@ -167,56 +168,56 @@ class KnownTopics:
         self._seen: dict[str, float] = {}
         self._reads: SharedWork[str, TopicRecord | None] = SharedWork()
         self._creations: SharedWork[str, None] = SharedWork()
-        self._looks: SharedWork[str, bool] = SharedWork()
-        self._looked: dict[str, float] = {}
+        self._checks: SharedWork[str, bool] = SharedWork()
+        self._check_began: dict[str, float] = {}
         self._changes = 0
 
     async def get(self, topic: str, operation: str) -> TopicRecord:
-        """Return the topic's record, read once a minute, and once for all who ask at once."""
+        """Return the topic's record, read once a minute, and once for all callers that ask at the same time."""
         known = self._records.get(topic)
         if known is not None and self._clock.elapsed() - known[1] < RECORD_CACHE_SECONDS:
             return known[0]
         layout.checked_topic(topic)
         may_be_old = self._reads.is_running(topic)
         record = await self._reads.do(topic, lambda: self._read(topic))
-        if record is None and may_be_old:  # begun before we asked, and perhaps before the topic was made
+        if record is None and may_be_old:  # that read began before this call, and perhaps before the topic was created
             record = await self._reads.do(topic, lambda: self._read(topic))
         if record is None:
             raise topic_not_found(topic, operation)
         return record
 
     async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
-        """Change settings of the topic; what was known of it is no more."""
+        """Change settings of the topic, and forget what was cached."""
         try:
             return await self._topics.update(topic, settings)
         finally:
             self.forget(topic)
 
     async def create(self, topic: str) -> None:
-        """Create the topic if it does not exist, once for all who want it at once."""
+        """Create the topic if it does not exist, once for all callers that want it at the same time."""
         await self._creations.do(topic, lambda: self._create(topic))
 
-    async def is_there(self, topic: str) -> bool:
-        """Say whether the topic is there still: one HEAD, unless that was seen within the last second."""
+    async def exists(self, topic: str) -> bool:
+        """Say whether the topic still exists: one HEAD, unless that was seen within the last second."""
         now = self._clock.elapsed()
         if now - self._seen.get(topic, -math.inf) < EXISTENCE_CACHE_SECONDS:
             return True
-        may_be_old = self._looks.is_running(topic) and now - self._looked[topic] < EXISTENCE_CACHE_SECONDS
+        may_be_old = self._checks.is_running(topic) and now - self._check_began[topic] < EXISTENCE_CACHE_SECONDS
         if not may_be_old:
-            self._looks.stop_sharing(topic)
-            self._looked[topic] = now
-        there = await self._looks.do(topic, lambda: self._look(topic))
-        # A look that had begun before we asked may have been before the topic was created again.
-        return there or (may_be_old and await self._looks.do(topic, lambda: self._look(topic)))
+            self._checks.stop_sharing(topic)
+            self._check_began[topic] = now
+        exists = await self._checks.do(topic, lambda: self._check(topic))
+        # A check that began before this call may have come before the topic was created again.
+        return exists or (may_be_old and await self._checks.do(topic, lambda: self._check(topic)))
 
     def forget(self, topic: str) -> None:
-        """Forget what was known of the topic, and what is being read of it at this moment."""
+        """Forget what was cached of the topic, and do not cache what is being read at the moment."""
         self._changes += 1
         self._records.pop(topic, None)
         self._seen.pop(topic, None)
         self._reads.stop_sharing(topic)
         self._creations.stop_sharing(topic)
-        self._looks.stop_sharing(topic)
+        self._checks.stop_sharing(topic)
 
     async def _read(self, topic: str) -> TopicRecord | None:
         began, changes = self._clock.elapsed(), self._changes
@@ -230,9 +231,9 @@ class KnownTopics:
         began, changes = self._clock.elapsed(), self._changes
         self._remember(topic, await self._topics.create(topic, {}), began, changes)
 
-    async def _look(self, topic: str) -> bool:
+    async def _check(self, topic: str) -> bool:
         began, changes = self._clock.elapsed(), self._changes
-        if not await self._topics.is_there(topic, patience=EXISTENCE_CHECK_RETRY_SECONDS):
+        if not await self._topics.exists(topic):
             self.forget(topic)
             return False
         if changes == self._changes:
@@ -240,16 +241,16 @@ class KnownTopics:
         return True
 
     def _remember(self, topic: str, record: TopicRecord, began: float, changes: int) -> None:
-        if changes == self._changes:  # else it may be what was there before the change
+        if changes == self._changes:  # else it may have been read before the change
             self._records[topic] = (record, began)
             self._seen[topic] = began
 
 
-def _settings(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> TopicSettings:
+def _merge_settings(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> TopicSettings:
     unknown = [name for name in changes if name not in TopicSettings.model_fields]
     if unknown:
         known = ", ".join(TopicSettings.model_fields)
-        raise ConfigError(f"Topics have no setting {unknown[0]!r}; there is: {known}.", topic=topic)
+        raise ConfigError(f"Topics have no setting {unknown[0]!r}, only {known}.", topic=topic)
     try:
         return TopicSettings.model_validate({**before.model_dump(), **changes})
     except ValidationError as problem:
@@ -262,7 +263,7 @@ def _settings(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> 
 
 
 def topic_not_found(topic: str, operation: str) -> TopicNotFoundError:
-    """Make the error of who wants a topic that is not there."""
+    """Return the error for an operation on a topic that does not exist."""
     return TopicNotFoundError(
         f"Topic {topic!r} does not exist: create it with create_topic({topic!r}), or look for its right name in "
         "list_topics().",

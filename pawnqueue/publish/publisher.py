@@ -109,12 +109,12 @@ class Publisher:
         messages: Sequence[Checked],
         *,
         producer_id: str,
-        is_there: Callable[[str], Awaitable[bool]],
+        topic_exists: Callable[[str], Awaitable[bool]],
     ) -> list[str]:
         """Publish checked payloads, and return their ids in order.
 
-        :param is_there: says whether the topic is there still. It is asked beside the messages' PUTs, not before them.
-        :raises TopicNotFoundError: it is not: what was written is removed again.
+        :param topic_exists: says whether the topic still exists. It is asked beside the messages' PUTs, not before.
+        :raises TopicNotFoundError: it does not: the messages that were written are removed again.
         """
         now = await self._context.time.now()
         # Id and key are fixed before the first attempt: whatever is sent again aims at the same object.
@@ -132,7 +132,7 @@ class Publisher:
             envelopes.append((units.name_at(stamp, envelope.id), envelope))
         results, there = await all_of(
             for_each(lambda each_: send(self._context, topic, *each_), envelopes, at_once=self._context.at_once),
-            is_there_still(topic, is_there),
+            topic_may_exist(topic, topic_exists),
         )
         # A bucket that is gone has no topic either: where nothing was written, the store's own words say why.
         if not there and any(result.landed is not False for result in results):
@@ -244,7 +244,7 @@ async def _buried_name(context: Context, topic: str, uuid: str) -> str:
         return ""
 
 
-async def is_there_still(topic: str, ask: Callable[[str], Awaitable[bool]]) -> bool:
+async def topic_may_exist(topic: str, ask: Callable[[str], Awaitable[bool]]) -> bool:
     """Say whether the topic that is published into is there; where nobody can tell, it is.
 
     What was published is there if the topic is, or is created again.

@@ -28,7 +28,7 @@ from pawnqueue.errors import (
 )
 from pawnqueue.events import RowsLost, WriteDecided, WriteDone, WriteDropped, logger_of
 from pawnqueue.publish import staging, write_traces
-from pawnqueue.publish.publisher import Sent, has_landed, is_there_still, send
+from pawnqueue.publish.publisher import Sent, has_landed, send, topic_may_exist
 from pawnqueue.publish.write_outcome import (
     Written,
     check_same_rows,
@@ -56,7 +56,7 @@ CHUNK: Final = 500
 #: Ten million messages that are published at once are placed up to ten seconds ahead of the time.
 FARTHEST_AHEAD_SECONDS: Final = 86_400.0
 
-IsThere: TypeAlias = Callable[[str], Awaitable[bool]]
+TopicExists: TypeAlias = Callable[[str], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Commit:
     staged: Sequence[Staged]
     place: Callable[[float, int], int]
     """Gives the place in the queue of the first of so many messages, at this server time."""
-    is_there: IsThere
+    topic_exists: TopicExists
     """Says whether the topic is there still."""
     ended: set[str] = field(default_factory=set)
     """The attempts of this process that have ended, with nothing of them under way any more."""
@@ -94,7 +94,7 @@ class Commit:
                 held = await self._decide(found)
                 is_ours = is_ours or held is not None
             elif found.value.state == "begun":
-                held = await take_over(context, topic, found, self.is_there, self.ended)
+                held = await take_over(context, topic, found, self.topic_exists, self.ended)
             else:
                 done = found.value
             if held is not None:
@@ -117,7 +117,7 @@ class Commit:
         context, topic, write_id = self.context, self.topic, self.write_id
         objects = [each for part in self.staged for each in part.objects]
         await self._check_there(objects, found)
-        if not await is_there_still(topic, self.is_there):
+        if not await topic_may_exist(topic, self.topic_exists):
             raise topic_not_found(topic, "commit_write")
         count = sum(each.count for each in objects)
         now = await context.now()
@@ -140,7 +140,7 @@ class Commit:
         if decided is None:
             return None
         context.events.tell(WriteDecided(topic=topic, write_id=write_id, count=count))
-        return HeldWrite(context, topic, decided, self.is_there, self.ended)
+        return HeldWrite(context, topic, decided, self.topic_exists, self.ended)
 
     async def _check_may_go_on(self, *, is_ours: bool) -> None:
         """Raise where a write was dropped as its rows are gone, and this commit has no others to decide on."""
@@ -208,7 +208,7 @@ async def clear(context: Context, topic: str, write_id: str) -> None:
 
 
 async def take_over(
-    context: Context, topic: str, found: Versioned[WriteRecord], is_there: IsThere, ended: set[str]
+    context: Context, topic: str, found: Versioned[WriteRecord], topic_exists: TopicExists, ended: set[str]
 ) -> HeldWrite | None:
     """Go on with a write that has been decided; None: another process was faster.
 
@@ -231,7 +231,7 @@ async def take_over(
         )
     ours = record.model_copy(update={"until": now + HOLD_SECONDS, "ttl": HOLD_SECONDS, "holder": context.clock.uuid()})
     taken = await _held(context, topic, ours, found, ended)
-    return None if taken is None else HeldWrite(context, topic, taken, is_there, ended, taken_over=True)
+    return None if taken is None else HeldWrite(context, topic, taken, topic_exists, ended, taken_over=True)
 
 
 async def _held(
@@ -282,7 +282,7 @@ class HeldWrite:
         context: Context,
         topic: str,
         found: Versioned[WriteRecord],
-        is_there: IsThere,
+        topic_exists: TopicExists,
         ended: set[str],
         *,
         taken_over: bool = False,
@@ -290,7 +290,7 @@ class HeldWrite:
         self._context = context
         self._topic = topic
         self._found = found
-        self._is_there = is_there
+        self._topic_exists = topic_exists
         self._ended = ended
         self._taken_over = taken_over
         self._may_land = False  # a request that publishes a message may be under way
@@ -423,7 +423,7 @@ class HeldWrite:
                     left,
                     at_once=self._context.at_once,
                 ),
-                is_there_still(self._topic, self._is_there),
+                topic_may_exist(self._topic, self._topic_exists),
             )
             self._may_land = may_land or any(result.landed is None for result in results)
             if not there:

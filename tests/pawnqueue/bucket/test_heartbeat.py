@@ -64,7 +64,7 @@ async def test_a_heart_beats_for_the_others_too(world: World, ann: Process, capl
     listed = {one.name: one for one in await ann.queue.list_producers()}
     fresh = {name for name, one in listed.items() if world.clock.server() - one.last_seen.timestamp() < INTERVAL / 2}
     assert fresh == set(names[1:])
-    assert "is tried again" in caplog.text
+    assert "will be retried" in caplog.text
     ann.client.heal()
 
     def broken(kind: Kind, key: str) -> None:
@@ -126,7 +126,7 @@ async def test_a_failed_beat_is_made_up_for(store: ScriptedStore, caplog: pytest
                 assert await store.tried.get() == key
                 await clock.fallen_asleep.wait()
         assert [record.getMessage() for record in caplog.records] == [
-            "The heartbeat of the registrations failed and is tried again: The disk is full."
+            "The heartbeat of the registrations failed and will be retried: The disk is full."
         ] * 2
         store.refuses = None
         await clock.advance(INTERVAL)

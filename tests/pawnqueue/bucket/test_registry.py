@@ -212,7 +212,7 @@ async def test_garbage_is_left_alone(store: ScriptedStore, caplog: pytest.LogCap
         with caplog.at_level(logging.WARNING):
             registration = await queue.register_producer("billing")
         assert {record.getMessage() for record in caplog.records} == {
-            f"{key} is no registration and is left alone." for key in GARBAGE
+            f"{key} is not a registration, and is left alone." for key in GARBAGE
         }
         assert [one.id for one in await queue.list_producers()] == [registration.id]
     for key, body in GARBAGE.items():
@@ -227,7 +227,8 @@ async def test_garbage_in_a_name_s_own_place_is_told(store: ScriptedStore) -> No
     await store.put(key, b"garbage")
     async with PawnQueue.open(store=store) as queue:
         with pytest.raises(
-            StoreError, match=f"'billing' is taken by what is no registration: delete {key}, and"
+            StoreError,
+            match=f"{key}, the key of producer 'billing', holds something else than its registration: delete it",
         ) as caught:
             await queue.register_producer("billing")
         assert not caught.value.transient
@@ -281,7 +282,7 @@ async def test_what_others_put_in_a_name_s_place_stops_no_publisher(
             await queue.register_producer("shop")
         assert "shop" not in {one.name for one in await queue.list_producers()}
     assert caplog.text.count("'shop' publishes without a registration") == 1
-    assert caplog.text.count(f"{SHOP} is no registration") <= 1
+    assert caplog.text.count(f"{SHOP} is not a registration") <= 1
     assert (await store.get(SHOP) or pytest.fail("gone")).body == body
 
 
