@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pawnqueue import MemoryStore, PawnQueue, SyncPawnQueue
+from tests.sim.mutants import MUTANTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,6 +253,25 @@ def test_every_test_that_a_page_names_is_there(page: Path) -> None:
     """What is said to show something is a test, in the file that the link leads to."""
     for found in NAMED.finditer(page.read_text()):
         assert f"def {found['test']}(" in (page.parent / found["path"]).read_text(), found["test"]
+
+
+KEPT = re.compile(r"`(?P<path>[\w/]+(?:\.py|/))`(?: \((?P<names>`[^)]*)\))?")
+PACKAGES = [TOP / "pawnqueue", TOP / "airflow_provider_pawnqueue", TOP]
+
+
+def test_what_keeps_the_rules_of_the_protocol_exists() -> None:
+    """Section 9 names files, functions in them, and mutants: each exists, and each mutant has a rule on the page."""
+    rules = (TOP / "docs" / "protocol.md").read_text().partition("\n## 9. ")[2].splitlines()
+    rows = [line.split(" | ") for line in rules if line.startswith("| §")]
+    mutants: set[str] = set()
+    for rule, kept, *rest in rows:
+        for found in KEPT.finditer(" ".join((kept, *rest))):
+            path = next((top / found["path"] for top in PACKAGES if (top / found["path"]).exists()), None)
+            assert path, f"{rule}: {found['path']}"
+            for attribute in re.findall(r"\w+", found["names"] or ""):
+                assert re.search(rf"\b{attribute}\b", path.read_text()), f"{rule}: {attribute} in {found['path']}"
+        mutants.update(re.findall(r"`(\w+)`", " ".join(rest)))
+    assert mutants == set(MUTANTS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
