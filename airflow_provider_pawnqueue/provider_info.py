@@ -1,4 +1,8 @@
-"""What Airflow reads when it starts: nothing but the standard library and the version may be imported here."""
+"""Describes the provider to Airflow, which reads this at its start. Only the standard library may be imported here.
+
+So the form repeats what the queue's settings and strategies declare, as importing any module of ``pawnqueue`` imports
+all of it. ``tests/hooks/test_provider_info.py`` compares the two.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from pawnqueue.domain.records import nonce_of
 from pawnqueue.errors import ConfigError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.registers.one_object import OneObjectEach, check_size, stored
-from pawnqueue.registers.strategy import Step, Strategy
+from pawnqueue.registers.strategy import FormField, Step, Strategy
 from pawnqueue.runtime.clock import Clock
 from pawnqueue.runtime.concurrency import all_of, for_each
 from pawnqueue.stores.port import (
@@ -434,4 +434,8 @@ STRATEGY = Strategy(
     refusal=lambda _: "",  # what it needs is what the probe demands of any store: the last write wins and is read
     check=_check,
     advice=lambda look_to_answer, settings: advice(look_to_answer, settings.concurrency.csprng_verify),
+    form=(
+        FormField("jitter_min_ms", "Shortest jitter (ms)", "Only for csprng_verify: the shortest pause after a write."),
+        FormField("jitter_max_ms", "Longest jitter (ms)", "Only for csprng_verify: the longest pause after a write."),
+    ),
 )

@@ -126,6 +126,15 @@ class Abilities:
 
 
 @dataclass(frozen=True, slots=True)
+class FormField:
+    """A setting of one strategy, as a form shows it that asks for a queue's settings."""
+
+    setting: str
+    label: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
 class Strategy:
     """How a strategy describes itself: see :mod:`.strategies`."""
 
@@ -144,6 +153,9 @@ class Strategy:
     advice: Callable[[float, Settings], str] | None = None
     """Where its pauses have to fit the store: return a sentence on how they fit, for a write that takes this long from
     its look to its answer, in seconds."""
+
+    form: tuple[FormField, ...] = ()
+    """Those of its own settings that a form asks for. Airflow's is compared with this by a test."""
 
     is_one_object: bool = True
     """Whether each register is the one object that has its key."""

@@ -13,10 +13,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_provider_pawnqueue.hooks.connection import CONN_TYPE, read
+from airflow_provider_pawnqueue.hooks.connection import CONN_TYPE, path_of, read
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.provider_info import get_provider_info
 from pawnqueue import Settings
+from pawnqueue.registers import strategies
+from pawnqueue.registers.strategies import AUTO
 from tests.hooks.test_connection import made
 
 ROOT = Path(__file__).parents[2]
@@ -26,13 +28,13 @@ TYPE = INFO["connection-types"][0]
 
 
 def test_it_is_what_airflow_wants() -> None:
-    """By its own schema."""
+    """Airflow's schema accepts it."""
     schema = json.loads(resources.files("airflow").joinpath("provider_info.schema.json").read_text())
     jsonschema.validate(INFO, schema)
 
 
 def dotted(said: Any) -> Iterator[str]:  # noqa: ANN401 - whatever JSON has
-    """Every dotted name of ours in it."""
+    """Yield each dotted name of this package."""
     if isinstance(said, dict):
         said = list(said.values())
     if isinstance(said, list):
@@ -44,7 +46,7 @@ def dotted(said: Any) -> Iterator[str]:  # noqa: ANN401 - whatever JSON has
 
 @pytest.mark.parametrize("name", sorted(set(dotted(INFO))))
 def test_every_name_in_it_leads_to_something(name: str) -> None:
-    """A module, or what is in one."""
+    """Each name is a module, or an attribute of one."""
     try:
         import_module(name)
     except ModuleNotFoundError:
@@ -64,7 +66,7 @@ def test_it_costs_nothing_to_ask() -> None:
 
 
 def test_the_hook_is_the_one_of_the_connection_type() -> None:
-    """By all names that Airflow compares."""
+    """The hook and the connection type have the same names."""
     assert TYPE["connection-type"] == PawnQueueHook.conn_type == CONN_TYPE
     assert TYPE["hook-name"] == PawnQueueHook.hook_name
     assert TYPE["hook-class-name"] == f"{PawnQueueHook.__module__}.{PawnQueueHook.__name__}"
@@ -72,7 +74,7 @@ def test_the_hook_is_the_one_of_the_connection_type() -> None:
 
 
 def test_every_field_of_the_form_is_a_setting() -> None:
-    """And what the form shows as its default is the default, and what it lets one choose is taken."""
+    """What the form shows as a default is the default, and each choice that it offers is accepted."""
     fields = TYPE["conn-fields"]
     assert {"bucket_name", "aws_conn_id", "strategy", "addressing_style"} <= set(fields)
     plain = read(made({"bucket_name": "queues"})).settings
@@ -88,6 +90,30 @@ def test_every_field_of_the_form_is_a_setting() -> None:
                 assert isinstance(read(made({"bucket_name": "queues", name: value})).settings, Settings)
         if "enum" not in schema and name != "bucket_name":
             jsonschema.Draft7Validator(schema).validate(None)  # left empty
+
+
+def test_the_form_has_what_the_strategies_declare() -> None:
+    """Each strategy can be chosen, and has a field for each setting that it declares, with its default."""
+    fields = TYPE["conn-fields"]
+    assert fields["strategy"]["schema"]["enum"] == [AUTO, *strategies.names()]
+    settings = read(made({"bucket_name": "queues"})).settings.concurrency
+    declared, shown = {}, {}
+    for strategy in strategies.STRATEGIES:
+        for field in strategy.form:
+            default = getattr(getattr(settings, strategy.name), field.setting)
+            description = f"{field.description.removesuffix('.')}; {default} if empty."
+            declared[f"concurrency.{strategy.name}.{field.setting}"] = (field.label, description)
+    for name, field in fields.items():
+        if path_of(name).count(".") > 1:
+            shown[path_of(name)] = (field["label"], field["description"])
+    assert shown == declared != {}
+
+
+def test_the_form_names_the_defaults_of_polling() -> None:
+    """An empty field means the default that its description names."""
+    polling = read(made({"bucket_name": "queues"})).settings.polling
+    for name in ("visibility_timeout_seconds", "max_messages_per_poll"):
+        assert TYPE["conn-fields"][name]["description"].endswith(f"; {getattr(polling, name):g} if empty.")
 
 
 def test_the_form_asks_for_what_a_bucket_needs_first() -> None:
