@@ -1,7 +1,7 @@
 """The open queues of this process: one for each connection, closed when the process ends.
 
-Airflow forks: the LocalExecutor its workers, and each worker its tasks. So a queue belongs to the process that opened
-it, by pid, and a child opens its own.
+Airflow forks: the LocalExecutor forks its workers, and each worker its tasks. So a queue belongs to the process that
+opened it, by pid, and a child process opens its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Clients:
         self._pid = 0
 
     def get(self, address: Address) -> SyncPawnQueue:
-        """Return the queue at this address, opened if it is not. May block: by requests, and by token services."""
+        """Return the queue at this address, and open it if need be. It may block on requests and token services."""
         with self._lock:
             if self._pid != os.getpid():
                 self._begin()
@@ -55,9 +55,9 @@ class Clients:
             return queue
 
     def _with_former_keys(self, address: Address) -> SyncPawnQueue | None:
-        """Return the queue that was opened before the keys of this connection were replaced.
+        """Return the queue that was opened with former keys of this connection.
 
-        It changes over to the new ones by itself (:mod:`.key_rotation`). A second queue would not know its sessions.
+        It takes up the new keys by itself (:mod:`.key_rotation`). A second queue would not know its sessions.
         """
         if address in self._stores:
             return None
@@ -67,16 +67,16 @@ class Clients:
         return None
 
     def found(self, address: Address) -> SyncPawnQueue | None:
-        """Return the queue at this address, if this process has it open."""
+        """Return the queue at this address if this process has it open, and None otherwise."""
         queue = self._queues.get(address) if self._pid == os.getpid() else None
         return None if queue is None or queue.closed else queue
 
     def put(self, address: Address, store: Store) -> None:
-        """Have the queue at an address be kept in a store of the caller's: a user's own tests run on a MemoryStore."""
+        """Open the queue at an address in this store from now on. Users' tests run on a MemoryStore."""
         self._stores[address] = store
 
     def take_away(self, address: Address) -> None:
-        """Close the queue at an address, which is kept in the caller's store no longer."""
+        """Close the queue at an address, and forget the store that :meth:`put` set."""
         self._stores.pop(address, None)
         queue = self._queues.pop(address, None)
         if queue is not None:
@@ -84,9 +84,9 @@ class Clients:
             queue.close(keep_claims=True)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Close them all. What is not settled is left to the next process, which has it at once by the claim's id.
+        """Close all queues. The next process can take up their open claims at once, by the claims' ids.
 
-        :param timeout: for how many seconds at most, all of them together.
+        :param timeout: how many seconds this may take for all queues together.
         """
         if self._pid != os.getpid():
             return
@@ -96,45 +96,45 @@ class Clients:
             try:
                 queue.close(keep_claims=True, timeout=max(0.0, give_up - time.monotonic()))
             except PawnQueueError as error:
-                logger.warning("A queue was not closed in good order: %s", error)
+                logger.warning("A queue could not be closed cleanly: %s", error)
         self._queues.clear()
 
     def _begin(self) -> None:
-        """Begin anew in this process: what its parent had open is the parent's."""
+        """Begin anew in this process. The queues that its parent opened stay the parent's."""
         self._queues = {}
         self._opening = {}
-        self._pid = os.getpid()  # last: whoever looks without the lock sees nothing of the parent's
+        self._pid = os.getpid()  # last: a thread that looks without the lock sees nothing of the parent's
         atexit.register(self.close)
         _before_the_threads_end(self.close)
 
     def forget(self) -> None:
-        """Forget a lock that another thread of the parent may have held at the moment of the fork.
+        """Forget a lock that another thread of the parent process may have held at the fork.
 
-        And the stores: what is published into a copy of the parent's memory, nobody gets.
+        Forget the stores as well: nobody reads what is published into a copy of the parent's memory.
         """
         self._lock = threading.Lock()
         self._stores = {}
 
 
 def opened(address: Address, store: Store | None = None) -> SyncPawnQueue:
-    """Open a queue; who calls closes it."""
+    """Open a queue. The caller closes it."""
     found = KeyFollowingStore(address, _connected) if store is None else store
     return SyncPawnQueue.open(address.settings, store=found, on_event=telemetry.record)
 
 
 def _connected(address: Address) -> Store:
-    _check_is_somewhere(address)
+    _refuse_memory_of_others(address)
     session = _session(address.aws_conn_id, address.settings.s3.region_name) if address.aws_conn_id else None
     return connect(address.settings.s3, session)
 
 
 def settings_for_others(address: Address) -> Settings:
-    """Return settings by which another program on this machine opens the queue, without Airflow.
+    """Return settings with which another program on this machine opens the queue without Airflow.
 
-    The keys of an AWS connection that is borrowed are in them, as they are now: temporary ones end when they end. Where
-    it has none, and the machine itself has an identity (its role, its environment), that program finds it too.
+    They contain the present keys of an AWS connection that the queue's connection names. Temporary keys expire. If that
+    connection uses the machine's own identity (its role, its environment), the other program finds the same identity.
     """
-    _check_is_somewhere(address)
+    _refuse_memory_of_others(address)
     if not address.aws_conn_id:
         return address.settings
     credentials = _session(address.aws_conn_id, address.settings.s3.region_name).get_credentials()
@@ -145,40 +145,40 @@ def settings_for_others(address: Address) -> Settings:
     if keys.token:
         found["s3.aws_session_token"] = keys.token
         logger.info(
-            "The keys of the AWS connection %r that are handed on are temporary, and end at %s: what works for longer "
-            "needs an identity that renews itself (role_arn in the connection of the queue, or the machine's own).",
+            "The keys of the AWS connection %r are temporary and expire at %s. A longer job needs an identity that "
+            "renews itself (role_arn in the connection of the queue, or the machine's own).",
             address.aws_conn_id,
-            getattr(credentials, "_expiry_time", None) or "a time that is not known",
+            getattr(credentials, "_expiry_time", None) or "an unknown time",
         )
     hide(found)
     return address.settings.model_copy(update=nest_by_path(found))
 
 
-#: So ends the address of a queue in the memory of a process, which :mod:`airflow_provider_pawnqueue.testing` makes.
-#: No host is ever called so (RFC 2606).
+#: The end of the address of a queue in memory, which :mod:`airflow_provider_pawnqueue.testing` makes. No host has such
+#: a name (RFC 2606).
 IN_MEMORY: Final = ".memory.invalid"
 
 
-def _check_is_somewhere(address: Address) -> None:
+def _refuse_memory_of_others(address: Address) -> None:
     if (address.settings.s3.endpoint_url or "").endswith(IN_MEMORY):
         raise ConfigError(
-            "This queue is in the memory of the process that made it (memory_queue), and of no other: let the task run "
-            "in that process, as dag.test() does without use_executor; or use a store that is a server.",
+            "This queue is in the memory of the process that made it (memory_queue). Run the task in that process, as "
+            "dag.test() does without use_executor, or use a store that is a server.",
             operation="open",
         )
 
 
-#: What boto3 calls identities that every program on a machine finds by itself, and that renew themselves.
+#: Kinds of identity, by boto3's names, that every program on a machine finds by itself, and that renew themselves.
 _OF_THE_MACHINE: Final = frozenset({"iam-role", "container-role", "env"})
 
 
 def _session(aws_conn_id: str, region: str) -> Session:
     try:
         session: Session = aws_hook(aws_conn_id).get_session(region_name=region)
-    except Exception as error:  # noqa: BLE001 - whatever the token service, the file or the plug-in says that it asks
+    except Exception as error:  # noqa: BLE001 - a token service, a file or a plug-in may raise anything
         raise ConfigError(
             f"The AWS connection {aws_conn_id!r} gives no identity ({type(error).__name__}: {error}): correct it, or "
-            "take aws_conn_id out of the connection that borrows it.",
+            "remove aws_conn_id from the connection that names it.",
             operation="open",
             cause=error,
         ) from None
@@ -186,16 +186,17 @@ def _session(aws_conn_id: str, region: str) -> Session:
 
 
 def _before_the_threads_end(work: Callable[[], None]) -> None:
-    """Have something done at the end of the process while its executors still take work, of which requests are made.
+    """Call something at the end of the process, while thread pools still take work, which requests need.
 
-    When a script ends, they are shut down before what ``atexit`` knows is done; a task of Airflow's does that alone.
+    When a script ends, Python shuts its thread pools down before it calls what ``atexit`` has. A task of Airflow's only
+    calls what ``atexit`` has.
     """
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
-        with suppress(RuntimeError):  # it is too late
+        with suppress(RuntimeError):  # the process is ending already
             register(work)
 
 
-#: Those of this process.
+#: The queues of this process.
 CLIENTS = Clients()
 os.register_at_fork(after_in_child=CLIENTS.forget)

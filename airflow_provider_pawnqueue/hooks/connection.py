@@ -1,4 +1,4 @@
-"""An Airflow connection, read: what a queue is opened with. Nothing else reads one."""
+"""Reads an Airflow connection: what a queue is opened with. Nothing else reads one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CONN_TYPE: Final = "pawnqueue"
 
 _TTL: Final = "polling.visibility_timeout_seconds"
 _REFRESH: Final = "polling.lease_refresh_interval_seconds"
-#: Below this, the default of how often a claim is renewed is too seldom, of which nobody has to think who gives a ttl.
-_SHORT_TTL: Final = 40.0
-#: What says who we are: a connection has these itself, or borrows them all.
+#: Below this ttl, the default renewal interval is too long, and one is derived from the ttl.
+_SHORT_TTL_SECONDS: Final = 40.0
+#: The settings of an identity. A connection has its own, or takes all of them from an AWS connection.
 _IDENTITY: Final = (
     "s3.aws_access_key_id",
     "s3.aws_secret_access_key",
@@ -37,35 +37,35 @@ _IDENTITY: Final = (
     "s3.role_session_name",
     "s3.role_external_id",
 )
-#: What says where a queue is.
+#: The settings of the place of a queue.
 _PLACE: Final = ("endpoint_url", "bucket_name", "key_prefix")
-#: Not wrong where there is no host; the form of some releases of Airflow tests no connection without a port.
+#: Accepted without a host: the form of some releases of Airflow tests no connection without a port.
 _PORT_OF_AWS: Final = 443
 _SECRETS: Final = ("s3.aws_secret_access_key", "s3.aws_session_token")
-#: Types under which a connection may come from an environment variable or a secrets backend that has none of ours.
+#: Types that a connection may have if it comes from an environment variable or a secrets backend.
 _NO_TYPE: Final = frozenset({"", CONN_TYPE, "generic"})
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a queue is and who we are to it: the settings, and the AWS connection that is borrowed, if any."""
+    """What a queue is opened with: the settings, and the AWS connection whose identity is used, if any."""
 
     settings: Settings
     aws_conn_id: str | None = None
-    #: A digest of what that connection says: when its keys are replaced, this is another address.
+    #: A digest of the AWS connection. When its keys are replaced, this is another address.
     borrowed: str = field(default="", repr=False)
-    #: The connection that says so. Connections that say the same share a queue.
+    #: The id of the queue's connection. Connections with the same content share a queue.
     name: str = field(default="", compare=False)
     #: The connection's host says neither http:// nor https://.
     is_https_assumed: bool = False
 
     def is_same_bucket(self, other: Address) -> bool:
-        """Return whether both are one queue, whatever the keys and the settings are."""
+        """Return whether both are one queue, with any keys and settings."""
         mine, others = self.settings.s3, other.settings.s3
         return all(getattr(mine, each) == getattr(others, each) for each in _PLACE)
 
     def is_same_but_for_keys(self, other: Address) -> bool:
-        """Return whether both are one queue with one set of settings, whatever the keys are."""
+        """Return whether both are one queue with the same settings, with any keys."""
         return self._without_identity() == other._without_identity()
 
     def _without_identity(self) -> Settings:
@@ -77,15 +77,15 @@ class Address:
 def read(connection: Connection) -> Address:
     """Read a connection.
 
-    The environment of the worker says nothing here: two workers that read one connection have one queue.
+    The worker's environment is not read: two workers with one connection have one queue.
 
-    :raises ConfigError: something in it is missing, unknown or of the wrong kind: which, and what to write instead.
+    :raises ConfigError: a field is missing, unknown or wrong. The error says which, and what to write instead.
     """
     name = connection.conn_id
     if (connection.conn_type or "").replace("-", "_") not in _NO_TYPE:
         raise ConfigError(
-            f"Connection {name!r} is of type {connection.conn_type!r}: make one of type {CONN_TYPE!r}, which borrows "
-            "the identity of an AWS connection that its field aws_conn_id names.",
+            f"Connection {name!r} is of type {connection.conn_type!r}: make one of type {CONN_TYPE!r}. Its field "
+            "aws_conn_id can name an AWS connection whose identity is used.",
             operation="open",
         )
     given = _flat(_extra(connection), name)
@@ -100,8 +100,8 @@ def read(connection: Connection) -> Address:
     if connection.schema and "s3.bucket_name" not in given:
         given["s3.bucket_name"] = connection.schema
     given.setdefault(_TTL, HANDED_OVER_TTL_SECONDS)
-    with suppress(TypeError, ValueError):  # what is no time is told of below
-        if 0 < float(given[_TTL]) < _SHORT_TTL:
+    with suppress(TypeError, ValueError):  # a wrong time is an error below
+        if 0 < float(given[_TTL]) < _SHORT_TTL_SECONDS:
             given.setdefault(_REFRESH, float(given[_TTL]) / 4)
     hide(given)
     borrowed = ""
@@ -118,7 +118,7 @@ def read(connection: Connection) -> Address:
 
 
 def missing(name: str) -> str:
-    """Say what to do about a connection that is not there, or whose environment variable Airflow cannot read."""
+    """Return what to do about a missing connection, or one whose environment variable Airflow cannot read."""
     variable = f"AIRFLOW_CONN_{name.upper()}"
     written = os.environ.get(variable, "").strip()
     if written.startswith("{"):
@@ -137,7 +137,7 @@ def missing(name: str) -> str:
 
 
 def hide(given: Mapping[str, Any]) -> None:
-    """Have Airflow's logs hide the secrets among settings, by their dotted paths."""
+    """Hide the secrets among settings in Airflow's logs. The settings have dotted paths as keys."""
     from airflow.providers.common.compat.sdk import mask_secret  # noqa: PLC0415 - not at import: DAG files are parsed often
 
     for path in _SECRETS:
@@ -155,8 +155,8 @@ def _check_one_identity(given: Mapping[str, Any], aws_conn_id: object, name: str
     own = [path for path in _IDENTITY if path in given]
     if own:
         raise ConfigError(
-            f"Connection {name!r} borrows the identity of {aws_conn_id!r} (aws_conn_id), and has one of its own "
-            f"({', '.join(own)}): take one of the two out.",
+            f"Connection {name!r} uses the identity of {aws_conn_id!r} (aws_conn_id), and has one of its own "
+            f"({', '.join(own)}): remove one of the two.",
             operation="open",
         )
 
@@ -170,7 +170,7 @@ def _extra(connection: Connection) -> Mapping[str, Any]:
         extra = None
     if not isinstance(extra, dict):
         raise ConfigError(
-            f"The extra of connection {connection.conn_id!r} is no JSON object: write it as "
+            f"The extra of connection {connection.conn_id!r} is not a JSON object: write it as "
             '{"bucket_name": "queues", ...}.',
             operation="open",
         )
@@ -178,7 +178,7 @@ def _extra(connection: Connection) -> Mapping[str, Any]:
 
 
 def _flat(extra: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Name every setting by its dotted path, whether it was given by that, by its own name, or in its section."""
+    """Return the settings by their dotted paths. They may be given by path, by short name, or in their section."""
     known = _known()
     given: dict[str, Any] = {}
     for key, value in _unfolded(extra):
@@ -188,13 +188,13 @@ def _flat(extra: Mapping[str, Any], name: str) -> dict[str, Any]:
         if path is None:
             near = get_close_matches(key, known, n=1)
             raise ConfigError(
-                f"Connection {name!r} has {key!r} in its extra, which is no setting"
-                + (f": did you mean {near[0]!r}?" if near else ": take it out, or correct its name."),
+                f"Connection {name!r} has {key!r} in its extra, which is not a setting"
+                + (f": did you mean {near[0]!r}?" if near else ": remove it, or correct its name."),
                 operation="open",
             )
         if given.setdefault(path, value) != value:
             raise ConfigError(
-                f"Connection {name!r} says {path} twice in its extra, in two ways: take one of them out.",
+                f"Connection {name!r} has two values for {path} in its extra: remove one of them.",
                 operation="open",
             )
     return given
@@ -209,18 +209,18 @@ def _unfolded(extra: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]
 
 
 def path_of(name: str) -> str:
-    """Return the dotted path of a setting that a connection's extra has by a name of its own."""
+    """Return the dotted path of a setting by its short name in a connection's extra."""
     return _known()[name]
 
 
 @cache
 def _known() -> Mapping[str, str]:
-    """Return every name that a setting has in a connection, and its path."""
+    """Return each name that a setting can have in a connection, with the setting's path."""
     return {**names_of_settings(), "aws_conn_id": "aws_conn_id"}
 
 
 def _endpoint(connection: Connection, otherwise: object) -> str | None:
-    """Return the endpoint: the host, which may have a scheme and a port in it, with the port's own field."""
+    """Return the endpoint: the host, perhaps with a scheme and a port, or with the port of its own field."""
     given = connection.host or (otherwise if isinstance(otherwise, str) else "")
     if not given:
         if connection.port and connection.port != _PORT_OF_AWS:
@@ -239,25 +239,25 @@ def _endpoint(connection: Connection, otherwise: object) -> str | None:
     elif connection.port and port is not None and int(port[0]) != connection.port:
         raise ConfigError(
             f"Connection {connection.conn_id!r} has port {port[0]} in its host, and {connection.port} in its field: "
-            "take one of them out.",
+            "remove one of them.",
             operation="open",
         )
     return f"{scheme}{mark}{host}"
 
 
 def _borrowed(aws_conn_id: str, name: str) -> tuple[dict[str, Any], str]:
-    """Return what an AWS connection says of the place, and a digest of it.
+    """Return the settings of the place that an AWS connection has, and a digest of the connection.
 
-    Its identity is asked for when the queue is opened.
+    Its identity is read when the queue is opened.
     """
     from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook  # noqa: PLC0415 - as above
 
     try:
         connection = BaseHook.get_connection(aws_conn_id)
-    except AirflowNotFoundException:  # the amazon provider would go on as whoever this machine is
+    except AirflowNotFoundException:  # the amazon provider would go on with this machine's identity
         raise ConfigError(
-            f"Connection {name!r} borrows the identity of the AWS connection {aws_conn_id!r} (aws_conn_id), and there "
-            "is none of that id: make it, or correct the id.",
+            f"Connection {name!r} uses the identity of the AWS connection {aws_conn_id!r} (aws_conn_id), which does "
+            "not exist: make it, or correct the id.",
             operation="open",
         ) from None
     hook = aws_hook(aws_conn_id)

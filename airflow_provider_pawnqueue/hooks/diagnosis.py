@@ -18,18 +18,22 @@ if TYPE_CHECKING:
     from pawnqueue import ProbeResult, SyncPawnQueue
     from pawnqueue.reads.health import Health
 
-#: A clock that is further off than this confuses who reads two logs side by side; the queue goes by the store's alone.
-_FAR_OFF: Final = 1.0
-#: The fields of the form that are in no extra, by their settings.
-_STANDARD: Final = {
+#: A clock that is further off is reported, as it confuses readers of two logs. The queue uses only the store's clock.
+_CLOCK_OFFSET_SECONDS: Final = 1.0
+#: The labels of the form's standard fields, by their settings.
+_STANDARD_LABELS: Final = {
     "s3.endpoint_url": "Endpoint",
     "s3.aws_access_key_id": "Access key id",
     "s3.aws_secret_access_key": "Secret access key",
 }
-#: The engine's advice where TLS fails: a connection has no field for that setting, but a host.
+#: The engine's advice where TLS fails. A connection has a host instead of that setting.
 _CHECK_TLS: Final = "check s3.use_ssl"
-#: The same, by the names that a connection written without the form has for them.
-_FIELDS: Final = {"s3.endpoint_url": "host", "s3.aws_access_key_id": "login", "s3.aws_secret_access_key": "password"}
+#: The names of the same fields in a connection that is written without the form.
+_STANDARD_FIELDS: Final = {
+    "s3.endpoint_url": "host",
+    "s3.aws_access_key_id": "login",
+    "s3.aws_secret_access_key": "password",
+}
 
 
 def in_airflow(error: PawnQueueError) -> str:
@@ -47,69 +51,70 @@ def in_airflow(error: PawnQueueError) -> str:
 
 
 def connection(queue: SyncPawnQueue) -> str:
-    """Ask the store of an open queue what it can do, and say it in a few sentences."""
+    """Return what the store of an open queue can do, in a few sentences."""
     return " ".join(_sentences(queue, queue.probe(), queue.health()))
 
 
 def failure(error: Exception, conn_id: str) -> str:
-    """Say what is wrong in the words of the form: it has labels where the engine has settings.
+    """Return an error in the words of the form, which has labels where the engine has settings.
 
-    And it has no id: Airflow draws one for each press of the button.
+    The connection is not named, as Airflow draws an id for each test of a form.
     """
-    said = str(error).removeprefix(f"Connection {conn_id!r}: ").replace(f"Connection {conn_id!r}", "This connection")
-    said = said.replace(_CHECK_TLS, "check whether 'Endpoint' begins with http:// or https://")
-    return _renamed(said, {path: repr(label) for path, label in _labels().items()})
+    text = str(error).removeprefix(f"Connection {conn_id!r}: ").replace(f"Connection {conn_id!r}", "This connection")
+    text = text.replace(_CHECK_TLS, "check whether 'Endpoint' begins with http:// or https://")
+    return _renamed(text, {path: repr(label) for path, label in _labels().items()})
 
 
 def of_connection(error: Exception, conn_id: str, address: Address | None = None) -> str:
-    """Say what is wrong with a connection or its queue, by the names of the connection's fields.
+    """Return an error of a connection or its queue with the names of the connection's fields.
 
-    :param address: what the connection says, where it could be read.
+    :param address: the content of the connection, where it could be read.
     """
     known = sorted(set(names_of_settings().values()))
-    names = {path: f"extra.{path.removeprefix('s3.')}" for path in known if path.startswith("s3.")} | _FIELDS
+    names = {path: f"extra.{path.removeprefix('s3.')}" for path in known if path.startswith("s3.")} | _STANDARD_FIELDS
     if address is not None and address.aws_conn_id:
         keys = f"the keys of AWS connection {address.aws_conn_id!r}"
         names |= dict.fromkeys(("s3.aws_access_key_id", "s3.aws_secret_access_key"), keys)
-    said = str(error)
-    told = said
+    text = original = str(error)
     if address is not None and address.is_https_assumed:
-        told = told.replace(_CHECK_TLS, "host has neither http:// nor https://, so https was assumed: write it")
-    renamed = _renamed(told, names)
-    is_named = renamed == said or said.startswith("Connection ")
+        text = text.replace(
+            _CHECK_TLS, "host begins with neither http:// nor https://, so https was assumed: write one of them"
+        )
+    renamed = _renamed(text, names)
+    is_named = renamed == original or original.startswith("Connection ")
     return renamed if is_named else f"Connection {conn_id!r}: {renamed}"
 
 
-def _renamed(said: str, names: Mapping[str, str]) -> str:
+def _renamed(text: str, names: Mapping[str, str]) -> str:
     for path, name in names.items():
-        said = re.sub(rf"(?<![\w.]){re.escape(path)}(?![\w.]*\w)", name, said)
-    return said
+        text = re.sub(rf"(?<![\w.]){re.escape(path)}(?![\w.]*\w)", name, text)
+    return text
 
 
 @cache
 def _labels() -> dict[str, str]:
     fields = get_provider_info()["connection-types"][0]["conn-fields"]
-    return _STANDARD | {path_of(name): field["label"] for name, field in fields.items() if name != "aws_conn_id"}
+    return _STANDARD_LABELS | {path_of(name): field["label"] for name, field in fields.items() if name != "aws_conn_id"}
 
 
 def _sentences(queue: SyncPawnQueue, found: ProbeResult, health: Health) -> list[str]:
     s3 = queue.settings.s3
     below = f" below {s3.key_prefix}" if s3.key_prefix else ""
     took = f"{max(health.round_trip_seconds * 1000, 1):.0f} ms"
-    said = [
+    sentences = [
         f"Reached {s3.endpoint_url or 'AWS'}, bucket {s3.bucket_name!r}{below}; a request takes {took}.",
         f"The lease strategy of this queue is {queue.strategy}: {found.reason}",
-        "What is written is read at once, and listed at once.",
+        "Reads and listings show a write at once.",
         _clock(health),
     ]
     if found.strategy != queue.strategy:
-        said.append(f"The probe would choose {found.strategy} today; what the bucket's processes agreed on stays.")
-    return [sentence if sentence.endswith(".") else f"{sentence}." for sentence in said]
+        sentences.append(f"The probe would choose {found.strategy} today. The bucket keeps the strategy agreed on.")
+    return [sentence if sentence.endswith(".") else f"{sentence}." for sentence in sentences]
 
 
 def _clock(health: Health) -> str:
     offset = health.clock_offset_seconds
-    if abs(offset) <= _FAR_OFF:  # a store tells its time in whole seconds
+    if abs(offset) <= _CLOCK_OFFSET_SECONDS:  # a store's time has whole seconds
         return "This machine's clock and the store's agree within a second."
     way = "ahead of" if offset > 0 else "behind"
-    return f"This machine's clock is {abs(offset):.0f} s {way} the store's, which the queue goes by alone."
+    return f"This machine's clock is {abs(offset):.0f} s {way} the store's. The queue uses only the store's."

@@ -1,4 +1,4 @@
-"""Who claims, in Airflow's words: the installation, the DAG, its run, the task, and how often the run was cleared."""
+"""The owner of a claim in Airflow: the installation, the DAG, its run, the task, and how often the run was cleared."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SCHEME = "airflow"
-#: Where quoting would make it longer than the engine takes: the lengths of the names first, then the names as they are.
-_EXACT = "airflow-exact"
-_LONGEST = 1024
-_LONGEST_INSTALLATION = 100
+#: The scheme of owners that would be too long with quoted names: it has the names' lengths, then the names as they are.
+_UNQUOTED_SCHEME = "airflow-exact"
+_MAX_OWNER_CHARACTERS = 1024
+_MAX_INSTALLATION_CHARACTERS = 100
 _PARTS = 8
-_READABLE = 64
-#: Under this name an installation keeps what it calls itself, unless ``[pawnqueue] installation`` says it.
+_READABLE_CHARACTERS = 64
+#: The Airflow Variable with the name of an installation for which ``[pawnqueue] installation`` is not set.
 INSTALLATION_VARIABLE = "pawnqueue_installation"
-_MEANING = "What this Airflow calls itself in buckets that are queues. Two Airflows on one bucket need two names."
-#: What is claimed outside of Airflow, by its operators, is claimed by this name.
-NOBODY = "none"
+_VARIABLE_DESCRIPTION = (
+    "The name of this Airflow in buckets that are queues. Two Airflows on one bucket need two names."
+)
+#: The installation's name where an operator runs outside of Airflow.
+NO_INSTALLATION = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """On whose behalf a claim is made. Its text is in the claim's record, where janitors of all Airflows read it."""
+    """The task on whose behalf a claim is made. Its text is in the claim's record, which every janitor reads."""
 
     installation: str
     dag_id: str
@@ -43,12 +45,12 @@ class Owner:
     task_id: str
     map_index: int = -1
     clear_number: int = 0
-    #: Claims of the same task that were lost before this one.
+    #: How many claims of the same task were lost before this one.
     round: int = 0
 
     @classmethod
     def of(cls, context: Context) -> Self:
-        """Return who the task is that runs here."""
+        """Return the task that runs here."""
         ti: Any = context["ti"]
         run: Any = context.get("dag_run")
         index = getattr(ti, "map_index", None)
@@ -63,11 +65,11 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read what :meth:`__str__` wrote, or return None: it was no Airflow that claimed."""
+        """Read what :meth:`__str__` wrote. Return None if the owner is not a task of Airflow's."""
         scheme, *parts = text.split("/")
         try:
-            if scheme == _EXACT:
-                return cls._exactly(*text.split("/", _PARTS)[1:])
+            if scheme == _UNQUOTED_SCHEME:
+                return cls._parse_unquoted(*text.split("/", _PARTS)[1:])
             if scheme != _SCHEME or len(parts) != _PARTS - 1:
                 return None
             names = [unquote(part) for part in parts[:4]]
@@ -76,7 +78,7 @@ class Owner:
             return None
 
     @classmethod
-    def _exactly(cls, *parts: str) -> Self | None:
+    def _parse_unquoted(cls, *parts: str) -> Self | None:
         *numbers, names = parts
         lengths = [int(number) for number in numbers[:4]]
         if len(parts) != _PARTS or sum(lengths) != len(names) or min(lengths) < 0:
@@ -86,19 +88,19 @@ class Owner:
         return cls(cut[0], cut[1], cut[2], cut[3], *(int(number) for number in numbers[4:]))
 
     def __str__(self) -> str:
-        """Write it such that the names stay readable, whatever is in them."""
+        """Return a text in which the names stay readable."""
         names = (self.installation, self.dag_id, self.run_id, self.task_id)
         numbers = (self.map_index, self.clear_number, self.round)
-        text = "/".join([_SCHEME, *(_BAD.sub(_quoted, name) for name in names), *map(str, numbers)])
-        if len(text) <= _LONGEST:
+        text = "/".join([_SCHEME, *(_QUOTED.sub(_quoted, name) for name in names), *map(str, numbers)])
+        if len(text) <= _MAX_OWNER_CHARACTERS:
             return text
-        return "/".join([_EXACT, *(str(len(name)) for name in names), *map(str, numbers), "".join(names)])
+        return "/".join([_UNQUOTED_SCHEME, *(str(len(name)) for name in names), *map(str, numbers), "".join(names)])
 
     @property
     def claim_id(self) -> str:
-        """The id of its claims: the same in every try, after every restart, and in every round."""
+        """The id of the task's claims: the same in each try, after each restart, and in each round."""
         exact = json.dumps([self.installation, self.dag_id, self.run_id, self.task_id, self.map_index])
-        readable = re.sub(r"[^A-Za-z0-9_]+", "-", f"{self.dag_id}-{self.task_id}").strip("-")[:_READABLE]
+        readable = re.sub(r"[^A-Za-z0-9_]+", "-", f"{self.dag_id}-{self.task_id}").strip("-")[:_READABLE_CHARACTERS]
         return f"{readable or 'task'}-{hashlib.sha256(exact.encode()).hexdigest()[:24]}"
 
     @property
@@ -107,44 +109,44 @@ class Owner:
         return replace(self, round=self.round + 1)
 
     def succeeds(self, other: Owner) -> bool:
-        """Say whether the other one is this very task before it was cleared, or before it lost its claim."""
+        """Return whether the other owner is this task before it was cleared, or before it lost its claim."""
         mine, its = ((one.clear_number, one.round) for one in (self, other))
         return self.claim_id == other.claim_id and its < mine
 
     def is_later_round_of(self, other: Owner) -> bool:
-        """Say whether this is the other one, after it has lost a claim."""
+        """Return whether this is the other owner after it has lost a claim."""
         return replace(self, round=other.round) == other and self.round > other.round
 
     @property
     def sentence(self) -> str:
-        """Name it in a log."""
+        """The task as a log line names it."""
         mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
         return f"task {self.task_id}{mapped} of run {self.run_id} of DAG {self.dag_id}"
 
 
-#: What would not read back: the mark between names, the mark of what is quoted, and what no line of a log can show.
-_BAD = re.compile(r"[/%\x00-\x1f\x7f-\x9f\u2028\u2029]")
+#: Characters that are quoted: the separator, the quoting character, and control characters.
+_QUOTED = re.compile(r"[/%\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-def _quoted(bad: re.Match[str]) -> str:
-    return quote(bad[0], safe="")
+def _quoted(found: re.Match[str]) -> str:
+    return quote(found[0], safe="")
 
 
 def installation() -> str:
-    """Return what this Airflow calls itself in a bucket that others may use too.
+    """Return the name of this Airflow in a bucket that other Airflows may use too.
 
-    ``[pawnqueue] installation`` says it. Without that it is drawn once, and kept in an Airflow Variable, which all
-    components of an installation see and no other does. Outside of Airflow it is nobody.
+    It is ``[pawnqueue] installation``. Without that, it is drawn once and kept in an Airflow Variable, which all
+    components of this installation see, and no others. Outside of Airflow it is ``NO_INSTALLATION``.
     """
     if not _known:
         found = _configured() or _kept()
         if found is None:
-            return NOBODY  # which is not remembered: there may be somebody to ask later
+            return NO_INSTALLATION  # not remembered: there may be an Airflow to ask later
         _known.append(found)
     return _known[0]
 
 
-#: What this process has found out.
+#: The installation's name, once this process knows it.
 _known: list[str] = []
 
 
@@ -152,38 +154,37 @@ def _configured() -> str | None:
     from airflow.providers.common.compat.sdk import conf  # noqa: PLC0415 - not at import: DAG files are parsed often
 
     configured: str = (conf.get("pawnqueue", "installation", fallback=None) or "").strip()
-    if len(configured) > _LONGEST_INSTALLATION:
+    if len(configured) > _MAX_INSTALLATION_CHARACTERS:
         raise ConfigError(
-            f"[pawnqueue] installation has {len(configured)} characters: name this Airflow in {_LONGEST_INSTALLATION} "
-            "at most.",
+            f"[pawnqueue] installation has {len(configured)} characters: use at most {_MAX_INSTALLATION_CHARACTERS}.",
             operation="claim",
         )
     return configured or None
 
 
 def _kept() -> str | None:
-    """Return what is kept in the Variable, drawn if nobody has; None where there is no Airflow to ask."""
+    """Return the name in the Variable, drawn if it is not set, or None where there is no Airflow to ask."""
     from airflow.providers.common.compat.sdk import Variable  # noqa: PLC0415 - as above
 
     try:
         found: str | None = Variable.get(INSTALLATION_VARIABLE, default=None)
         if not found:
-            # Where two draw at once, the last one stays: what the other one claimed meanwhile is kept by its ttl alone.
-            Variable.set(INSTALLATION_VARIABLE, uuid.uuid4().hex[:12], description=_MEANING)
+            # If two processes draw at once, the last name stays. A claim under the other name is kept by its ttl alone.
+            Variable.set(INSTALLATION_VARIABLE, uuid.uuid4().hex[:12], description=_VARIABLE_DESCRIPTION)
             found = Variable.get(INSTALLATION_VARIABLE)
     except Exception as error:
         if in_a_task():
-            raise  # by another name, its next try would not find the claim of this one
-        logger.debug("There is no Airflow to ask what it calls itself: %s", error)
+            raise  # under another name, its next try would not find this try's claim
+        logger.debug("There is no Airflow to ask for its name: %s", error)
         return None
     return str(found)
 
 
 def in_a_task() -> bool:
-    """Say whether a task of Airflow's runs here, which has an end that lets its claims go."""
+    """Return whether a task of Airflow's runs in this process. Its end leaves its claims."""
     from airflow.providers.common.compat.sdk import get_current_context  # noqa: PLC0415 - as above
 
     try:
         return bool(get_current_context())
-    except Exception:  # noqa: BLE001 - each release says by another error that there is none
+    except Exception:  # noqa: BLE001 - each release of Airflow raises another error
         return False

@@ -1,8 +1,8 @@
-"""A store whose keys are replaced while a queue is open, because its Airflow connection says other ones by now.
+"""A store that takes up new keys from its Airflow connection while its queue is open.
 
-A deferred sensor waits for days, and a task works for hours: longer than keys last. Where the store denies a request,
-the connection is read again, and the request is sent again with the keys that it names now. Everything above goes on
-as if nothing had happened: polls, sessions, renewals, settlements.
+A deferred sensor may wait for days, and a task may work for hours: longer than keys last. When the store denies a
+request, the connection is read again. If it has other keys by now, the request is sent again with them. Polls,
+sessions, renewals and settlements go on without noticing.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How long a connection that has said the same keys again is not asked: one object may be denied for ever.
+#: How long a connection is not read again after it had the same keys: one object may be denied for ever.
 REREAD_SECONDS: Final = 5.0
 #: How long Airflow may take to answer.
 LOOKUP_SECONDS: Final = 20.0
 
 
 class KeyFollowingStore:
-    """The store of a connection, with the keys that the connection has by now.
+    """The store of a connection, with the connection's present keys.
 
-    :param address: what the connection said when it was read.
-    :param connect: makes the store of an address. May block.
+    :param address: the content of the connection when it was read.
+    :param connect: returns the store of an address. It may block.
     """
 
-    #: The queue closes this store, although it was given it.
+    #: The queue closes this store, although it did not open it.
     is_closed_with_its_queue: ClassVar[bool] = True
 
     def __init__(self, address: Address, connect: Callable[[Address], Store]) -> None:
         self._address = address
         self._connect = connect
         self._store = connect(address)
-        #: Stores with keys of before: requests may still be under way by them.
+        #: Stores with former keys: requests may still be under way on them.
         self._former: list[Store] = []
         self._lock = asyncio.Lock()
         self._not_before = 0.0
@@ -131,9 +131,9 @@ class KeyFollowingStore:
             await store.aclose()
 
     async def _sent(self, request: Callable[[Store], Awaitable[T]]) -> T:
-        """Send a request, and once more where it was denied and the connection names other keys by now.
+        """Send a request, and once more if it was denied and the connection has other keys by now.
 
-        What is denied was not done: a conditional write may be sent again.
+        A denied request was not carried out, so a conditional write may be sent again.
         """
         store = self._store
         try:
@@ -142,57 +142,55 @@ class KeyFollowingStore:
             if not await self._has_other_keys(store, error):
                 raise
         else:
-            # Keys that have expired make a write unknown, although it was denied.
+            # With expired keys, the outcome of a write is unknown, although it was denied.
             if not isinstance(answer, Unknown) or not await self._has_other_keys(store, answer.fault):
                 return answer
         return await request(self._store)
 
     async def _has_other_keys(self, used: Store, error: StoreError) -> bool:
-        """Return whether there are other keys than those with which a request was denied."""
+        """Return whether the store has other keys by now than those with which a request was denied."""
         if not error.denied:
             return False
         async with self._lock:
             if self._store is not used:
-                return True  # replaced for another request meanwhile
+                return True  # another request has replaced the keys meanwhile
             if time.monotonic() < self._not_before:
                 return False
-            said = await self._read_again()
+            address = await self._read_again()
             self._not_before = time.monotonic() + REREAD_SECONDS
-            if said is None or said == self._address:
+            if address is None or address == self._address:
                 return False
-            if not said.is_same_bucket(self._address):
+            if not address.is_same_bucket(self._address):
                 logger.warning(
-                    "Connection %r names another queue than before: what is under way goes on with the one before, "
+                    "Connection %r names another queue by now. Work that is under way goes on with the former queue, "
                     "whose keys were denied.",
-                    said.name,
+                    address.name,
                 )
                 return False
-            replaced = await asyncio.to_thread(self._connect, said)
+            replaced = await asyncio.to_thread(self._connect, address)
             self._former.append(self._store)
-            self._store, self._address = replaced, said
-            logger.info(
-                "The store denied the keys of connection %r: it has other ones by now, which are used.", said.name
-            )
+            self._store, self._address = replaced, address
+            logger.info("The store denied the keys of connection %r. It has new ones, which are used.", address.name)
             return True
 
     async def _read_again(self) -> Address | None:
-        """Read the connection; None where that fails: then the store's own answer says what is wrong."""
+        """Return the connection's present content. If it cannot be read, return None: the store's error is raised."""
         if not self._address.name:
             return None
         try:
             return await asyncio.wait_for(_read(self._address.name), LOOKUP_SECONDS)
-        except Exception as error:  # noqa: BLE001 - of Airflow's, of a secrets backend, or a connection that is wrong now
-            # Of a task that has ended, Airflow says that no connection exists: that is not true, and helps nobody.
+        except Exception as error:  # noqa: BLE001 - Airflow, a secrets backend, or a wrong connection may raise anything
+            # To a task that has ended, Airflow answers that no connection exists, which is not true.
             if not task_has_ended():
                 logger.warning("Connection %r could not be read again: %s", self._address.name, error)
             return None
 
 
 async def _read(conn_id: str) -> Address:
-    """Read a connection, from the queue's own loop."""
+    """Read a connection in the queue's own loop."""
     loop = _Airflow.loop if _Airflow.pid == os.getpid() else None
     if loop is not None and loop.is_running() and not is_its_own_supervisor():
-        # The triggerer's: in some releases, Airflow answers nowhere else.
+        # The triggerer's loop: some releases of Airflow answer in no other.
         lookup = asyncio.run_coroutine_threadsafe(get_async_connection(conn_id), loop)
         found = await asyncio.wrap_future(lookup)
     else:
@@ -201,12 +199,12 @@ async def _read(conn_id: str) -> Address:
 
 
 class _Airflow:
-    """Where Airflow is asked for connections in this process: the loop in which the hook was last awaited."""
+    """The loop in which Airflow is asked for connections: the one in which the hook was last awaited."""
 
     loop: ClassVar[asyncio.AbstractEventLoop | None] = None
     pid: ClassVar[int] = 0
 
 
 def ask_airflow_here() -> None:
-    """Ask Airflow for connections in the loop that runs here, from now on."""
+    """Ask Airflow for connections in the running loop from now on."""
     _Airflow.loop, _Airflow.pid = asyncio.get_running_loop(), os.getpid()

@@ -1,6 +1,6 @@
-"""What a task says of single messages, for the task that settles them: in its XCom.
+"""A task's report of single messages, in XCom, for the task that settles them.
 
-⚑ As one JSON text: a message's id is whatever its publisher wrote, and Airflow reads the keys of dicts as its own.
+⚑ It is one JSON text: a publisher may choose any id for a message, and Airflow interprets some keys of dicts itself.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def add(failed: object, done: object) -> None:
         )
     finished = list(done)
     if not all(isinstance(each, str) for each in [*failed, *finished]):
-        raise InvalidArgumentError(
-            "report takes the ids of messages (message.id), which are texts.", operation="report"
-        )
+        raise InvalidArgumentError("report takes ids of messages (message.id), which are texts.", operation="report")
     context = _context()
     ti: Any = context["ti"]
     number = clear_number_of(context)
@@ -51,7 +49,7 @@ def add(failed: object, done: object) -> None:
 
 
 def read_report(value: object) -> Mapping[str, Any]:
-    """Read what XCom has of a report: a text, a dict of a former release, or nothing."""
+    """Return the report in XCom: a text, a dict of a former release, or nothing."""
     try:
         read = json.loads(value) if isinstance(value, str) else value
     except ValueError:
@@ -65,4 +63,4 @@ def _context() -> Context:
     try:
         return get_current_context()
     except Exception as error:
-        raise InvalidArgumentError("report is for tasks: no task runs here.", operation="report") from error
+        raise InvalidArgumentError("report only works in a task, and no task runs here.", operation="report") from error

@@ -1,10 +1,10 @@
-"""Watching for the supervisor of the task that runs in this process: a task that has lost it must stop.
+"""Watches the supervisor of the task that runs in this process: a task that has lost it must stop.
 
-Airflow hears nothing of such a task any more, starts another try of it, and never ends the old one. So every task that
-works with claimed messages has one thread that watches: the listener in :mod:`~airflow_provider_pawnqueue.plugin`
-starts it for the tasks behind a claim, and reading a claim starts it for all others.
+Airflow does not hear of such a task any more: it starts another try and never ends the old one. So each task that works
+with claimed messages has one thread that watches. The listener in :mod:`~airflow_provider_pawnqueue.plugin` starts it
+for the tasks behind a claim, and reading a claim starts it for all others.
 
-Imports nothing of the engine: a task of another DAG does not pay for it.
+Imports nothing of the engine, so that a task of another DAG does not spend time on it.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from airflow_provider_pawnqueue.hooks.stopping import let_stop, stop_the_task
 
 logger = logging.getLogger(__name__)
 
-#: How often a task looks whether its supervisor lives.
+#: How often a task checks that its supervisor lives.
 WATCH_SECONDS: Final = 1.0
-#: How long the watch waits until the main thread has heard that it has to stop, before it leaves no claim.
+#: How long the watch waits for the main thread to stop. After that it leaves no claim.
 HEARD_SECONDS: Final = 5.0
 #: How long a task without a supervisor may unwind before it is killed.
 UNWIND_SECONDS: Final = 30.0
-#: How long a task that has lost its claim may unwind before it is killed. ⚑ §2: two margins lie between the
-#: moment from which a holder trusts its claim no more and the one at which others take it over.
+#: How long a task that has lost its claim may unwind before it is killed. ⚑ §2: this is shorter than the two margins
+#: between the moment when a holder stops trusting its claim and the moment when others take it over.
 LOST_SECONDS: Final = 4.0
 
 _ORPHANED: Final = "the supervisor of this task is gone, and another try of it will have the claim"
 
 
 class Holder(Protocol):
-    """A claim that this process keeps."""
+    """A claim that this process renews."""
 
     def stop_renewing(self) -> bool:
-        """Keep it no longer, and return whether it was kept."""
+        """Stop renewing it, and return whether it was being renewed."""
 
     def leave(self) -> None:
         """Leave it to the next try of the task."""
 
 
 class Supervision:
-    """The watch of this process. One thread, while a claim is held here or a task needs it to its end."""
+    """The watch of this process: one thread, while it holds a claim or runs a task that needs the watch."""
 
     def __init__(self) -> None:
         self._begin()
@@ -61,27 +61,27 @@ class Supervision:
         self._orphaned = threading.Event()
 
     def watch_this_task(self) -> None:
-        """Stop the task that runs here as soon as its supervisor is gone: called in its main thread, at its start."""
+        """Stop the task of this process as soon as its supervisor is gone. Call this in the main thread at its start."""
         let_stop()
         self._watch(None)
 
     def add(self, holder: Holder) -> None:
-        """Leave a claim as soon as the supervisor of the task that holds it is gone."""
+        """Leave this claim as soon as the supervisor of its task is gone."""
         self._watch(holder)
 
     def remove(self, holder: Holder) -> None:
-        """Watch for this claim no longer."""
+        """Do not watch for this claim any more."""
         with self._lock:
             self._holders = [other for other in self._holders if other is not holder]
 
     def wait_until_left(self) -> None:
-        """Wait until the claims are left, if that has begun."""
+        """Wait until the claims are left, if the watch has begun to leave them."""
         thread = self._thread
         if thread is not None and self._orphaned.is_set() and thread is not threading.current_thread():
             thread.join(HEARD_SECONDS)
 
     def forget(self) -> None:
-        """Forget what the parent of a forked process watched, and a lock that one of its threads may have held."""
+        """Forget what the parent process watched, and a lock that one of its threads may have held."""
         self._begin()
 
     def _watch(self, holder: Holder | None) -> None:
@@ -93,7 +93,7 @@ class Supervision:
             else:
                 self._holders.append(holder)
             if self._thread is None:
-                # It is the task's, to its end; a thread that is named by pawnqueue ends with its queue.
+                # The name does not begin with pawnqueue: such threads end with their queue, and this one does not.
                 name = "task-supervisor-watch"
                 self._thread = threading.Thread(target=self._run, args=(os.getppid(),), name=name, daemon=True)
                 self._thread.start()
@@ -113,24 +113,24 @@ class Supervision:
         with self._lock:
             holders = list(self._holders)
         left = [holder for holder in holders if holder.stop_renewing()]
-        logger.error("The supervisor of this task is gone: it stops, and leaves its messages to its next try.")
-        # ⚑ §5.2: not before the work has stopped. Where it cannot be stopped, the session's time runs out.
+        logger.error("This task has lost its supervisor. It stops, and leaves its messages to its next try.")
+        # ⚑ §5.2: not before the work has stopped. If it cannot be stopped, the next try waits for the session's end.
         if stop_the_task(_ORPHANED).wait(HEARD_SECONDS):
             for holder in left:
                 holder.leave()
-        _kill_after(UNWIND_SECONDS, "This task has lost its supervisor, and has not ended when it was stopped")
+        _kill_after(UNWIND_SECONDS, "This task has lost its supervisor and did not end when it was stopped")
 
 
 def kill_unless_it_ends(ended: threading.Event, is_working: Callable[[], bool]) -> None:
-    """Kill this process if its task still works some seconds from now on a claim that it has lost.
+    """Kill this process if its task still works on a lost claim after ``LOST_SECONDS``.
 
-    ⚑ §5.2: something has caught the error, or the main thread cannot be interrupted, and others have the messages.
+    ⚑ §5.2: the task has caught the error, or its main thread cannot be interrupted, and others have the messages.
 
-    :param ended: what is set when the work on the claim has ended.
-    :param is_working: whether the task's own code runs: its callbacks, after that, may take their time.
+    :param ended: an event that is set when the work on the claim ends.
+    :param is_working: whether the task's own code runs. Its callbacks come after that, and may take longer.
     """
     if not is_its_own_supervisor():
-        _kill_after(LOST_SECONDS, "This task has lost its claim, and works on", ended, is_working)
+        _kill_after(LOST_SECONDS, "This task has lost its claim and still works", ended, is_working)
 
 
 def _kill_after(
@@ -145,27 +145,27 @@ def _kill_after(
 
 
 def _is_gone(parent: int) -> bool:
-    """Return whether the supervisor has ended: this process has another parent, or its socket has no other end.
+    """Return whether the supervisor has ended: this process has another parent, or the socket's other end is closed.
 
-    The socket tells it where another program (``sudo``, for ``run_as_user``) is the parent, and lives on.
+    The socket shows it where another program (``sudo``, for ``run_as_user``) is the parent and lives on.
     """
     if os.getppid() != parent:
         return True
     connection = getattr(_comms(), "socket", None)
     if not isinstance(connection, socket.socket):
         return False
-    with suppress(OSError, ValueError):  # nothing to read yet; or closed here, as the task ends
+    with suppress(OSError, ValueError):  # there is nothing to read, or the task has closed it at its end
         return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     return False
 
 
 def is_its_own_supervisor() -> bool:
-    """Return whether a task runs in the process that supervises it (``dag.test()``): its parent means nothing."""
+    """Return whether a task runs in the process that supervises it (``dag.test()``), so its parent does not matter."""
     return "InProcess" in type(_comms()).__name__
 
 
 def task_has_ended() -> bool:
-    """Return whether the task of this process has ended, and its process has not: Airflow answers it no longer."""
+    """Return whether the task of this process has ended, but not the process. Airflow no longer answers it."""
     connection = getattr(_comms(), "socket", None)
     return isinstance(connection, socket.socket) and connection.fileno() < 0
 
@@ -175,6 +175,6 @@ def _comms() -> Any:  # noqa: ANN401 - Airflow's
     return getattr(runner, "SUPERVISOR_COMMS", None)
 
 
-#: That of this process.
+#: The watch of this process.
 SUPERVISION: Final = Supervision()
 os.register_at_fork(after_in_child=SUPERVISION.forget)

@@ -1,4 +1,4 @@
-"""What happens in a queue, as metrics of Airflow's."""
+"""A queue's events as metrics of Airflow."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def record(event: events.Event) -> None:
-    """Count an event. The queue logs it itself, and says so if this fails."""
+    """Count an event. The queue logs the event itself, and logs it if this fails."""
     for name, count, tags in counted(event):
         if count:
             _stats().incr(name, count, tags=tags)
 
 
 def counted(event: events.Event) -> list[tuple[str, int, dict[str, str]]]:
-    """Say which counters an event raises, by how much, and for which topic."""
+    """Return the counters that an event raises, each with its amount and its tags."""
     topic = getattr(event, "topic", None)
     tags = {} if topic is None else {"topic": topic}
     counts: dict[str, int] = {}
@@ -51,7 +51,7 @@ def counted(event: events.Event) -> list[tuple[str, int, dict[str, str]]]:
 
 
 @cache
-def _stats() -> Any:  # noqa: ANN401 - a module or an object, by Airflow's version
+def _stats() -> Any:  # noqa: ANN401 - a module or an object, depending on Airflow's version
     try:
         from airflow.sdk.observability import stats  # noqa: PLC0415 - Airflow 3.3 has it
     except ImportError:
@@ -62,13 +62,13 @@ def _stats() -> Any:  # noqa: ANN401 - a module or an object, by Airflow's versi
 
 
 def gauge(topic: str, stats: Stats) -> None:
-    """Tell how a topic stands: what the janitor has counted."""
+    """Report what the janitor has counted in a topic."""
     for name, value in gauged(stats).items():
         _stats().gauge(name, value, tags={"topic": topic})
 
 
 def gauged(stats: Stats) -> dict[str, float]:
-    """Say which gauges a topic has, and where they stand."""
+    """Return the gauges of a topic and their values."""
     return {
         "pawnqueue.pending": stats.pending,
         "pawnqueue.in_flight": stats.in_flight,

@@ -31,7 +31,7 @@ class ClaimsOutput(DecodedOutput):
 
     def decoded(self, value: Any) -> Any:  # noqa: ANN401 - one claim, a sequence of them, or nothing
         """Decode the messages in the claims."""
-        return references.received(value)
+        return references.as_received(value)
 
 
 class ReferencesOutput(DecodedOutput):
@@ -39,7 +39,7 @@ class ReferencesOutput(DecodedOutput):
 
     def decoded(self, value: Any) -> Any:  # noqa: ANN401 - likewise
         """Leave out the messages."""
-        return references.bare(value)
+        return references.without_messages(value)
 
 
 def without_messages(claim: Any) -> Any:  # noqa: ANN401 - claims, their outputs, and lists of both
@@ -51,7 +51,7 @@ def without_messages(claim: Any) -> Any:  # noqa: ANN401 - claims, their outputs
         return ReferencesOutput(claim.operator, claim.key)
     if isinstance(claim, (list, tuple)):
         return [without_messages(each) for each in claim]
-    return references.bare(claim) if isinstance(claim, Mapping) else claim
+    return references.without_messages(claim) if isinstance(claim, Mapping) else claim
 
 
 class MessagesOutput(DecodedOutput):

@@ -1,4 +1,4 @@
-"""``MessageQueueTrigger(scheme="pawnqueue", topic="orders")``: the queue, for Airflow's common messaging."""
+"""The queue for Airflow's common messaging: ``MessageQueueTrigger(scheme="pawnqueue", topic="orders")``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class PawnQueueMessageQueueProvider(BaseMessageQueueProvider):
-    """Rings for a topic. The trigger's arguments are those of :class:`PawnQueueEventTrigger`."""
+    """Fires while a topic has a backlog. The trigger's arguments are those of :class:`PawnQueueEventTrigger`."""
 
     scheme = "pawnqueue"
 
     def trigger_class(self) -> type[BaseEventTrigger]:
-        """Return the trigger that rings."""
+        """Return the event trigger."""
         return PawnQueueEventTrigger

@@ -108,7 +108,7 @@ _DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_c
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def parse_json(body: bytes, *, most_depth: int) -> Any:  # noqa: ANN401 - any JSON value
+def parse_json(body: bytes, *, max_depth: int) -> Any:  # noqa: ANN401 - any JSON value
     """Read strict JSON in UTF-8, nested no deeper than this.
 
     ⚑ §5.6: whatever the body is, the only error is ours. What comes back can be written as UTF-8 and as strict JSON.
@@ -121,24 +121,24 @@ def parse_json(body: bytes, *, most_depth: int) -> Any:  # noqa: ANN401 - any JS
     except NotJsonError:
         raise
     except RecursionError:
-        raise _too_deep(most_depth) from None
+        raise _too_deep(max_depth) from None
     except ValueError:  # also for a number of over 4,300 digits
         raise NotJsonError("") from None
-    if text.count("[") + text.count("{") > most_depth and is_deeper(data, most_depth):
-        raise _too_deep(most_depth)
+    if text.count("[") + text.count("{") > max_depth and is_deeper(data, max_depth):
+        raise _too_deep(max_depth)
     if _SURROGATE.search(text) and not _is_unicode(data):
         raise NotJsonError("it holds half of a surrogate pair")
     return data
 
 
-def _too_deep(most_depth: int) -> NotJsonError:
-    return NotJsonError(f"it is nested more than {most_depth} deep")
+def _too_deep(max_depth: int) -> NotJsonError:
+    return NotJsonError(f"it is nested more than {max_depth} deep")
 
 
-def is_deeper(data: Any, most_depth: int) -> bool:  # noqa: ANN401 - any JSON value
+def is_deeper(data: Any, max_depth: int) -> bool:  # noqa: ANN401 - any JSON value
     """Say whether objects and lists are nested more deeply than this. A loop, because recursion would fail on them."""
     level = [data] if isinstance(data, dict | list) else []
-    for _ in range(most_depth):
+    for _ in range(max_depth):
         level = [
             inner
             for outer in level

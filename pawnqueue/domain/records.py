@@ -62,7 +62,7 @@ class Record(Part):
 
     what: ClassVar[str] = "record"
     #: How deeply it may be nested.
-    most_depth: ClassVar[int] = MOST_RECORD_DEPTH
+    max_depth: ClassVar[int] = MOST_RECORD_DEPTH
 
     v: int = Field(default=FORMAT, ge=0)
     #: The write id: fresh in every write, as equal bodies have equal ETags and compare-and-set would suffer ABA.
@@ -98,7 +98,7 @@ class Record(Part):
         :raises UnreadableRecordError: it is no record of this kind.
         """
         try:
-            data = parse_json(body, most_depth=cls.most_depth)
+            data = parse_json(body, max_depth=cls.max_depth)
         except NotJsonError as problem:
             why = f": {problem}" if str(problem) else ""
             raise UnreadableRecordError(f"{key} is not JSON{why}") from None
@@ -205,7 +205,7 @@ class Envelope(Record):
     """``{topic}/messages/…``: one message. pawn-queue writes the first five fields."""
 
     what: ClassVar[str] = "message"
-    most_depth: ClassVar[int] = MOST_PAYLOAD_DEPTH + 1  # the envelope around it
+    max_depth: ClassVar[int] = MOST_PAYLOAD_DEPTH + 1  # the envelope around it
 
     id: MessageId = Field(max_length=LONGEST_MESSAGE_ID)
     topic: str = ""

@@ -38,7 +38,7 @@ def done(process: subprocess.Popen[str], code: int = 0) -> str:
     """Wait for a program's end, and return the line that it printed with a mark: Airflow's log goes the same way."""
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, out + err
-    assert "closed in good order" not in out + err
+    assert "could not be closed cleanly" not in out + err
     assert "Exception ignored" not in err
     return marked(out)
 

@@ -143,7 +143,7 @@ def test_the_environment_of_the_worker_says_nothing(monkeypatch: pytest.MonkeyPa
     [
         ({"bucket_nme": "queues"}, "did you mean 'bucket_name'"),
         ({"s3": {"bucket_nme": "queues"}}, "did you mean 's3.bucket_name'"),
-        ({"bucket_name": {"a": 1}}, "'bucket_name.a' in its extra, which is no setting"),
+        ({"bucket_name": {"a": 1}}, "'bucket_name.a' in its extra, which is not a setting"),
         ({"zzzzzz": 1}, "take it out"),
         ({"bucket_name": 5}, "s3.bucket_name must be a bucket's name"),
         ({"bucket_name": "queues", "batch_size": "many"}, "max_messages_per_poll must be a whole number"),
@@ -151,9 +151,9 @@ def test_the_environment_of_the_worker_says_nothing(monkeypatch: pytest.MonkeyPa
         ({"bucket_name": "queues", "verify_tls": "perhaps"}, "verify_tls must be true or false"),
         ({"bucket_name": "queues", "s3.bucket_name": "others"}, "s3.bucket_name twice"),
         ({"bucket_name": "queues", "aws_conn_id": 5}, "aws_conn_id must be the id"),
-        ("[1]", "no JSON object"),
-        ("{", "no JSON object"),
-        ('{"a":' * 100_000, "no JSON object"),
+        ("[1]", "not a JSON object"),
+        ("{", "not a JSON object"),
+        ('{"a":' * 100_000, "not a JSON object"),
     ],
 )
 def test_what_is_wrong_in_the_extra_is_named(extra: dict[str, Any] | str, says: str) -> None:
@@ -267,13 +267,13 @@ class TestBorrowed:
     def test_there_is_one_identity(self, aws: Callable[..., str], own: dict[str, str]) -> None:
         """A connection that has one of its own borrows none: it would not be used."""
         fields = {} if own else {"login": "key", "password": SECRET}
-        with pytest.raises(ConfigError, match="take one of the two out") as wrong:
+        with pytest.raises(ConfigError, match="remove one of the two") as wrong:
             s3({"aws_conn_id": aws(), **own}, **fields)
         assert SECRET not in str(wrong.value)
 
     def test_one_that_is_not_there_is_refused(self) -> None:
         """Else it would be the identity of whatever machine this is."""
-        with pytest.raises(ConfigError, match=r"'aws_nowhere' \(aws_conn_id\), and there is none"):
+        with pytest.raises(ConfigError, match=r"'aws_nowhere' \(aws_conn_id\), which does not exist"):
             s3({"aws_conn_id": "aws_nowhere"})
 
     def test_new_keys_in_it_are_another_address(self, aws: Callable[..., str]) -> None:

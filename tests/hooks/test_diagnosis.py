@@ -39,7 +39,7 @@ def test_a_queue_that_can_be_used(connection: Callable[..., str], server: FaultS
     assert f"Reached {server.endpoint}, bucket 'queues'" in said
     assert " ms." in said
     assert "The lease strategy of this queue is conditional_write: " in said
-    assert "What is written is read at once, and listed at once." in said
+    assert "Reads and listings show a write at once." in said
     assert "agree within a second" in said
     assert SECRET not in said
     assert "\n" not in said
@@ -148,7 +148,9 @@ async def test_https_was_assumed(connection: Callable[..., str], server: FaultSe
     """Where the host says neither, and the server does not speak it: the error says so, and what to write."""
     host = server.endpoint.removeprefix("http://")
     name = connection(extra={"bucket_name": "queues"}, host=host, login="key", password=SECRET)
-    with pytest.raises(StoreError, match="host has neither http:// nor https://, so https was assumed: write it"):
+    with pytest.raises(
+        StoreError, match="host begins with neither http:// nor https://, so https was assumed: write one"
+    ):
         await PawnQueueHook(name).client()
 
 
@@ -201,8 +203,8 @@ def test_what_airflow_itself_fails_with_is_one_line(monkeypatch: pytest.MonkeyPa
     [
         (0.2, "clock and the store's agree within a second."),
         (-0.3, "clock and the store's agree within a second."),
-        (12.4, "clock is 12 s ahead of the store's, which the queue goes by alone."),
-        (-70, "clock is 70 s behind the store's, which the queue goes by alone."),
+        (12.4, "clock is 12 s ahead of the store's. The queue uses only the store's."),
+        (-70, "clock is 70 s behind the store's. The queue uses only the store's."),
     ],
 )
 def test_a_clock_that_is_far_off_is_no_trouble(offset: float, says: str) -> None:

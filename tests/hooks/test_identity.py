@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_provider_pawnqueue.hooks import identity
-from airflow_provider_pawnqueue.hooks.identity import INSTALLATION_VARIABLE, NOBODY, Owner, installation
+from airflow_provider_pawnqueue.hooks.identity import INSTALLATION_VARIABLE, NO_INSTALLATION, Owner, installation
 from pawnqueue import ConfigError
 from pawnqueue.domain import layout
 
@@ -169,7 +169,7 @@ class TestInstallation:
     def test_outside_of_airflow_it_is_nobody_for_now(self, variables: dict[str, str]) -> None:
         """Which is not remembered: once there is somebody to ask, it is known."""
         self.failure = ImportError("cannot import name 'SUPERVISOR_COMMS'")
-        assert installation() == NOBODY
+        assert installation() == NO_INSTALLATION
         self.failure = None
         assert installation() == variables[INSTALLATION_VARIABLE]
 

@@ -132,7 +132,7 @@ def test_a_connection_that_names_another_queue_is_not_followed(
     rotation.revoke()
     with pytest.raises(StoreError, match="does not know"):
         hook.list_topics()
-    assert "names another queue than before" in caplog.text
+    assert "names another queue by now" in caplog.text
     assert rotation.connect(NEW, key_prefix="other").list_topics() == []
 
 

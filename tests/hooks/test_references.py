@@ -26,7 +26,7 @@ def test_a_reference_goes_through_xcom() -> None:
     """As what Airflow and JSON make of it."""
     assert json.loads(json.dumps(WRITTEN)) == WRITTEN
     assert deserialize(serialize(WRITTEN)) == WRITTEN
-    assert references.received(WRITTEN)["messages"] == [references.written(MESSAGE)]
+    assert references.as_received(WRITTEN)["messages"] == [references.fields_of(MESSAGE)]
     assert references.from_xcom(WRITTEN, HERE, "ack") == REFERENCE
     assert WRITTEN["queue"] == "queues/team/"
     assert (WRITTEN["count"], WRITTEN["bytes"]) == (1, 10)
@@ -111,12 +111,12 @@ def test_a_payload_is_no_object_of_airflows(payload: dict[str, Any]) -> None:
     pushed = serialize(references.to_xcom(REFERENCE, HERE, count=1, size=1, messages=[message]))
     pulled: Any = deserialize(json.loads(json.dumps(pushed, ensure_ascii=False).encode()))
     assert references.inline_messages(pulled) == [message]
-    assert references.received(pulled)["messages"] == [references.written(message)]
+    assert references.as_received(pulled)["messages"] == [references.fields_of(message)]
     [item] = references.decoded_messages(deserialize(serialize([references.text_of(message)])))
     assert item["payload"] == payload
 
 
-@pytest.mark.parametrize("messages", [None, [], [{"id": "a"}], [5], [{**references.written(MESSAGE), "new": 1}]])
+@pytest.mark.parametrize("messages", [None, [], [{"id": "a"}], [5], [{**references.fields_of(MESSAGE), "new": 1}]])
 @pytest.mark.parametrize("render", [list, json.dumps])
 def test_messages_that_cannot_be_read_did_not_come_along(messages: list[Any] | None, render: Any) -> None:  # noqa: ANN401 - a function of anything
     """Another release wrote them, and the bucket has them too; no message at all is none."""
@@ -127,16 +127,16 @@ def test_messages_that_cannot_be_read_did_not_come_along(messages: list[Any] | N
 
 def test_messages_of_a_former_release() -> None:
     """A run that has begun before an upgrade goes on: its messages are dicts in XCom."""
-    former = WRITTEN | {"messages": [references.written(MESSAGE)]}
+    former = WRITTEN | {"messages": [references.fields_of(MESSAGE)]}
     assert references.inline_messages(former) == [MESSAGE]
-    assert references.received(former)["messages"] == [references.written(MESSAGE)]
-    assert references.received([former, None])[1] is None
-    assert references.decoded_messages([references.written(MESSAGE)]) == [references.written(MESSAGE)]
+    assert references.as_received(former)["messages"] == [references.fields_of(MESSAGE)]
+    assert references.as_received([former, None])[1] is None
+    assert references.decoded_messages([references.fields_of(MESSAGE)]) == [references.fields_of(MESSAGE)]
 
 
 def test_the_size_is_that_of_the_json() -> None:
     """In bytes, as XCom stores it."""
-    assert references.size_of([MESSAGE, MESSAGE]) == 2 * len(json.dumps(references.written(MESSAGE)))
+    assert references.size_of([MESSAGE, MESSAGE]) == 2 * len(json.dumps(references.fields_of(MESSAGE)))
 
 
 def test_a_message_that_cannot_be_written_stays_in_the_bucket() -> None:
@@ -152,7 +152,7 @@ def test_a_message_that_cannot_be_written_stays_in_the_bucket() -> None:
 
 def test_a_loop_over_a_claim_says_what_to_call() -> None:
     """A claim is a dict for its task: its fields are texts, which have no payload."""
-    claim = references.received(WRITTEN)
+    claim = references.as_received(WRITTEN)
     assert claim == WRITTEN | {"messages": claim["messages"]}
     for field in claim:
         with pytest.raises(AttributeError, match=r"for message in PawnQueueHook\(\)\.messages\(claim\)"):
@@ -181,4 +181,4 @@ def test_a_generation_that_is_no_number_is_refused(generation: object) -> None:
 def test_messages_that_are_not_json_are_refused(messages: str) -> None:
     """The error says where a task finds them."""
     with pytest.raises(InvalidArgumentError, match="read them from the bucket"):
-        references.received({**WRITTEN, "messages": messages})
+        references.as_received({**WRITTEN, "messages": messages})

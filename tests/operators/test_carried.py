@@ -49,8 +49,8 @@ BEYOND_IDS = ["2**64", "-2**63-1", "4001 digits", "300 objects", "500 lists"]
 WITHIN: list[dict[str, Any]] = [
     {"serial": 2**64 - 1},
     {"serial": -(2**63), "true": True, "digits": "9" * 40, "float": 1e300},
-    nested(references.MOST_DEPTH),
-    nested(references.MOST_DEPTH, lists=True),
+    nested(references.MAX_DEPTH),
+    nested(references.MAX_DEPTH, lists=True),
     {"wide": [{} for _ in range(500)]},
 ]
 GOOD = {"n": 1}
@@ -91,7 +91,7 @@ def test_a_claim_with_such_a_message_is_handed_on_without_messages(
     queue: SyncPawnQueue, payload: dict[str, Any]
 ) -> None:
     """Its tasks start, and read all of them from the bucket, exactly."""
-    claim = references.received(pushed(queue, [GOOD, payload]))
+    claim = references.as_received(pushed(queue, [GOOD, payload]))
     assert rendered(given(claim))
     assert [message.payload for message in PawnQueueHook().messages(claim)] == [GOOD, payload]
 
@@ -99,7 +99,7 @@ def test_a_claim_with_such_a_message_is_handed_on_without_messages(
 @pytest.mark.parametrize("payload", WITHIN, ids=range(len(WITHIN)))
 def test_what_fits_goes_along(queue: SyncPawnQueue, payload: dict[str, Any]) -> None:
     """As a dict, which Airflow stores among the rendered fields; in a list of claims too."""
-    claim = references.received(pushed(queue, [GOOD, payload]))
+    claim = references.as_received(pushed(queue, [GOOD, payload]))
     assert [message["payload"] for message in claim["messages"]] == [GOOD, payload]
     assert rendered(given([claim]))
 
@@ -120,7 +120,7 @@ def test_in_mapped_tasks_such_a_message_is_reported(
     failed = json.loads(ti.xcoms["messages", REPORT_KEY, -1])["failed"]
     assert sorted(failed.values()) == [
         *["Airflow cannot carry it: it has an integer beyond 64 bits"] * 3,
-        *[f"Airflow cannot carry it: it is nested more than {references.MOST_DEPTH} deep"] * 2,
+        *[f"Airflow cannot carry it: it is nested more than {references.MAX_DEPTH} deep"] * 2,
     ]
 
 
@@ -129,9 +129,9 @@ def test_in_mapped_tasks_such_a_message_is_reported(
 def test_a_run_that_began_before_an_upgrade_goes_on(queue: SyncPawnQueue, written: Any, payload: Any) -> None:
     """A former release has put such a message into XCom: tasks are given the claim without its messages."""
     reference = pushed(queue, [GOOD, payload])
-    messages = [references.written(message) for message in PawnQueueHook().messages(reference, shared=True)]
+    messages = [references.fields_of(message) for message in PawnQueueHook().messages(reference, shared=True)]
     former = {**reference, "messages": written(messages)}
-    for received in (references.received(former), references.received([former])[0]):
+    for received in (references.as_received(former), references.as_received([former])[0]):
         assert rendered(given(received))
         assert [message.payload for message in PawnQueueHook().messages(received, shared=True)] == [GOOD, payload]
     play = Play()
@@ -147,8 +147,8 @@ def test_operators_are_given_references_alone(queue: SyncPawnQueue) -> None:
         settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
         several = PawnQueueAckOperator(task_id="several", claim=[sensor.output, sensor.output])
     assert dag.get_task("claim").downstream_task_ids == {"settle", "several"}
-    mapped = PawnQueueAckOperator(task_id="mapped", claim=references.received(claim))
-    listed = PawnQueueAckOperator(task_id="listed", claim=[references.received(claim)])
+    mapped = PawnQueueAckOperator(task_id="mapped", claim=references.as_received(claim))
+    listed = PawnQueueAckOperator(task_id="listed", claim=[references.as_received(claim)])
 
     class Pulling(FakeTask):
         def xcom_pull(self, task_ids: str, key: str = "return_value", **_: Any) -> Any:

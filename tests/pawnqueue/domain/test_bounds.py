@@ -230,9 +230,9 @@ def test_strange_payloads_are_read(payload: str) -> None:
 def test_depth_is_counted_from_one(depth: int, opening: str, closing: str) -> None:
     """A list in no other one is one deep."""
     body = (opening * depth + "1" + closing * depth).encode()
-    assert parse_json(body, most_depth=depth)
+    assert parse_json(body, max_depth=depth)
     with pytest.raises(NotJsonError, match=f"nested more than {depth - 1} deep"):
-        parse_json(body, most_depth=depth - 1)
+        parse_json(body, max_depth=depth - 1)
 
 
 async def test_one_forged_lease_stops_nobody(world: World, ann: Process) -> None:

@@ -39,9 +39,9 @@ def test_a_seed_is_played_again_to_the_letter() -> None:
     assert play(7).events == play(7).events
 
 
-def any_json(body: bytes, *, most_depth: int) -> Any:  # noqa: ANN401 - any JSON value
+def any_json(body: bytes, *, max_depth: int) -> Any:  # noqa: ANN401 - any JSON value
     """Read what Python reads, which is more than JSON."""
-    del most_depth
+    del max_depth
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
