@@ -61,7 +61,7 @@ class Supervision:
         self._orphaned = threading.Event()
 
     def watch_this_task(self) -> None:
-        """Stop the task of this process as soon as its supervisor is gone. Call this in the main thread at its start."""
+        """Stop the task of this process once its supervisor is gone. Call this in the main thread at its start."""
         let_stop()
         self._watch(None)
 

@@ -142,7 +142,7 @@ class TestInstallation:
     def test_a_name_that_is_too_long_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """It would not fit into an owner."""
         monkeypatch.setenv("AIRFLOW__PAWNQUEUE__INSTALLATION", "i" * 101)
-        with pytest.raises(ConfigError, match="100 at most"):
+        with pytest.raises(ConfigError, match="use at most 100"):
             installation()
 
     def test_else_it_is_drawn_once(self, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

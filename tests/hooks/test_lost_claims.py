@@ -81,7 +81,7 @@ def test_a_task_that_swallows_the_loss_is_killed() -> None:
     """Others have its messages: it works on them for seconds, and no longer."""
     code, said, log = ended("swallow")
     assert (code, said) == (-signal.SIGKILL, "WorkStoppedError")
-    assert "This task has lost its claim, and works on: it is killed." in log
+    assert "This task has lost its claim and still works: it is killed." in log
 
 
 @pytest.mark.slow

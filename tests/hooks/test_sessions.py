@@ -307,7 +307,7 @@ class TestStopping:
                 time.sleep(100)
                 pytest.fail("it has slept to the end")
 
-        with pytest.raises(LeaseLostError, match="others may have its messages"):
+        with pytest.raises(LeaseLostError, match="others may work on its messages"):
             work()
 
     def test_who_bears_each_error_of_the_work_is_stopped(
@@ -329,7 +329,7 @@ class TestStopping:
         with hook.working_on(claim) as held:
             pass  # which is the session that the task has until its end
         end(store, held)
-        with pytest.raises(stopping.WorkStoppedError, match="others may have its messages"):
+        with pytest.raises(stopping.WorkStoppedError, match="others may work on its messages"):
             work()
         assert errors == 0
 

@@ -154,8 +154,8 @@ def test_a_settlement_is_cleared_alone(queue: SyncPawnQueue) -> None:
 @pytest.mark.parametrize(
     ("claim", "sentence"),
     [
-        ("garbage", "claim='garbage' is no claim: pass what the sensor returned"),
-        (17, "is no claim"),
+        ("garbage", "claim='garbage' is not a claim: pass what the sensor returned"),
+        (17, "is not a claim"),
         ({"topic": TOPIC}, "no claim reference"),
         (
             {"topic": TOPIC, "claim_id": "x", "generation": 0, "session": "s", "queue": "elsewhere/"},

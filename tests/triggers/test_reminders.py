@@ -7,7 +7,7 @@ from itertools import pairwise
 from airflow_provider_pawnqueue.triggers.reminders import (
     FIRST_REPEAT_SECONDS,
     FIRST_REPEAT_WHILE_BUSY_SECONDS,
-    LONGEST_REPEAT_SECONDS,
+    MAX_REPEAT_SECONDS,
     Reminders,
 )
 
@@ -39,7 +39,7 @@ def test_an_unanswered_ring_is_repeated_ever_more_seldom() -> None:
     found = rings(Reminders(), 5 * 3600, NONE)
     pauses = [after - before for before, after in pairwise(found)]
     assert pauses[:4] == [FIRST_REPEAT_SECONDS * 2**n for n in range(4)]
-    assert pauses[-1] == LONGEST_REPEAT_SECONDS
+    assert pauses[-1] == MAX_REPEAT_SECONDS
 
 
 def test_while_a_claim_holds_messages_it_is_patient() -> None:
