@@ -47,8 +47,8 @@ def test_each_begins_empty() -> None:
 async def test_callers_in_a_loop_have_it_too() -> None:
     """As triggers do."""
     with memory_queue("orders"):
-        ids = await PawnQueueHook().apublish("orders", [{"order_id": 41}])
-        assert (await PawnQueueHook().aclaim("orders", "billing")).ids == ids
+        ids = await PawnQueueHook().awaited(lambda queue: queue.publish("orders", [{"order_id": 41}]))
+        assert (await PawnQueueHook().awaited(lambda queue: queue.claim("orders", "billing"))).ids == ids
 
 
 def test_a_connection_of_that_name_is_hidden_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

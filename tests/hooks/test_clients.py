@@ -86,11 +86,16 @@ class Slow:
         monkeypatch.setattr(clients, "opened", slowly)
 
 
+async def topics(hook: PawnQueueHook) -> list[str]:
+    """List topics from another event loop."""
+    return await hook.awaited(lambda queue: queue.list_topics())
+
+
 async def test_opening_blocks_no_loop(here: Clients, hook: PawnQueueHook, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a connection takes its time, the loop of the waiting caller ticks on; all waiting callers share one."""
     here.close()
     slow = Slow(monkeypatch)
-    calls = [asyncio.create_task(hook.alist_topics()) for _ in range(3)]
+    calls = [asyncio.create_task(topics(hook)) for _ in range(3)]
     ticks = 0
     longest = 0.0
     while ticks < 50:
@@ -112,13 +117,13 @@ async def test_who_is_cancelled_while_it_opens_leaves_it_to_others(
     """The cancelled caller returns at once, and the next one gets it."""
     here.close()
     slow = Slow(monkeypatch)
-    call = asyncio.create_task(hook.alist_topics())
+    call = asyncio.create_task(topics(hook))
     await asyncio.to_thread(slow.began.wait, 20)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(call, 1)
     slow.may_end.set()
-    assert await hook.alist_topics() == ["orders"]
+    assert await topics(hook) == ["orders"]
     assert slow.count == 1
 
 
@@ -126,9 +131,9 @@ def test_several_loops_share_one(hook: PawnQueueHook) -> None:
     """Each in a thread of its own, one after the other and at once."""
 
     async def work() -> int:
-        ids = await hook.apublish("orders", [{"n": 1}])
-        claim = await hook.aclaim("orders", "c", max_messages=1, wait=20)
-        done = await hook.aack(claim)
+        ids = await hook.awaited(lambda queue: queue.publish("orders", [{"n": 1}]))
+        claim = await hook.awaited(lambda queue: queue.claim("orders", "c", max_messages=1, wait=20))
+        done = await hook.awaited(lambda queue: queue.ack(claim))
         return len(ids) if len(done.acked) == 1 else -1
 
     with ThreadPoolExecutor(4) as pool:
@@ -137,13 +142,13 @@ def test_several_loops_share_one(hook: PawnQueueHook) -> None:
 
 async def test_a_call_that_is_cancelled_leaves_nothing(hook: PawnQueueHook, store: MemoryStore) -> None:
     """A claim that waits gives up, and what comes then is had by others."""
-    waiting = asyncio.create_task(hook.aclaim("orders", "c", wait=60))
+    waiting = asyncio.ensure_future(hook.awaited(lambda queue: queue.claim("orders", "c", wait=60)))
     await asyncio.sleep(0.1)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    ids = await hook.apublish("orders", [{"n": 1}])
-    assert (await hook.aclaim("orders", "d")).ids == ids
+    ids = await hook.awaited(lambda queue: queue.publish("orders", [{"n": 1}]))
+    assert (await hook.awaited(lambda queue: queue.claim("orders", "d"))).ids == ids
 
 
 FORKS = """

@@ -192,13 +192,13 @@ def test_a_task_that_has_ended_blames_no_connection(
 async def test_many_requests_change_over_once(rotation: Rotation) -> None:
     """All that were denied together."""
     hook = rotation.connect(OLD)
-    await hook.acreate_topic("orders")
+    await hook.awaited(lambda queue: queue.create_topic("orders"))
     connected: list[Any] = []
     store = hook.queue._queue._context.store._store
     really = store._connect
     store._connect = lambda address: connected.append(address) or really(address)
     rotation.connect(NEW)
     rotation.revoke()
-    found = await asyncio.gather(*(hook.alist_topics() for _ in range(20)))
+    found = await asyncio.gather(*(hook.awaited(lambda queue: queue.list_topics()) for _ in range(20)))
     assert found == [["orders"]] * 20
     assert len(connected) == 1

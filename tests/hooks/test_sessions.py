@@ -67,7 +67,7 @@ def test_a_reference_after_attaching_in_the_same_process(
         assert again is held
     with pytest.raises(ClaimBusyError):
         other.attach(references.from_xcom(claim, hook.settings, "attach"))
-    assert asyncio.run(hook.aack(claim, [second])).acked == [second]
+    assert hook.ack(claim, [second]).acked == [second]
     assert hook.ack(held, [third]).acked == [third]
     assert hook.stats("orders").pending == hook.stats("orders").in_flight == 0
 
@@ -135,11 +135,11 @@ def test_outside_of_a_task_it_only_looks(hook: PawnQueueHook, claim: dict[str, A
 
 
 async def test_in_the_same_process_nobody_waits(hook: PawnQueueHook, claim: dict[str, Any], in_a_task: None) -> None:
-    """What a task settles by the reference, sync or awaited, goes by the session that it has; the rest stays."""
+    """What a task settles by the reference, in whatever thread, is settled in the session that it has."""
     first, second, third = hook.messages(claim)
     assert hook.ack(claim, first).acked == [first.id]
     assert hook.messages(claim) == [second, third]
-    assert (await hook.aack(claim, second)).acked == [second.id]
+    assert (await asyncio.to_thread(hook.ack, claim, second)).acked == [second.id]
     hook.renew(claim)
     assert hook.nack(claim, third, reason="no").buried == [third.id]
     assert hook.messages(claim) == []
@@ -153,20 +153,20 @@ async def test_all_may_be_settled_at_once(hook: PawnQueueHook, claim: dict[str, 
     assert settled.acked == [message.id for message in rest]
 
 
-async def test_twins_attach_and_leave(hook: PawnQueueHook, claim: dict[str, Any]) -> None:
-    """A task that comes after one need not wait."""
-    assert len(await hook.amessages(claim)) == 3
-    ids = [message.id for message in await hook.amessages(claim)]
-    assert (await hook.aack(claim, ids[0])).acked == ids[:1]
-    assert (await hook.anack(claim, ids[1], requeue=True)).released == ids[1:2]
-    await hook.arenew(claim)
-    held = await hook.aattach(claim)
-    async with hook.akeep_alive(held, interval=0.1) as kept:
+def test_calls_by_the_reference_attach_and_leave(hook: PawnQueueHook, claim: dict[str, Any]) -> None:
+    """The next call by the reference need not wait."""
+    ids = [message.id for message in hook.messages(claim)]
+    assert len(ids) == 3
+    assert hook.ack(claim, ids[0]).acked == ids[:1]
+    assert hook.nack(claim, ids[1], requeue=True).released == ids[1:2]
+    hook.renew(claim)
+    held = hook.attach(claim)
+    with hook.keep_alive(held, interval=0.1) as kept:
         assert not kept.lost.is_set()
-    assert (await hook.asettle(held)).acked == ids[2:]
+    assert hook.settle(held).acked == ids[2:]
 
 
-def test_a_short_ttl_is_short_for_twins_too(here: Clients, connection: Callable[..., str], store: MemoryStore) -> None:
+def test_a_session_ends_with_a_short_ttl(here: Clients, connection: Callable[..., str], store: MemoryStore) -> None:
     """A session never lasts longer than its claim."""
     hook = PawnQueueHook(connection(extra={"bucket_name": "queues", "visibility_timeout": 10}))
     here.put(hook.address, store)
@@ -276,8 +276,6 @@ class TestWorkingOn:
         assert isinstance(failed.value, LeaseLostError)
         with pytest.raises(AirflowFailException, match="it was taken over"):
             hook.messages(claim, shared=True)
-        with pytest.raises(AirflowFailException, match="it was taken over"):
-            asyncio.run(hook.amessages(claim))
         with pytest.raises(AirflowFailException, match="has ended unsettled"):
             hook.ack(claim)
 
