@@ -1,7 +1,7 @@
-"""What happens in a queue, as events: the log is written from them, and whoever opens the queue may have them all.
+"""What happens in a queue, as events. The log is written from them, and ``on_event`` receives them.
 
-One logger a subject, below ``pawnqueue``: an operator who wants to know what became of a message reads
-``pawnqueue.claims`` and ``pawnqueue.dead_letters`` at INFO, or all of it at DEBUG. No event has a payload or a secret.
+There is one logger for each subject, below ``pawnqueue``. To follow a message, read ``pawnqueue.claims`` and
+``pawnqueue.dead_letters`` at INFO, or all of it at DEBUG. No event contains a payload or a secret.
 """
 
 from __future__ import annotations
@@ -9,24 +9,26 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from string import Formatter
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transform
 
 from pawnqueue.errors import InvalidArgumentError
 
 Subject: TypeAlias = Literal["queue", "topics", "publish", "claims", "dead_letters", "janitor", "store", "registry"]
+E = TypeVar("E")
 
-#: So many ids are named in a line of the log, and so much of a reason.
-SHOWN, LONGEST = 5, 200
-#: Of a line of the log: ids are of any length.
-LONGEST_LINE = 4000
+#: How many ids a sentence names.
+MAX_SHOWN_IDS = 5
+#: How much of a dead letter's reason a sentence has, and how long a line of the log is: others write reasons and ids.
+MAX_REASON_CHARACTERS = 200
+MAX_LINE_CHARACTERS = 4000
 NO_COROUTINE = "for an async one, let a plain one put the event into an asyncio.Queue."
 
 
-def one_line(text: str, longest: int = LONGEST_LINE) -> str:
-    """Write out what would begin a line or steer a terminal, and cut what is too long: others write ids and names."""
+def one_line(text: str, longest: int = MAX_LINE_CHARACTERS) -> str:
+    """Return the text with control characters escaped, and cut: it contains ids and names that others have chosen."""
     shown = text if len(text) <= longest else f"{text[:longest]}…"
     return shown if shown.isprintable() else "".join(map(_printable, shown))
 
@@ -39,7 +41,7 @@ class _OneLine(logging.Filter):
     """Keeps each message of a log to one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record where it has to be, and let every one pass."""
+        """Shorten the message if need be, and let every record pass."""
         text = record.getMessage()
         if (line := one_line(text)) != text:
             record.msg, record.args = line, None
@@ -50,228 +52,213 @@ _ONE_LINE = _OneLine()
 
 
 def logger_of(subject: Subject) -> logging.Logger:
-    """Return the logger of a subject, of which each message is one line."""
+    """Return the logger of a subject. Each of its messages is one line."""
     logger = logging.getLogger(f"pawnqueue.{subject}")
-    logger.addFilter(_ONE_LINE)  # once, however often it is asked for
+    logger.addFilter(_ONE_LINE)  # logging adds the same filter only once
     return logger
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event(ABC):
+class _Words(Formatter):
+    """Fills a template with an event's fields. ``{count:message}`` counts, and ``{ids:message}`` counts and lists."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401, ARG002 - as Formatter has it
+        """Return the event's field or property of this name."""
+        return getattr(args[0], str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:  # noqa: ANN401 - as Formatter has it
+        """Count messages, or show the value."""
+        if isinstance(value, tuple):
+            more = ", …" if len(value) > MAX_SHOWN_IDS else ""
+            return f"{self.format_field(len(value), format_spec)} ({', '.join(value[:MAX_SHOWN_IDS])}{more})"
+        if isinstance(value, int) and len(format_spec) > 1:
+            return f"{value} {format_spec}" if value == 1 else f"{value} {format_spec}s"
+        return format(value, format_spec)
+
+
+_WORDS = _Words()
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _event(kind: type[E]) -> type[E]:
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+
+
+@_event
+class Event:
     """Something that happened. :meth:`sentence` says it in one line."""
 
     subject: ClassVar[Subject] = "queue"
     level: ClassVar[int] = logging.DEBUG
+    template: ClassVar[str] = ""
 
-    @abstractmethod
     def sentence(self) -> str:
         """Say what happened."""
+        return _WORDS.vformat(self.template, (self,), {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_event
+class _OfTopic(Event):
+    topic: str
+    """The topic."""
+
+
+@_event
+class _OfWrite(_OfTopic):
+    subject = "publish"
+
+    write_id: str
+    """The write's id."""
+    count: int
+    """How many messages it has."""
+
+
+@_event
+class _OfClaim(_OfTopic):
+    subject = "claims"
+
+    claim: str
+    """The claim, by its id and generation."""
+
+
+@_event
 class QueueOpened(Event):
     """A process opened the bucket's queue."""
 
     level = logging.INFO
+    template = "Opened the queue in bucket {bucket!r}, with {strategy}."
 
     bucket: str
     """The bucket's name."""
     strategy: str
     """The lease strategy that all its processes follow."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return f"Opened the queue in bucket {self.bucket!r}, with {self.strategy}."
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_event
 class QueueClosed(Event):
-    """A process closed its queue; what it had not finished was given back, or left to who comes by its claims' ids."""
+    """A process closed its queue. What it had not settled was given back, or kept for claims by the same ids."""
 
     level = logging.INFO
 
     claims: int = 0
     """How many claims were open."""
     messages: int = 0
-    """How many messages of theirs were given back, or left."""
+    """How many of their messages were given back, or kept."""
     kept: bool = False
-    """Whether they were left to whoever comes by the claims' ids, rather than given back."""
+    """Whether they were kept for the next claims by the same ids, rather than given back."""
     complete: bool = True
-    """Whether that was done for all of them; the others wait for their time to end."""
+    """Whether that was done for all of them. The others wait for their claims' time to end."""
 
     def sentence(self) -> str:
-        """See :class:`Event`."""
+        """Say what happened."""
         if not self.claims:
             return "Closed the queue; nothing was held."
-        what = "left to whoever comes by their ids" if self.kept else "given back"
+        how = "kept for the next claims by their ids" if self.kept else "given back"
         rest = "" if self.complete else "; all others come again when their claims' time is over"
-        claims, messages = _counted(self.claims, "open claim"), _counted(self.messages, "message")
-        return f"Closed with {claims}: {messages} {'was' if self.messages == 1 else 'were'} {what}{rest}."
+        were = "was" if self.messages == 1 else "were"
+        return _WORDS.format(f"Closed with {{claims:open claim}}: {{messages:message}} {were} {how}{rest}.", self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicChanged(Event):
+@_event
+class TopicChanged(_OfTopic):
     """A topic was created, changed, purged or deleted by this process."""
 
     subject = "topics"
     level = logging.INFO
+    template = "Topic {topic!r} was {what}."
 
-    topic: str
-    """The topic."""
     what: Literal["created", "changed", "purged", "deleted"]
     """What was done to it."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return f"Topic {self.topic!r} was {self.what}."
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published(Event):
-    """Messages came into a topic."""
+@_event
+class Published(_OfTopic):
+    """Messages were published into a topic."""
 
     subject = "publish"
+    template = "Published {ids:message} into topic {topic!r}."
 
-    topic: str
-    """The topic."""
     ids: tuple[str, ...]
     """The ids of the messages."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return f"Published {_messages(self.ids)} into topic {self.topic!r}."
+
+@_event
+class WriteDecided(_OfWrite):
+    """A staged write was decided: all of its messages will be in the topic, even if this process dies."""
+
+    template = "Decided write {write_id} of topic {topic!r}: {count:message}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteDecided(Event):
-    """A staged write was decided: all of its messages will be in the topic, whoever publishes them."""
-
-    subject = "publish"
-
-    topic: str
-    """The topic."""
-    write_id: str
-    """The write's id."""
-    count: int
-    """How many messages it has."""
-
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return f"Decided write {self.write_id} of topic {self.topic!r}: {_counted(self.count, 'message')}."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteDone(Event):
+@_event
+class WriteDone(_OfWrite):
     """All messages of a staged write are in the topic."""
 
-    subject = "publish"
     level = logging.INFO
+    template = "Published write {write_id} of topic {topic!r}{_begun}: {count:message}."
 
-    topic: str
-    """The topic."""
-    write_id: str
-    """The write's id."""
-    count: int
-    """How many messages it has."""
     taken_over: bool = False
-    """Another process had decided it, and had not come to its end."""
+    """Another process had decided it, and had not finished it."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        told = ", which another process had begun" if self.taken_over else ""
-        return f"Published write {self.write_id} of topic {self.topic!r}{told}: {_counted(self.count, 'message')}."
+    @property
+    def _begun(self) -> str:
+        return ", which another process had begun" if self.taken_over else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteDropped(Event):
-    """A staged write that had been decided was dropped: nothing of it was visible, and staged rows of it were gone."""
+@_event
+class WriteDropped(_OfWrite):
+    """A staged write that had been decided was dropped: none of it was visible, and some staged rows were gone."""
 
-    subject = "publish"
     level = logging.WARNING
-
-    topic: str
-    """The topic."""
-    write_id: str
-    """The write's id."""
-    count: int
-    """How many messages it had."""
-
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return (
-            f"Dropped write {self.write_id} of topic {self.topic!r}: staged rows of it were removed or changed after "
-            f"the decision, or could not be read for a week, and none of its {_counted(self.count, 'message')} was "
-            "visible. Stage all of its rows again, and commit it."
-        )
+    template = (
+        "Dropped write {write_id} of topic {topic!r}: staged rows of it were removed or changed after the decision, or "
+        "could not be read for a week, and none of its {count:message} was visible. Stage all of its rows again, and "
+        "commit it."
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsLost(Event):
+@_event
+class RowsLost(_OfWrite):
     """A staged write is done without some of its messages: their staged rows were gone, or unreadable for a week."""
 
-    subject = "publish"
     level = logging.ERROR
+    template = (
+        "Write {write_id} of topic {topic!r} is done without {count:message}, as what was staged of them was removed "
+        "or changed after the decision, or could not be read for a week: rows {rows}, counted from 0. Publish these "
+        "rows anew, under another write id."
+    )
 
-    topic: str
-    """The topic."""
-    write_id: str
-    """The write's id."""
     count: int
     """How many messages were not published."""
     rows: str
-    """Which rows those are, counted from 0 over all parts: ``3-5, 9``; of more than ten runs of rows, the first ten."""
-
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return (
-            f"Write {self.write_id} of topic {self.topic!r} is done without {_counted(self.count, 'message')}, as what "
-            "was staged of them was removed or changed after the decision, or could not be read for a week: rows "
-            f"{self.rows}, counted from 0. Publish these rows anew, under another write id."
-        )
+    """Which rows those are, counted from 0 over all parts: ``3-5, 9``. At most the first ten runs of rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OfClaim(Event):
-    subject = "claims"
-
-    topic: str
-    """The topic."""
-    claim: str
-    """The claim, by its id and generation."""
-
-    def _what(self) -> str:
-        return f"claim {self.claim} of topic {self.topic!r}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_event
 class Claimed(_OfClaim):
-    """A consumer was given messages: claimed, claimed again by the same id, or attached to."""
+    """A consumer got messages: claimed, claimed again by the same id, or attached to."""
+
+    template = "Consumer {consumer!r} has {ids:message} by claim {claim} of topic {topic!r}."
 
     ids: tuple[str, ...]
-    """The ids of the messages that it was given."""
+    """The ids of the messages."""
     consumer: str
-    """Who claimed, by name."""
-
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return f"Consumer {self.consumer!r} has {_messages(self.ids)} by {self._what()}."
+    """The consumer's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_event
 class Renewed(_OfClaim):
     """A claim was renewed."""
+
+    template = "Renewed claim {claim} of topic {topic!r} for {seconds:g} seconds."
 
     seconds: float
     """For how long, from now on."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return f"Renewed {self._what()} for {self.seconds:g} seconds."
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_event
 class Settled(_OfClaim):
-    """Messages of a claim were settled. ``lost`` are those that others have, or may have."""
+    """Messages of a claim were settled."""
+
+    template = "Settled claim {claim} of topic {topic!r}: {_outcomes}."
 
     acked: tuple[str, ...] = ()
     """Done."""
@@ -280,146 +267,117 @@ class Settled(_OfClaim):
     released: tuple[str, ...] = ()
     """Given back."""
     lost: tuple[str, ...] = ()
-    """Not settled by this claim: others have them, or may have."""
+    """Not settled by this claim: others hold them, or may."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        parts = [
-            f"{_messages(ids)} {how}"
-            for how, ids in (
-                ("acked", self.acked),
-                ("buried", self.buried),
-                ("released", self.released),
-                ("lost", self.lost),
-            )
-            if ids
-        ]
-        return f"Settled {self._what()}: {'; '.join(parts) or 'nothing'}."
+    @property
+    def _outcomes(self) -> str:
+        names = ("acked", "buried", "released", "lost")
+        told = [_WORDS.format(f"{{{name}:message}} {name}", self) for name in names if getattr(self, name)]
+        return "; ".join(told) or "nothing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_event
 class HandedOver(_OfClaim):
-    """This process gave a claim to another one, or left it to who comes by its id."""
+    """This process handed a claim over to another one, or left it to the next claim by its id."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return f"Left {self._what()} to whoever works for it next."
+    template = "Left claim {claim} of topic {topic!r} to its next holder."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_event
 class ClaimLost(_OfClaim):
-    """This process may work on a claim's messages no more: others have them, or may have them soon."""
+    """This process must not work on a claim's messages any more: others hold them, or may soon."""
 
     level = logging.WARNING
+    template = "Lost claim {claim} of topic {topic!r}, with {messages:message}: {why}."
 
     messages: int
     """How many messages it had that were not settled."""
     why: str
     """What was seen."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return f"Lost {self._what()}, with {_counted(self.messages, 'message')}: {self.why}."
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_event
 class TakenOver(_OfClaim):
-    """A claim whose time was over was ended: what it had not settled may be claimed by others."""
+    """A claim whose time was over was ended: what it had not settled is claimable again."""
 
     level = logging.INFO
+    template = (
+        "Ended claim {claim} of topic {topic!r}, whose time is over: {messages:message} that consumer {consumer!r} had "
+        "not settled may be claimed by others."
+    )
 
     consumer: str
-    """Who had it, by name."""
+    """The name of the consumer that had it."""
     messages: int
     """How many messages it had not settled."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return (
-            f"Ended {self._what()}, whose time is over: {_counted(self.messages, 'message')} that consumer "
-            f"{self.consumer!r} had not settled may be claimed by others."
-        )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_event
 class GivenBack(_OfClaim):
-    """Messages of a claim were given back to the queue before anybody worked on them to the end."""
+    """Messages of a claim were given back to the queue before their work was finished."""
 
     level = logging.INFO
+    template = "Gave back {messages:message} of claim {claim} of topic {topic!r}: {why}."
 
     messages: int
     """How many."""
     why: str
-    """What the reason was."""
-
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return f"Gave back {_counted(self.messages, 'message')} of {self._what()}: {self.why}."
+    """The reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageBuried(Event):
+@_event
+class MessageBuried(_OfTopic):
     """A message became a dead letter."""
 
     subject = "dead_letters"
     level = logging.INFO
+    template = "Message {message} of topic {topic!r} is a dead letter, after {_count}: {_shown!r} (claim {claim})."
 
-    topic: str
-    """The topic."""
     message: str
     """The id under which the dead letter is kept."""
     reason: str
     """Why."""
     deliveries: int
-    """How often it had been handed out."""
+    """How often it had been delivered."""
     max_deliveries: int | None = None
     """The topic's limit, if that was reached; None: it was buried for its reason alone."""
     claim: str
     """The claim that had it."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        many = "1 delivery" if self.deliveries == 1 else f"{self.deliveries} deliveries"
-        most = "" if self.max_deliveries is None else ", the most that its topic allows"
-        return (
-            f"Message {self.message} of topic {self.topic!r} is a dead letter, after {many}{most}: "
-            f"{self.reason[:LONGEST]!r} (claim {self.claim})."
-        )
+    @property
+    def _count(self) -> str:
+        count = "1 delivery" if self.deliveries == 1 else f"{self.deliveries} deliveries"
+        return count if self.max_deliveries is None else f"{count}, the most that its topic allows"
+
+    @property
+    def _shown(self) -> str:
+        return self.reason[:MAX_REASON_CHARACTERS]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LettersRedriven(Event):
+@_event
+class LettersRedriven(_OfTopic):
     """Dead letters were given back to the queue."""
 
     subject = "dead_letters"
     level = logging.INFO
+    template = "Redrove {moved:dead letter} of topic {topic!r}; {skipped} were skipped, and {failed} failed."
 
-    topic: str
-    """The topic."""
     moved: int
     """How many are in the queue again."""
     skipped: int
-    """How many were left: being buried, or redriven by somebody else, or gone."""
+    """How many were left: being buried, being redriven by another process, or gone."""
     failed: int
     """How many could not be moved now."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return (
-            f"Redrove {_counted(self.moved, 'dead letter')} of topic {self.topic!r}; {self.skipped} were skipped, and "
-            f"{self.failed} failed."
-        )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swept(Event):
-    """The janitor went through a topic. ``counts`` are those of its report, by their names there."""
+@_event
+class Swept(_OfTopic):
+    """The janitor swept a topic."""
 
     subject = "janitor"
     level = logging.INFO
+    template = "Swept topic {topic!r}{_dry}: {_counts}{_failed}."
 
-    topic: str
-    """The topic."""
     counts: tuple[tuple[str, int], ...]
     """The numbers of the report, by their names there."""
     failures: int
@@ -427,35 +385,42 @@ class Swept(Event):
     dry_run: bool
     """Whether nothing was changed."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        did = ", ".join(f"{name} {count}" for name, count in self.counts if count) or "nothing to do"
-        told = f"Swept topic {self.topic!r}{' (dry run)' if self.dry_run else ''}: {did}"
-        return f"{told}; {self.failures} objects could not be dealt with." if self.failures else f"{told}."
+    @property
+    def _dry(self) -> str:
+        return " (dry run)" if self.dry_run else ""
+
+    @property
+    def _counts(self) -> str:
+        return ", ".join(f"{name} {count}" for name, count in self.counts if count) or "nothing to do"
+
+    @property
+    def _failed(self) -> str:
+        return f"; {self.failures} objects could not be dealt with" if self.failures else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_event
 class RequestRepeated(Event):
     """A request of the store failed and is sent again."""
 
     subject = "store"
+    template = "{_request} is sent again: {why}"
 
     operation: str
     """What the request is for."""
     why: str
-    """What the store answered, or that it did not."""
+    """The store's answer, or that there was none."""
 
-    def sentence(self) -> str:
-        """See :class:`Event`."""
-        return f"{self.operation or 'A request'} is sent again: {self.why}"
+    @property
+    def _request(self) -> str:
+        return self.operation or "A request"
 
 
-#: What ``PawnQueue.open(on_event=...)`` takes: it is called in the thread of the queue's loop, and must not block.
+#: What ``PawnQueue.open(on_event=...)`` takes. It is called in the thread of the queue's loop, and must not block.
 Listener: TypeAlias = Callable[[Event], None]
 
 
 class Events:
-    """Tells of what happens: to the log, and to who asked for it."""
+    """Passes events on to the log, and to the listener."""
 
     def __init__(self, listener: object = None) -> None:
         if listener is not None and (not callable(listener) or inspect.iscoroutinefunction(listener)):
@@ -467,7 +432,7 @@ class Events:
         self._has_failed = False
 
     def tell(self, event: Event) -> None:
-        """Write the event into the log, and hand it on. What its listener raises is logged, and changes nothing."""
+        """Log the event, and pass it on. What the listener raises is logged, and changes nothing."""
         logger = logger_of(event.subject)
         if logger.isEnabledFor(event.level):
             logger.log(event.level, "%s", event.sentence())
@@ -476,8 +441,8 @@ class Events:
         try:
             told = self._listener(event)
         except (Exception, asyncio.CancelledError) as error:
-            # ⚑ It changes nothing. What it is broken by is shown once, and named from then on.
-            logger.error(  # noqa: TRY400 - the trace is in it, once
+            # ⚑ A listener that fails changes nothing. Its traceback is logged once, its error each time.
+            logger.error(  # noqa: TRY400 - the traceback is in it, once
                 "on_event failed on %s: %s: %s", type(event).__name__, type(error).__name__, error,
                 exc_info=None if self._has_failed else error,
             )  # fmt: skip
@@ -488,12 +453,3 @@ class Events:
             if not self._has_failed:
                 logger.error("on_event returns a coroutine, which nobody awaits: %s", NO_COROUTINE)
             self._has_failed = True
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _messages(ids: tuple[str, ...]) -> str:
-    shown = ", ".join(ids[:SHOWN]) + (", …" if len(ids) > SHOWN else "")
-    return f"{len(ids)} message{'' if len(ids) == 1 else 's'} ({shown})"

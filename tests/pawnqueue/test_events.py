@@ -150,6 +150,7 @@ def test_every_event_has_a_sentence_and_a_subject() -> None:
         fields = kind.__dataclass_fields__
         event = kind(**{name: value for name, value in samples.items() if name in fields})
         assert "\n" not in event.sentence()
+        assert not set("{}") & set(event.sentence())
         assert events.logger_of(event.subject).name == f"pawnqueue.{event.subject}"
         if "topic" in fields:
             assert repr(TOPIC) in event.sentence()
