@@ -1,4 +1,4 @@
-"""What users pass to the queue's methods, checked before anything is done: each wrong one is told in a sentence."""
+"""Checks of single arguments, made before any request. Each raises an error that says what to pass instead."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Chosen: TypeAlias = str | Message | Iterable[str | Message]
 #: Why messages of a claim were not done: of each the reason, by the message itself or by its id.
 Reasons: TypeAlias = Mapping[str, str] | Mapping[Message, str] | Mapping[str | Message, str]
 
-LONGEST_TIME = 10 * 365 * 86_400.0
-#: Of what was passed, in an error.
-SHOWN = 60
+TEN_YEARS_SECONDS = 10 * 365 * 86_400.0
+#: How much of an argument an error shows.
+MAX_SHOWN_CHARACTERS = 60
 
 
 def checked_count(value: object, name: str, operation: str) -> int:
@@ -41,8 +41,8 @@ def checked_count(value: object, name: str, operation: str) -> int:
 
 
 def checked_seconds(value: object, name: str, topic: str, operation: str) -> float:
-    """Return a time to wait, or to hold something back."""
-    if is_number(value) and 0 <= value < LONGEST_TIME:
+    """Return how many seconds to wait, or to hold messages back."""
+    if is_number(value) and 0 <= value < TEN_YEARS_SECONDS:
         return float(value)
     raise InvalidArgumentError(
         f"{name} is a number of seconds from 0 to ten years, not {shown(value)}.", topic=topic, operation=operation
@@ -50,10 +50,10 @@ def checked_seconds(value: object, name: str, topic: str, operation: str) -> flo
 
 
 def checked_ttl(settings: Settings, ttl: object, name: str = "ttl") -> float:
-    """Return how long a claim lasts, or how long its session is trusted."""
+    """Return for how many seconds a claim lasts, or its session is trusted."""
     time = settings.polling.visibility_timeout_seconds if ttl is None else ttl
     margin = settings.claims.margin_seconds
-    if not is_number(time) or not margin < time < LONGEST_TIME:
+    if not is_number(time) or not margin < time < TEN_YEARS_SECONDS:
         raise InvalidArgumentError(
             f"{name}={shown(time)}: pass a number of seconds above claims.margin_seconds={margin:g}, which is taken "
             "off at its end, and below ten years.",
@@ -63,7 +63,7 @@ def checked_ttl(settings: Settings, ttl: object, name: str = "ttl") -> float:
 
 
 def checked_session_ttl(settings: Settings, session_ttl: object, ttl: float) -> float:
-    """Return how long a session is trusted: for as long as the claim lasts, or for a part of it."""
+    """Return for how many seconds a session is trusted: by default, for as long as the claim lasts."""
     if session_ttl is None:
         return ttl
     session = checked_ttl(settings, session_ttl, "session_ttl")
@@ -90,13 +90,13 @@ def checked_flag(value: object, name: str, operation: str) -> bool:
 
 
 def checked_flags(operation: str, **flags: object) -> None:
-    """Refuse what is no flag, by its name."""
+    """Refuse arguments that are neither True nor False, by their names."""
     for name, value in flags.items():
         checked_flag(value, name, operation)
 
 
 def checked_callback(value: object, name: str, what: str, operation: str) -> None:
-    """Refuse what cannot be called, where nothing at all would do."""
+    """Refuse a callback that is neither None nor callable."""
     if value is not None and not callable(value):
         raise InvalidArgumentError(
             f"{name} is a function of one argument, {what}, not {shown(value)}.", operation=operation
@@ -104,9 +104,9 @@ def checked_callback(value: object, name: str, what: str, operation: str) -> Non
 
 
 def chosen(claim: HeldClaim, messages: object, operation: str) -> list[str | OneMessage]:
-    """Return what somebody means of a claim: all of its messages, one, or some.
+    """Return which messages of a claim are meant: all of them, one, or some.
 
-    A message means itself, and an id all that have it.
+    A message means itself, and an id means all messages that have it.
     """
     if messages is None:
         return claim.each
@@ -123,7 +123,7 @@ def chosen(claim: HeldClaim, messages: object, operation: str) -> list[str | One
 
 
 def checked_reasons(claim: HeldClaim, given: object, name: str) -> dict[str | OneMessage, str]:
-    """Return which messages of a claim were not done, each for itself or by its id, and why."""
+    """Return which messages of a claim were not done, each as itself or by its id, with the reason."""
     if given is None:
         return {}
     wrong = [given] if not isinstance(given, Mapping) else [each for each in given if not _is_message(each)]
@@ -141,7 +141,7 @@ def checked_reasons(claim: HeldClaim, given: object, name: str) -> dict[str | On
 
 
 def check_one_fate(claim: HeldClaim, again: Collection[str | OneMessage], dead: Collection[str | OneMessage]) -> None:
-    """Refuse a message that is to be given back and buried, by its id or for itself."""
+    """Refuse a message that is to be both given back and buried, by its id or as itself."""
     both = {each if isinstance(each, str) else each.id for each in again if each in dead}
     for some, others in ((again, dead), (dead, again)):
         both.update(each.id for each in some if isinstance(each, OneMessage) and each.id in others)
@@ -154,7 +154,7 @@ def check_one_fate(claim: HeldClaim, again: Collection[str | OneMessage], dead: 
 
 
 def checked_ids(ids: object, topic: str, operation: str) -> set[str] | None:
-    """Return ids of messages that are in no claim: one, or many; None where all are meant."""
+    """Return the ids of dead letters: one, or many; None if all are meant."""
     if ids is None:
         return None
     some = [ids] if isinstance(ids, str) else ids
@@ -179,27 +179,27 @@ def checked_claim_ids(claim_ids: object) -> set[str]:
 
 
 def checked_owners(owner: object) -> set[str]:
-    """Return on whose behalf a claim may have been made: one, or several."""
+    """Return the possible owners of a claim: one, or several."""
     some = [owner] if isinstance(owner, str) or not isinstance(owner, Iterable) else owner
     return {layout.checked_holder(one, "owner") for one in some}
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Say whether it is a number that can be reckoned with."""
+    """Say whether it is a number that a float can hold, and not NaN."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     try:
         return not math.isnan(value)
-    except OverflowError:  # an integer that no float holds
+    except OverflowError:  # an integer too large for a float
         return False
 
 
 def shown(value: object) -> str:
-    """Show what was passed, in short: it may be large, and is nobody's business in full."""
+    """Show an argument in an error: shortened, and without payloads."""
     if value is not None and not isinstance(value, str | int | float | BaseException):
-        return f"a {'Claim' if isinstance(value, Claim) else type(value).__name__}"  # what is in it may be a payload
+        return f"a {'Claim' if isinstance(value, Claim) else type(value).__name__}"  # its content may be a payload
     text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}…"
 
 
 def _is_message(given: object) -> TypeGuard[str | Message]:

@@ -1,4 +1,4 @@
-"""Every error a user of the engine can meet. Each says what happened, to which topic or message, and what to do."""
+"""Every error that the queue raises. Each says what happened, to which topic or message, and what to do."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class OriginalError(Exception):
-    """Stands for a cause that could not be pickled: it keeps the type's name and the text.
+    """Replaces a cause that could not be pickled. It keeps the type's name and the text.
 
-    :when: an error with a cause of another library crosses a process border.
-    :done: it is never raised; it stands in `.cause`.
+    :when: an error whose cause is of another library is sent to another process.
+    :done: it is never raised, and only found in `.cause`.
     :remedy: read it.
     """
 
@@ -30,7 +30,7 @@ class PawnQueueError(Exception):
     :param sentence: what happened and what to do; without it, the first line of the class's docstring.
     :param topic: the topic concerned, if there is one.
     :param message: the id of the message concerned, if there is one.
-    :param operation: what was being done, as the caller would name it (``open``, ``publish``, ``create_topic``).
+    :param operation: the call that failed (``open``, ``publish``, ``create_topic``).
     :param cause: the error of a lower layer that led to this one.
     """
 
@@ -50,7 +50,7 @@ class PawnQueueError(Exception):
         self.cause = cause
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors cross process borders (Airflow's supervisor, Spark's driver); a cause of another library may not.
+        # Errors go to other processes (Airflow's supervisor, Spark's driver). Those of other libraries may not pickle.
         state = dict(self.__dict__)
         state["cause"] = _picklable(self.cause)
         return _rebuild, (type(self), self.args, state)
@@ -59,7 +59,7 @@ class PawnQueueError(Exception):
 def _picklable(cause: BaseException | None) -> BaseException | None:
     try:
         pickle.loads(pickle.dumps(cause))  # noqa: S301 - our own bytes, made on the line itself
-    except Exception:  # noqa: BLE001 - whatever a foreign exception's pickling raises, its text is what is kept
+    except Exception:  # noqa: BLE001 - another library's exception may raise anything here
         return OriginalError(f"{type(cause).__name__}: {cause}")
     return cause
 
@@ -76,29 +76,29 @@ class ConfigError(PawnQueueError):
 
     :when: settings are made, or a queue is opened.
     :done: nothing.
-    :remedy: mend what it names, which is all that is wrong; trying again does not help. What the bucket's processes
-        agreed on is changed with all of them stopped.
+    :remedy: correct what it names, which is all that is wrong; trying again does not help. What the bucket's processes
+        agreed on can be changed only while all of them are stopped.
     """
 
 
 class CompatibilityError(PawnQueueError):
     """The bucket, or the store that serves it, cannot be used by this version of the library.
 
-    :when: a queue is opened, or meets an object of a newer version.
+    :when: a queue is opened, or reads an object of a newer version.
     :done: nothing; the newer object is left as it is.
-    :remedy: upgrade this process, or take another store: the sentence says which.
+    :remedy: upgrade this process, or use another store: the sentence says which.
     """
 
 
 class StoreError(PawnQueueError):
     """The object store refused a request or could not be reached.
 
-    ``transient`` says whether the same request may succeed a little later. ``denied`` says that the store refused who
-    asked: the keys are wrong, or have ended, or lack a right. Nothing was done then.
+    ``transient`` says whether the same request may succeed a little later. ``denied`` says that the store refused the
+    credentials: the keys are wrong, have expired, or lack a right. Then nothing was done.
 
-    :when: any call. What may help by being repeated has been, for ``retry.budget_seconds``.
-    :done: of a look nothing; of what changes something, nothing that calling again would do twice.
-    :remedy: where ``transient`` is true, call again later; else mend what it names: an address, a key, a right.
+    :when: any call. Requests that may succeed if repeated were repeated, for ``retry.budget_seconds``.
+    :done: by a call that only reads, nothing; by any other, nothing that calling again would do twice.
+    :remedy: if ``transient`` is true, call again later; else correct what it names: an address, a key, a right.
     """
 
     def __init__(
@@ -110,14 +110,13 @@ class StoreError(PawnQueueError):
 
 
 class ObjectTooLargeError(StoreError):
-    """An object in the bucket is larger than anything that this process reads of its kind, and was not downloaded.
+    """An object in the bucket is larger than this process reads of its kind, and was not downloaded.
 
-    :when: an object is read that somebody else wrote, or overwrote.
+    :when: an object is read that another program wrote, or overwrote.
     :done: nothing: the object is left as it is, and all others are used.
-    :remedy: of a message, raise ``limits.max_payload_bytes`` where it is consumed; remove what nobody should have put
-        there.
-    :param size: how large it is, in bytes.
-    :param version: which version of it that is, as the store tells it.
+    :remedy: for a message, raise ``limits.max_payload_bytes`` in its consumers; remove what does not belong there.
+    :param size: its size in bytes.
+    :param version: the version of it that has this size.
     :param last_modified: when that version was written, by the store's clock.
     """
 
@@ -139,18 +138,18 @@ class ObjectTooLargeError(StoreError):
 class RetryBudgetExceededError(StoreError):
     """The object store kept failing for as long as the retry settings allow.
 
-    :when: any call, once ``retry.budget_seconds`` are over.
+    :when: any call, after ``retry.budget_seconds``.
     :done: as with :class:`StoreError`.
     :remedy: call again later: its ``transient`` is true.
     """
 
 
 class InvalidArgumentError(PawnQueueError, ValueError):
-    """An argument of a call is of the wrong kind or out of its range: its sentence says what to pass instead.
+    """An argument of a call has the wrong type or is out of its range: the sentence says what to pass instead.
 
     :when: any call, before its first request.
     :done: nothing; what was claimed stays claimed.
-    :remedy: mend the program. It is a ``ValueError`` too.
+    :remedy: correct the program. It is a ``ValueError`` too.
     """
 
 
@@ -159,15 +158,15 @@ class InvalidTopicError(InvalidArgumentError):
 
     :when: any call that is given a topic.
     :done: nothing.
-    :remedy: choose another name; for a hierarchy of queues take ``s3.key_prefix``.
+    :remedy: choose another name; for a hierarchy of queues use ``s3.key_prefix``.
     """
 
 
 class TopicNotFoundError(PawnQueueError):
     """The topic does not exist: create it first.
 
-    :when: any call that is given a topic, but for ``create_topic``.
-    :done: nothing; if the topic was deleted while messages were published, those are withdrawn.
+    :when: any call that is given a topic, except ``create_topic``.
+    :done: nothing; if the topic was deleted while messages were published, they are removed again.
     :remedy: create it: ``create_topic``, or ``publish(..., create=True)``.
     """
 
@@ -177,7 +176,7 @@ class TopicExistsError(PawnQueueError):
 
     :when: ``create_topic``, with other settings than it has.
     :done: nothing.
-    :remedy: leave the settings out, or change them by ``update_topic``.
+    :remedy: omit the settings, or change them by ``update_topic``.
     """
 
 
@@ -185,30 +184,30 @@ class TopicNotEmptyError(PawnQueueError):
     """The topic still holds messages, leases or dead letters, so it was not deleted.
 
     :when: ``delete_topic``.
-    :done: nothing: the topic goes on.
-    :remedy: settle what is there, ``purge`` it, or pass ``force=True``.
+    :done: nothing: the topic stays.
+    :remedy: settle its messages, ``purge`` it, or pass ``force=True``.
     """
 
 
 class InvalidPayloadError(InvalidArgumentError):
-    """A payload is a JSON object: its sentence names the place in it that is none, and nothing was published.
+    """A payload is not a JSON object: the sentence names the place in it that is wrong. Nothing was published.
 
     :when: ``publish`` and ``stage``.
-    :done: nothing, of the other messages neither.
-    :remedy: mend the payload at the place that is named.
+    :done: nothing; the other messages of the call were not published either.
+    :remedy: correct the payload at the place that is named.
     """
 
 
 class PublishError(PawnQueueError):
-    """Some messages were not published, or nobody can tell.
+    """Some messages were not published, or it could not be found out whether they were.
 
-    :when: ``publish``; ``commit_write``, which is decided then.
+    :when: ``publish``; ``commit_write``, whose write is decided then.
     :done: the messages in ``published`` are in the topic.
-    :remedy: publish again those in ``failed``. Those in ``unknown`` may be there: ``find`` tells; published again,
-        one may be there twice. A write is committed again, under the same id.
+    :remedy: publish those in ``failed`` again. Look for those in ``unknown`` by ``find``: published again, one may be
+        in the topic twice. A write is committed again, under the same id.
     :param ids: the ids of all messages of the call, in order.
     :param failed: those that are certainly not in the topic, and why.
-    :param unknown: those that may be, and why it could not be found out. All others are published.
+    :param unknown: those that may be in the topic, and why it could not be found out. All others are published.
     """
 
     def __init__(
@@ -234,22 +233,21 @@ class PublishError(PawnQueueError):
 class QueueFullError(PawnQueueError):
     """The topic holds as many messages as it may: consume some, or raise its limit.
 
-    :when: never, by this version: it is there for a limit that topics are to have.
+    :when: never in this version. A later one will limit how many messages a topic holds.
     :done: nothing.
-    :remedy: nothing.
+    :remedy: none.
     """
 
 
 class LeaseLostError(PawnQueueError):
-    """The claim is no longer ours: its time was over, somebody fenced it, or another session works for it.
+    """The claim is no longer ours: its time was over, it was fenced, or another session holds it.
 
-    What was claimed under it may be worked on by others: stop, and claim anew.
+    Others may work on its messages: stop, and claim again.
 
     :when: a claim is renewed, settled, left, attached to or read.
-    :done: what others have is left alone; all else of the same settlement was settled.
-    :remedy: stop working on its messages, and claim anew. They come again under the same ids.
-    :param settlement: where messages were to be settled: what became of each, those of the others included that were
-        settled all the same.
+    :done: messages that others hold are left alone; all others of the same settlement were settled.
+    :remedy: stop working on its messages, and claim again. They are delivered again under the same ids.
+    :param settlement: of a call that settles: the outcome of each message, also of those that were settled.
     """
 
     def __init__(self, sentence: str | None = None, *, settlement: Settlement | None = None, **attributes: Any) -> None:
@@ -258,14 +256,14 @@ class LeaseLostError(PawnQueueError):
 
 
 class ClaimBusyError(PawnQueueError):
-    """Somebody else works for this claim: wait until their time is over, or claim under another id.
+    """Another session holds this claim: wait until its time is over, or claim under another id.
 
     :when: ``claim`` by an id, ``attach``, ``release``.
     :done: nothing.
-    :remedy: come again after ``retry_after``, or pass ``wait=``.
+    :remedy: call again after ``retry_after`` seconds, or pass ``wait=``.
     :param claim_id: the claim's id.
     :param owner: on whose behalf it is held.
-    :param until: when it can be had at the earliest, unless it is renewed until then.
+    :param until: when its time is over, unless it is renewed until then.
     :param retry_after: the same, in seconds from now.
     """
 
@@ -287,13 +285,13 @@ class ClaimBusyError(PawnQueueError):
 
 
 class WriteBusyError(PawnQueueError):
-    """Somebody else commits this write: wait until their time is over, and commit it again to have its outcome.
+    """Another process is committing this write: wait until its time is over, and commit again to get the outcome.
 
     :when: ``commit_write``.
-    :done: nothing by this call; what the other one does stays done.
-    :remedy: commit again after ``retry_after``, or pass ``wait=``.
+    :done: nothing by this call; the other process goes on.
+    :remedy: commit again after ``retry_after`` seconds, or pass ``wait=``.
     :param write_id: the write's id.
-    :param until: when their time is over, unless they renew it until then.
+    :param until: when the other process's time is over, unless it is renewed until then.
     :param retry_after: the same, in seconds from now.
     """
 
@@ -313,18 +311,18 @@ class WriteBusyError(PawnQueueError):
 
 
 class StagedGoneError(PawnQueueError):
-    """What was staged for this write is not there any more: stage it again.
+    """What was staged for this write no longer exists: stage it again.
 
-    :when: ``commit_write``, ``stage`` behind what is gone.
-    :done: nothing was published; or, where the error names rows that are missing, all the others.
-    :remedy: stage the write again, and commit that; or publish the rows that are missing under another write id.
+    :when: ``commit_write``; ``stage`` with ``after=`` rows that no longer exist.
+    :done: nothing was published; or, if the error names the rows that are missing, all others were.
+    :remedy: stage the write again, and commit that; or publish the missing rows under another write id.
     """
 
 
 class QueueClosedError(PawnQueueError):
     """The queue was closed: open it again before you use it.
 
-    :when: any call of a queue that was closed.
+    :when: any call of a closed queue.
     :done: nothing.
     :remedy: open another one.
     """
