@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.errors import WriteBusyError
-from pawnqueue.publish import staging, writes
+from pawnqueue.publish import decided_writes, staging, writes
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
@@ -94,12 +94,12 @@ class Writes:
         if found is None or found.value.state != "begun":
             return
         before = self.unfinished_since
-        self.unfinished_since = min(before, writes.decided_at(context, found.value))
+        self.unfinished_since = min(before, decided_writes.decided_at(context, found.value))
         if self._report.dry_run:
             self._report.finished_writes += context.is_over(found.value.until, await context.now())
             return
         try:
-            held = await writes.take_over(context, topic, found, self._is_there, set())
+            held = await decided_writes.take_over(context, topic, found, self._is_there, set())
         except WriteBusyError:
             return  # its committer works
         finished = await held.finish(_share(context.clock)) if held is not None else None
@@ -110,7 +110,7 @@ class Writes:
             self._report.dropped_writes += 1
             return
         self._report.finished_writes += 1
-        await writes.clear(context, topic, write_id)
+        await staging.remove_all(context, topic, write_id)
 
     async def _undecided(self, write_id: str, staged: Sequence[ObjectInfo], now: float) -> None:
         """Remove what was staged, if the last of it was staged long ago."""

@@ -253,6 +253,16 @@ async def remove(context: Context, keys: Sequence[str]) -> int:
     return len(keys) - len(failed)
 
 
+async def remove_all(context: Context, topic: str, write_id: str) -> None:
+    """Remove all that is staged for a write that is done, by all its attempts, earlier and later ones."""
+    try:
+        names = await listed(context, topic, write_id)
+    except StoreError as error:
+        logger.warning("What is staged for write %s of topic %r stays until a sweep: %s", write_id, topic, error)
+    else:
+        await remove(context, [layout.staged_object(topic, write_id, name) for name in names])
+
+
 def continued(part: Staged, after: object) -> Staged:
     """Return what was staged of a part so far, behind which more is staged."""
     if after is None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from pawnqueue.publish import writes
+from pawnqueue.publish import decided_writes
 from tests.pawnqueue.opened import BUCKET
 from tests.pawnqueue.publish.written import SMALL
 from tests.pawnqueue.virtual import Process, World
@@ -46,7 +46,7 @@ async def bob(world: World) -> Process:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit notes its progress after every third message: a handful of messages has several notes."""
-    monkeypatch.setattr(writes, "CHUNK", SMALL)
+    monkeypatch.setattr(decided_writes, "MESSAGES_PER_NOTE", SMALL)
 
 
 @pytest.fixture

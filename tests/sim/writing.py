@@ -13,7 +13,7 @@ from pawnqueue import PawnQueue, PawnQueueError, QueueClosedError, TopicNotEmpty
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import UnreadableRecordError, WriteRecord
-from pawnqueue.publish import writes
+from pawnqueue.publish import decided_writes
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, SETTINGS
 
@@ -34,7 +34,7 @@ IDS = tuple(f"w{number}" for number in range(int(LASTS // EACH) + 1))
 
 def writing(world: World) -> list[str]:
     """Run one such schedule to its end, and return every promise that it broke."""
-    with mock.patch.object(writes, "CHUNK", CHUNK):
+    with mock.patch.object(decided_writes, "MESSAGES_PER_NOTE", CHUNK):
         return world.run(_writing)
 
 

@@ -9,7 +9,7 @@ import pytest
 from pawnqueue import StagedGoneError
 from pawnqueue.domain import layout
 from pawnqueue.maintenance import sweep_writes as sweeping_writes
-from pawnqueue.publish import writes
+from pawnqueue.publish import decided_writes
 from tests.pawnqueue.maintenance.swept import RETENTION, report, unnoted
 from tests.pawnqueue.publish.written import (
     A_DAY,
@@ -32,7 +32,7 @@ EVERY = list(range(COUNT))
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handful of messages has several notes of progress."""
-    monkeypatch.setattr(writes, "CHUNK", SMALL)
+    monkeypatch.setattr(decided_writes, "MESSAGES_PER_NOTE", SMALL)
 
 
 async def test_what_was_decided_is_finished(world: World, ann: Process, bob: Process) -> None:

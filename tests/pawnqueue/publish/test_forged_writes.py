@@ -14,7 +14,7 @@ from pawnqueue.domain.bounds import LATEST_TIME, MIN_STAGED_ROW_BYTES, MOST_COUN
 from pawnqueue.domain.records import Rows
 from pawnqueue.maintenance import sweep_writes as swept
 from pawnqueue.maintenance.sweep_report import SweepReport
-from pawnqueue.publish import write_traces, writes
+from pawnqueue.publish import decided_writes, write_traces
 from pawnqueue.registers.write_records import DATE_STEP_SECONDS, HOLD_SECONDS
 from tests.pawnqueue.publish.written import COUNT, OVER, SMALL, WRITE, committed, cut, of_strategy, record, visible
 from tests.pawnqueue.virtual import MARGIN, TOPIC, World
@@ -85,7 +85,7 @@ async def test_a_sweep_does_a_part_of_a_write(
     world: World, ann: Process, bob: Process, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes to the other writes of the topic; the next sweeps do the rest, and nothing twice."""
-    monkeypatch.setattr(writes, "CHUNK", SMALL)
+    monkeypatch.setattr(decided_writes, "MESSAGES_PER_NOTE", SMALL)
     if bound == "steps":
         monkeypatch.setattr(swept, "MAX_STEPS_PER_SWEEP", 1)
     else:

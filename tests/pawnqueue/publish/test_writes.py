@@ -22,7 +22,7 @@ from pawnqueue import (
 )
 from pawnqueue import events as happened
 from pawnqueue.domain import layout
-from pawnqueue.publish import staging, writes
+from pawnqueue.publish import decided_writes, staging
 from pawnqueue.registers.write_records import HOLD_SECONDS
 from tests.pawnqueue.publish.written import (
     COUNT,
@@ -203,7 +203,7 @@ async def test_rows_of_a_write_that_was_done_without_any(
 
 async def test_what_a_commit_costs(ann: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """One PUT a message, and a dozen requests beside them; a note of progress for each further chunk."""
-    monkeypatch.setattr(writes, "CHUNK", 100)
+    monkeypatch.setattr(decided_writes, "MESSAGES_PER_NOTE", 100)
     parts = await staged(ann, 250)
     with ann.client.counting() as requests:
         await ann.queue.commit_write(TOPIC, WRITE, parts)

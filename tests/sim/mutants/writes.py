@@ -12,8 +12,9 @@ from pawnqueue.errors import StoreError
 from pawnqueue.maintenance import removal
 from pawnqueue.maintenance import sweep_writes as sweeping_writes
 from pawnqueue.maintenance.sweep_claims import Claims
-from pawnqueue.publish import staging, write_traces, writes
-from pawnqueue.publish.writes import Commit, HeldWrite
+from pawnqueue.publish import decided_writes, staging, write_traces, writes
+from pawnqueue.publish.decided_writes import DecidedWrite
+from pawnqueue.publish.writes import Commit
 from pawnqueue.registers.register import Versioned
 from tests.sim.mutants.entering import Patches, mutant
 
@@ -59,7 +60,7 @@ def dropped_whatever_happened() -> Patches:
 
 @mutant("§7 Progress is noted by compare-and-set", test=f"{_TESTS}::test_who_is_late_sends_nothing")
 def noted_whatever_happened() -> Patches:
-    original = writes._write
+    original = decided_writes.write_record
 
     async def write(
         context: Any, topic: str, record: Any, standing: Versioned[WriteRecord] | None
@@ -70,23 +71,23 @@ def noted_whatever_happened() -> Patches:
             return Versioned(record, await context.registers.overwrite(key, record))
         return found
 
-    return [(writes, "_write", write)]
+    return [(decided_writes, "write_record", write)]
 
 
 @mutant("§7 Who may have been taken over sends nothing", test=f"{_TESTS}::test_who_is_late_sends_nothing")
 def sent_past_its_time() -> Patches:
-    return [(HeldWrite, "_is_trusted", lambda _: True)]
+    return [(DecidedWrite, "_is_trusted", lambda _: True)]
 
 
 @mutant("§7 Who comes next waits", test=f"{_TESTS}::test_who_comes_while_another_commits_is_told")
 def taken_over_early() -> Patches:
-    original = writes.take_over
+    original = decided_writes.take_over
 
     async def take_over(context: Any, topic: str, standing: Versioned[WriteRecord], *how: Any) -> Any:
         early = standing.value.model_copy(update={"until": 0.0})
         return await original(context, topic, Versioned(early, standing.version), *how)
 
-    return [(writes, "take_over", take_over)]
+    return [(decided_writes, "take_over", take_over)]
 
 
 @mutant(
@@ -94,13 +95,13 @@ def taken_over_early() -> Patches:
     test=f"{_TESTS}::test_a_commit_whose_requests_may_land_keeps_its_time",
 )
 def time_is_given_back_whatever_is_under_way() -> Patches:
-    original = HeldWrite._give_back
+    original = DecidedWrite._give_back
 
-    async def give_back(self: HeldWrite, error: Any) -> None:
+    async def give_back(self: DecidedWrite, error: Any) -> None:
         self._may_land = False
         await original(self, error)
 
-    return [(HeldWrite, "_give_back", give_back)]
+    return [(DecidedWrite, "_give_back", give_back)]
 
 
 @mutant(
@@ -108,18 +109,18 @@ def time_is_given_back_whatever_is_under_way() -> Patches:
     test=f"{_TRACES}::test_what_was_consumed_is_not_sent_again",
 )
 def sent_without_a_look() -> Patches:
-    async def without_trace(self: HeldWrite, chunk: Any) -> Any:
+    async def without_trace(self: DecidedWrite, chunk: Any) -> Any:
         return list(chunk)
 
-    return [(HeldWrite, "_without_trace", without_trace)]
+    return [(DecidedWrite, "_without_trace", without_trace)]
 
 
 @mutant("§7 Claims that were settled are a trace", test=f"{_TRACES}::test_what_was_consumed_is_not_sent_again")
 def claims_are_no_trace() -> Patches:
-    async def claimed_since(self: HeldWrite) -> set[str]:
+    async def claimed_since(self: DecidedWrite) -> set[str]:
         return set()
 
-    return [(HeldWrite, "_claimed_since", claimed_since)]
+    return [(DecidedWrite, "_claimed_since", claimed_since)]
 
 
 @mutant("§7 A trace counts under the row's own name only", 29, 33, 50, arena="writing")
@@ -133,7 +134,7 @@ def traces_count_by_uuid() -> Patches:
             ]
         )
 
-    return [(writes, "has_landed", has_landed)]
+    return [(decided_writes, "has_landed", has_landed)]
 
 
 @mutant(
@@ -149,12 +150,12 @@ def unread_claims_are_no_trace() -> Patches:
     test=f"{_TRACES}::test_a_claim_record_that_cannot_be_read_holds_a_write_up_for_a_while",
 )
 def writes_wait_for_ever() -> Patches:
-    original = HeldWrite._give_back
+    original = DecidedWrite._give_back
 
-    async def give_back(self: HeldWrite, _: Any) -> None:
+    async def give_back(self: DecidedWrite, _: Any) -> None:
         await original(self, None)
 
-    return [(HeldWrite, "_give_back", give_back)]
+    return [(DecidedWrite, "_give_back", give_back)]
 
 
 @mutant(
@@ -162,10 +163,10 @@ def writes_wait_for_ever() -> Patches:
     test="tests/pawnqueue/publish/test_unread_rows.py::test_a_write_is_finished_without_rows_that_nobody_reads",
 )
 def writes_wait_for_their_rows_for_ever() -> Patches:
-    async def is_over(_: HeldWrite) -> bool:
+    async def is_over(_: DecidedWrite) -> bool:
         return False
 
-    return [(HeldWrite, "_is_wait_for_rows_over", is_over)]
+    return [(DecidedWrite, "_is_wait_for_rows_over", is_over)]
 
 
 @mutant(
@@ -173,10 +174,10 @@ def writes_wait_for_their_rows_for_ever() -> Patches:
     test="tests/pawnqueue/publish/test_unread_rows.py::test_a_process_that_can_read_the_rows_publishes_all",
 )
 def unread_rows_are_gone() -> Patches:
-    async def is_over(_: HeldWrite) -> bool:
+    async def is_over(_: DecidedWrite) -> bool:
         return True
 
-    return [(HeldWrite, "_is_wait_for_rows_over", is_over)]
+    return [(DecidedWrite, "_is_wait_for_rows_over", is_over)]
 
 
 @mutant(
@@ -224,10 +225,10 @@ def records_go_before_their_writes() -> Patches:
     test=f"{_GONE}::test_a_decision_that_lands_in_a_topic_made_anew_is_dropped",
 )
 def writes_without_rows_stay() -> Patches:
-    async def drop(self: HeldWrite) -> Any:
+    async def drop(self: DecidedWrite) -> Any:
         raise StoreError(f"An object of write {self._found.value.write_id} is gone.")
 
-    return [(HeldWrite, "_drop", drop)]
+    return [(DecidedWrite, "_drop", drop)]
 
 
 @mutant(
