@@ -49,7 +49,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def spark_cluster(seaweedfs: S3Server) -> Iterator[SparkCluster]:
-    """A master and two workers, whose executors are told of the SeaweedFS, but for the bucket.
+    """A master and two workers. Their executors know the address of the SeaweedFS, but not the bucket.
 
     Jobs reach it by ``submit``: a process can have one session, and this one has it.
     """

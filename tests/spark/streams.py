@@ -1,4 +1,4 @@
-"""A topic, queries that stream from it, and what their sinks were given."""
+"""A topic, queries that stream from it, and what their sinks received."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def options_of(settings: Settings) -> dict[str, str]:
 
 @dataclass
 class Sink:
-    """What a query brought, batch by batch; ``seen`` is called with a batch's number before it is done."""
+    """What a sink received, batch by batch. ``seen`` is called with each batch's number before the batch is done."""
 
     seen: Callable[[int], None] = lambda _: None
     batches: dict[int, list[Row]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Stream:
         trigger: Mapping[str, Any] | None = None,
         **options: object,
     ) -> StreamingQuery:
-        """Start a query; one of the same checkpoint goes on where the last one was."""
+        """Start a query. With a known checkpoint, it goes on where the last query ended."""
         place = self.folder / (checkpoint or uuid.uuid4().hex)
         writer = self.frame(**options).writeStream.foreachBatch(sink).option("checkpointLocation", str(place))
         query = writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
@@ -92,22 +92,22 @@ class Stream:
         return query
 
     def run(self, sink: Callable[[DataFrame, int], None], checkpoint: str = "", **options: object) -> StreamingQuery:
-        """Take what is there, to its end."""
+        """Run a query that takes the backlog, and wait for its end."""
         query = self.start(sink, checkpoint, trigger={"availableNow": True}, **options)
         assert query.awaitTermination(200), f"the query did not end: {query.status}, {query.lastProgress}"
         return query
 
     def counts(self) -> tuple[int, int]:
-        """Return how many messages wait, and how many somebody has."""
+        """Return how many messages are pending, and how many are claimed."""
         stats = self.queue.stats(self.topic)
         return stats.pending + stats.delayed, stats.in_flight
 
     def wait_until_empty(self) -> None:
-        """Wait until nothing is in the topic, nor in anybody's hands."""
+        """Wait until no message is pending or claimed."""
         wait_until(lambda: self.counts() == (0, 0), "all messages were acked")
 
     def close(self) -> None:
-        """End what runs."""
+        """Stop all queries."""
         for query in self.started:
             query.stop()
         self.queue.close()

@@ -1,4 +1,4 @@
-"""Tasks that submit a job: with a program of a few lines in the place of spark-submit, where Spark is not the point."""
+"""Tasks that submit a job. A program of a few lines takes the place of spark-submit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASK = "process"
 
 
 class Place:
-    """A worker: its folder for temporary files, its PATH, a Spark connection, and a task that runs on it."""
+    """A worker: its folder for temporary files, its PATH, a Spark connection, and a task."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Place:
         self._monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(said))
 
     def spark_submit(self, text: str, name: str = "spark-submit") -> Path:
-        """Put a program of Python in its place; ``folder`` is where it may leave something."""
+        """Replace spark-submit by a Python program, which may write into ``folder``."""
         path = self.programs / name
         path.write_text(
             f"#!{sys.executable}\nimport os, sys, json, pathlib\nfolder = pathlib.Path({str(self.folder)!r})\n{text}\n"
@@ -71,7 +71,7 @@ class Place:
 
 
 def claim_of(queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_id: str = "claim") -> dict[str, Any]:
-    """Publish and claim so many, as the sensor does; with the messages."""
+    """Publish and claim some messages, as the sensor does. Return the claim with them."""
     queue.publish(topic, [{"n": number} for number in range(count)])
     sensor = PawnQueueSensor(task_id=task_id, topic=topic, deferrable=False, poke_interval=0.05, timeout=5)
     claim: dict[str, Any] = sensor.execute(context_of(FakeTask(task_id)))
@@ -79,7 +79,7 @@ def claim_of(queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_i
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there, and no zombie."""
+    """Return whether a process runs, and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Each bad end of a job is one sentence that says what to do, and whether another try makes sense."""
+"""Each failure of a job becomes one sentence that says what to do, and is final if a retry cannot help."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.fixture
 def without_java(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A worker with Spark, whose PATH has what Spark's scripts use, and no Java."""
+    """A worker with Spark and the programs that its scripts use, but without Java."""
     for name in ("bash", "dirname", "head", "ls"):
         found = shutil.which(name)
         assert found is not None
@@ -61,7 +61,7 @@ def without_java(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def failure_of(text: str, status: int = 1) -> AirflowException:
-    """What a task fails by whose job has printed this."""
+    """Return the error of a task whose job has printed this."""
     output = JobOutput()
     for line in text.splitlines():
         output.add(line)
@@ -69,7 +69,7 @@ def failure_of(text: str, status: int = 1) -> AirflowException:
 
 
 def test_the_sentence_of_the_job_is_found_among_the_stacks() -> None:
-    """The last one, which is what the driver failed by, where it is told in full."""
+    """It is the last one, by which the driver failed, in its complete copy."""
     failure = failure_of(STACKS)
 
     assert str(failure) == f"The job failed (spark-submit ended with 1): {SENTENCE}"
@@ -77,7 +77,7 @@ def test_the_sentence_of_the_job_is_found_among_the_stacks() -> None:
 
 
 def test_what_spark_notes_of_itself_is_not_told() -> None:
-    """Of a job that says nothing of ours, the last lines that say something are."""
+    """Without an error of ours, the last relevant lines are in the error."""
     failure = failure_of(
         "26/11/19 04:00:00 INFO SparkContext: Successfully stopped\nIt is late.\nThere is no price.\n"
         "\tat java.lang.Thread.run(T.java:1)\n",
@@ -109,30 +109,30 @@ def test_what_spark_notes_of_itself_is_not_told() -> None:
     ],
 )
 def test_an_error_of_python_is_told_by_its_last_line(lines: str, told: str) -> None:
-    """And neither by the frames before it, nor by what Spark makes of it."""
+    """The frames before it are left out, and so are Spark's copies of it."""
     assert str(failure_of(lines)).startswith(f"The job failed (spark-submit ended with 1): {told}")
 
 
 def test_a_job_that_has_said_nothing() -> None:
-    """It is said how it ended."""
+    """The error says how it ended."""
     assert str(failure_of("", 5)) == "spark-submit ended with 5, and printed nothing."
     assert str(failure_of("", 137)).startswith("spark-submit was killed by signal 9")
 
 
 def test_no_java(queue: SyncPawnQueue, without_java: Place) -> None:
-    """Spark's own script says it, and nothing else does."""
+    """The error has the line of Spark's script, and says what to install."""
     with pytest.raises(AirflowFailException, match=r"Spark finds no Java \(JAVA_HOME is not set\): install Java 17"):
         without_java.run(claim_of(queue))
 
 
 def test_a_java_that_is_not_there(queue: SyncPawnQueue, without_java: Place) -> None:
-    """JAVA_HOME names no Java."""
+    """JAVA_HOME names a folder without Java."""
     with pytest.raises(AirflowFailException, match=r"Spark finds no Java \(.*nowhere/bin/java: No such file"):
         without_java.run(claim_of(queue), env_vars={"JAVA_HOME": str(without_java.folder / "nowhere")})
 
 
 def test_a_java_that_is_too_old() -> None:
-    """It says so in words of its own."""
+    """The JVM's own message is recognized."""
     old = (
         'Exception in thread "main" java.lang.UnsupportedClassVersionError: has been compiled by a more recent version'
     )
@@ -144,7 +144,7 @@ def test_a_java_that_is_too_old() -> None:
 
 
 def test_no_spark_submit(queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says which program is missing, and does not touch the claim."""
+    """The error names the missing program, and the claim stays as it is."""
     monkeypatch.setenv("PATH", str(place.programs))
     with pytest.raises(AirflowFailException, match="The program 'spark-submit' is not on this worker's PATH: install"):
         place.run(claim_of(queue))
@@ -153,7 +153,7 @@ def test_no_spark_submit(queue: SyncPawnQueue, place: Place, monkeypatch: pytest
 
 
 def test_no_application(queue: SyncPawnQueue, place: Place) -> None:
-    """A file of this machine is looked for before anything is started; what is elsewhere, Spark looks for."""
+    """A local file is looked for before the job starts. Spark looks for files in other places."""
     place.spark_submit("print('done')")
     place.application.unlink()
     with pytest.raises(AirflowFailException, match=r"The application '.*job.py' does not exist on this worker: dep"):
@@ -169,7 +169,7 @@ def test_no_application(queue: SyncPawnQueue, place: Place) -> None:
     "more", [{"deploy_mode": "cluster"}, {"conf": {"spark.submit.deployMode": "cluster"}}, {"conn_id": "far"}]
 )
 def test_a_driver_elsewhere(queue: SyncPawnQueue, place: Place, more: dict[str, object]) -> None:
-    """Is refused: it would have neither its claim's connection, nor whom to report to."""
+    """It is refused: it could neither read its connection nor report failures."""
     place.connect("far", "spark://master", **{"deploy-mode": "cluster"})
     place.spark_submit("print('done')")
     with pytest.raises(AirflowFailException, match="deploy_mode='cluster' runs the driver on another machine"):
@@ -177,7 +177,7 @@ def test_a_driver_elsewhere(queue: SyncPawnQueue, place: Place, more: dict[str, 
 
 
 def test_all_is_settled(queue: SyncPawnQueue, place: Place) -> None:
-    """Where the run is cleared after it was settled, there is nothing to submit."""
+    """A run that is cleared after its settlement submits nothing."""
     place.spark_submit("sys.exit(9)")
     claim = claim_of(queue)
     PawnQueueHook().ack(claim)
@@ -187,7 +187,7 @@ def test_all_is_settled(queue: SyncPawnQueue, place: Place) -> None:
 
 @pytest.mark.parametrize("report", ['\'{"id": "a"\'', "'[' * 100_000"])
 def test_a_report_that_is_none(queue: SyncPawnQueue, place: Place, report: str) -> None:
-    """The task fails: nobody can tell which messages were done."""
+    """The task fails, as it is not known which messages are done."""
     place.spark_submit(f"open(os.environ['PAWNQUEUE_JOB_REPORT'], 'w').write({report})")
     with pytest.raises(AirflowFailException, match="has a line that cannot be read"):
         place.run(claim_of(queue))
@@ -197,7 +197,7 @@ def test_a_report_that_is_none(queue: SyncPawnQueue, place: Place, report: str) 
 def test_secrets_do_not_show_in_an_error(
     queue: SyncPawnQueue, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor in the log, whatever a job prints."""
+    """Nor are they in the log, whatever the job prints."""
     place.spark_submit("print(pathlib.Path(os.environ['PAWNQUEUE_JOB_CONNECTION']).read_text()); sys.exit(4)")
     with pytest.raises(AirflowException, match="ended with 4") as told:
         place.run(claim_of(queue))

@@ -1,4 +1,4 @@
-"""What a task does to read its partition: its requests, and its end, however it comes to it. No Spark runs here."""
+"""How a task reads its partition: its requests, and all the ways to end. No Spark runs here."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ BODIES = "*/messages/*"
 
 @pytest.fixture
 def server() -> Iterator[FaultServer]:
-    """A store that can be told to misbehave."""
+    """A store with faults."""
     with FaultServer(buckets=(BUCKET,)) as started:
         yield started
 
 
 @pytest.fixture
 def settings(server: FaultServer) -> Settings:
-    """Settings with which a request that hangs is waited for until the test's own time is over."""
+    """Settings with which a hanging request is awaited for longer than the test lasts."""
     given = settings_at(server.endpoint, request_timeout_seconds=3600)
     given["retry"] = {**given["retry"], "budget_seconds": 0}
     return Settings(**given)
@@ -40,7 +40,7 @@ def settings(server: FaultServer) -> Settings:
 
 @pytest.fixture
 def partition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> InputPartition:
-    """A claim of ten messages as one partition, which is read two at a time."""
+    """A claim of ten messages as one partition, read two messages at a time."""
     monkeypatch.setattr(batch_reader, "ARROW_BATCH_MESSAGES", 2)
     with SyncPawnQueue.open(settings) as queue:
         queue.create_topic("orders")
@@ -57,7 +57,7 @@ def running() -> set[str]:
 
 
 def test_one_request_a_message(server: FaultServer, settings: Settings, partition: InputPartition) -> None:
-    """And one for what the bucket's users agree on, and one a batch for whether the claim is held; no LIST, no PUT."""
+    """One more request reads the bucket's agreement, and one per batch checks the claim. There is no LIST or PUT."""
     server.forget_requests()
     found = list(read_partition(settings, ROWS, partition))
 
@@ -68,7 +68,7 @@ def test_one_request_a_message(server: FaultServer, settings: Settings, partitio
 
 
 def test_a_batch_is_read_ahead(server: FaultServer, settings: Settings, partition: InputPartition) -> None:
-    """One, and no more: while Spark works on a batch, the next is on its way."""
+    """While Spark works on a batch, the next one is read, and no more."""
     server.forget_requests()
     rows = read_partition(settings, ROWS, partition)
     next(rows)
@@ -80,7 +80,7 @@ def test_a_batch_is_read_ahead(server: FaultServer, settings: Settings, partitio
 def test_who_has_enough_does_not_wait_for_what_is_read_ahead(
     server: FaultServer, settings: Settings, partition: InputPartition
 ) -> None:
-    """Not even where the store hangs: limit(1) ends, and no thread is left."""
+    """Even if the store hangs, limit(1) ends, and leaves no thread."""
     rows = read_partition(settings, ROWS, partition)
     names = sorted(key for key in server.objects(BUCKET) if "/messages/" in key)
     server.inject(Fault(NeverAnswers(), operation="GetObject", key=names[2]))
@@ -95,7 +95,7 @@ def test_who_has_enough_does_not_wait_for_what_is_read_ahead(
 def test_what_fails_is_told_when_it_is_its_turn(
     server: FaultServer, settings: Settings, partition: InputPartition
 ) -> None:
-    """What was read before it is there; the failure ends the task, and all that ran for it."""
+    """The batches before a failure are returned. The failure ends the task and its threads."""
     names = sorted(key for key in server.objects(BUCKET) if "/messages/" in key)
     server.inject(Fault(Status(403, "AccessDenied"), operation="GetObject", key=names[3]))
     rows = read_partition(settings, ROWS, partition)
@@ -108,7 +108,7 @@ def test_what_fails_is_told_when_it_is_its_turn(
 
 
 def test_sparks_own_partition_of_nothing_is_nothing(server: FaultServer, settings: Settings) -> None:
-    """It makes one where there is none, and nobody is asked for it."""
+    """Spark's partition for an empty plan costs no request."""
     from pyspark.sql.datasource import InputPartition  # noqa: PLC0415 - its name is the annotations' too
 
     server.forget_requests()

@@ -1,4 +1,4 @@
-"""However a task ends, nothing of its job runs on, and nothing of it is left behind."""
+"""However a task ends, nothing of its job runs on, and no file of it is left."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ while True:
 
 
 def tree(*, term: str = "heard", far: bool = True) -> str:
-    """A program that starts all of it, and waits."""
+    """Return a program that starts all these processes, and waits."""
     return f"TERM = {term!r}\nFAR = {far}\n{TREE}"
 
 
@@ -118,7 +118,7 @@ def processes(place: Place) -> dict[str, int]:
 
 
 def running(place: Place) -> dict[str, int]:
-    """Those of the job's processes that run."""
+    """The running processes of the job, by name."""
     return {name: pid for name, pid in processes(place).items() if is_running(pid)}
 
 
@@ -144,21 +144,21 @@ def once_it_runs(place: Place, work: Callable[[], Any]) -> Iterator[None]:
 
 
 def take(store: MemoryStore, claim: dict[str, Any]) -> None:
-    """Let the claim be ended by somebody who takes its session for dead."""
+    """End the claim, as a consumer does that takes its session for dead."""
     key = layout.claim(TOPIC, ClaimReference.from_dict(claim).stem)
     record = ClaimRecord.decode(store._objects[key].body, key)
     store._write(key, record.model_copy(update={"state": "expired"}).encode())
 
 
 def assert_nothing_is_left(place: Place) -> None:
-    """Neither a process, nor a folder, nor a child of this process that has ended unheard."""
+    """Assert that no process and no folder of the job is left."""
     assert sorted(processes(place)) == ["driver", "far", "jvm", "worker"]
     assert running(place) == {}
     assert place.left_behind == []
 
 
 def test_a_task_that_is_killed(queue: SyncPawnQueue, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its job ends, also what has left its group and its parents; it says so, and tries again."""
+    """Its job ends, with the processes that left its group. The task logs that, and can be retried."""
     claim = claim_of(queue)
     operator = place.operator(claim)
 
@@ -175,7 +175,7 @@ def test_a_task_that_is_killed(queue: SyncPawnQueue, place: Place, capsys: pytes
 
 
 def test_killing_a_task_waits_for_no_log(queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow kills in a handler of signals, which may have interrupted the task as it held the lock of its log."""
+    """Airflow calls on_kill in a handler of signals, which may interrupt the task while it holds its log's lock."""
     operator = place.operator(claim_of(queue))
     log = type(operator).log.fget  # type: ignore[attr-defined]  # Airflow's property
 
@@ -193,7 +193,7 @@ def test_killing_a_task_waits_for_no_log(queue: SyncPawnQueue, place: Place, mon
 def test_a_task_that_is_killed_before_its_job_has_begun(
     queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is started."""
+    """No process is started."""
     operator = place.operator(claim_of(queue))
     made = GuardedProcess.__enter__
 
@@ -210,7 +210,7 @@ def test_a_task_that_is_killed_before_its_job_has_begun(
 
 
 def test_a_job_that_hears_no_sigterm(queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is killed when its grace is over."""
+    """It is killed when its grace is over."""
     monkeypatch.setattr("airflow_provider_pawnqueue.spark.operators.GRACE_SECONDS", 0.5)
     place.spark_submit(tree(term="ignored"))
     operator = place.operator(claim_of(queue))
@@ -228,7 +228,7 @@ def test_a_claim_that_is_lost(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The job ends at once, and the task fails by what has happened, without another try."""
+    """The job ends at once. The task fails without a retry, and says why."""
     monkeypatch.setattr(sessions, "RENEWAL_SECONDS", 0.2)
     claim = claim_of(queue)
 
@@ -248,7 +248,7 @@ def test_a_claim_that_is_lost(
 def test_a_claim_that_is_lost_where_no_signal_comes_through(
     queue: SyncPawnQueue, store: MemoryStore, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that works in another thread than the main one notices it as well."""
+    """A task in another thread than the main one notices it too."""
     monkeypatch.setattr(sessions, "RENEWAL_SECONDS", 0.2)
     claim = claim_of(queue)
     signal.signal(stopping._SIGNAL, lambda *_: None)  # a use of its own for it
@@ -271,7 +271,7 @@ def test_a_claim_that_is_lost_where_no_signal_comes_through(
 
 
 def test_an_error_that_is_raised_while_the_job_is_read(queue: SyncPawnQueue, place: Place) -> None:
-    """As Airflow raises one where a task takes too long: the job ends before the error goes on."""
+    """Airflow raises one if a task takes too long. The job ends before the error goes on."""
 
     class TooLongError(BaseException):
         pass
@@ -289,7 +289,7 @@ def test_an_error_that_is_raised_while_the_job_is_read(queue: SyncPawnQueue, pla
 
 
 def test_the_end_is_not_cut_short(queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What interrupts the wait for the job's end is heard when the job has ended, and the claim is kept until then."""
+    """An interruption is raised only after the job has ended, and the claim is kept until then."""
     monkeypatch.setattr("airflow_provider_pawnqueue.spark.operators.GRACE_SECONDS", 1.0)
     place.spark_submit(tree(term="ignored"))
     heard: list[dict[str, int]] = []
@@ -315,7 +315,7 @@ def test_the_end_is_not_cut_short(queue: SyncPawnQueue, place: Place, monkeypatc
 
 
 def test_a_guard_that_is_killed(queue: SyncPawnQueue, place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """Its task ends what it has left behind, and fails."""
+    """Its task ends what is left of the job, and fails."""
     place.spark_submit(tree(far=False))
     operator = place.operator(claim_of(queue))
 
@@ -334,7 +334,7 @@ def test_a_guard_that_is_killed(queue: SyncPawnQueue, place: Place, caplog: pyte
 
 
 def test_a_jvm_that_dies_takes_the_driver_with_it(queue: SyncPawnQueue, place: Place) -> None:
-    """As where memory runs out: the driver holds the pipe, and would be waited for in vain."""
+    """The driver holds the pipe open, and would keep the task waiting."""
     jvm = lambda: os.kill(processes(place)["jvm"], signal.SIGKILL)  # noqa: E731 - one line
 
     with (
@@ -347,7 +347,7 @@ def test_a_jvm_that_dies_takes_the_driver_with_it(queue: SyncPawnQueue, place: P
 
 
 def test_descriptors_and_children_are_given_back(queue: SyncPawnQueue, place: Place) -> None:
-    """A second task of this process has what the first one had."""
+    """A second task of this process leaves no more open files or children than the first one."""
     place.spark_submit("print('done')")
     place.run(claim_of(queue))
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - it is this process's own

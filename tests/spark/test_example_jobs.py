@@ -1,4 +1,4 @@
-"""The jobs of ``dags_example/spark_jobs``, in this process: what they write is there once, whatever comes twice."""
+"""The jobs of ``dags_example/spark_jobs``, in this process: each result is written once, even if a job runs twice."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def orders(count: int) -> list[dict[str, Any]]:
 def queue(
     settings_for: Callable[..., Settings], seaweedfs: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SyncPawnQueue]:
-    """A queue of this test's own, with a topic; jobs are told where it is, and where to report.
+    """A queue of this test's own, with a topic. Jobs know where it is, and where to report.
 
-    Spark is told by an option: the environment in which it plans is that of its JVM, which runs since before.
+    Spark gets an option: it plans in the environment of its JVM, which is older than this queue.
     """
     settings = settings_for(seaweedfs)
     address = seaweedfs.address(settings.s3.bucket_name, key_prefix=settings.s3.key_prefix)
@@ -69,18 +69,18 @@ def _told(choose: Callable[..., Any], connection: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Import a job as if it were submitted: its folder is on the path. It uses the session that there is."""
+    """Import a job as if it were submitted: its folder is on the path. It uses the existing session."""
     monkeypatch.syspath_prepend(str(JOBS))
     return importlib.import_module
 
 
 def reference(claim: Claim) -> ClaimReference:
-    """Name a claim without handing it over: who has it can still settle it."""
+    """Return a reference without handing the claim over, so that its holder can still settle it."""
     return ClaimReference(claim.topic, claim.claim_id, claim.generation, claim.session)
 
 
 def claimed(queue: SyncPawnQueue, name: str, monkeypatch: pytest.MonkeyPatch) -> Claim:
-    """Claim all there is, and submit what comes next for it."""
+    """Claim all messages, and run the next job for that claim."""
     claim = queue.claim("orders", "test", max_messages=100, claim_id=name, ttl=600)
     monkeypatch.setenv(CLAIM_VARIABLE, json.dumps(reference(claim).to_dict()))
     return claim
@@ -94,7 +94,7 @@ def written(out: Path, table: str, column: str) -> Counter[Any]:
 def test_the_etl_twice_is_as_once(
     queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each good order is there once, with its amount; the others are reported, each with its reason."""
+    """Each good order is written once, with its amount. The others are reported, each with its reason."""
     queue.publish("orders", [*orders(40), *BAD])
     claim = claimed(queue, "once", monkeypatch)
     for _ in range(2):
@@ -115,7 +115,7 @@ def test_the_etl_twice_is_as_once(
 def test_what_comes_in_another_claim_is_left_out(
     queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claim was given back after its job had written: the next one has its messages, and writes only new ones."""
+    """A claim was given back after its job had written. The next claim's job writes only new messages."""
     queue.publish("orders", [*orders(10), *BAD])
     claim = claimed(queue, "first", monkeypatch)
     job("orders_etl").main(tmp_path / "out")
@@ -132,7 +132,7 @@ def test_what_comes_in_another_claim_is_left_out(
 
 
 def test_of_two_drivers_the_first_has_written(spark: SparkSession, job: Callable[[str], Any], tmp_path: Path) -> None:
-    """Both are about to rename: the other one's work is thrown away, and no attempt is left."""
+    """Both drivers are about to rename. The second one's files are removed, and no attempt is left."""
     once = job("parquet_once")
     rows = spark.range(3).selectExpr("string(id) AS id", "'first' AS who")
     late = spark.range(3).selectExpr("string(id) AS id", "'late' AS who")
@@ -149,11 +149,11 @@ def test_of_two_drivers_the_first_has_written(spark: SparkSession, job: Callable
 def test_who_lost_its_claim_writes_nothing(
     queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its claim was given back while it wrote: it says so, and readers find nothing of it."""
+    """If the claim is given back while the job writes, the job fails, and readers find none of its rows."""
     queue.publish("orders", orders(3))
     claim = claimed(queue, "lost", monkeypatch)
     etl = job("orders_etl")
-    confirm(reference(claim))  # it stands
+    confirm(reference(claim))  # it holds
 
     def give_back(named: ClaimReference) -> None:
         queue.nack(claim, requeue=True)
@@ -169,7 +169,7 @@ def test_who_lost_its_claim_writes_nothing(
 def test_what_is_priced_can_be_added_up(
     queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has no price, or lacks what it is reckoned by, is reported, and no consumer meets it; twice is as once."""
+    """An order without a price is reported, and is not published. A second run publishes nothing more."""
     without = [{"order_id": 8000, "item": "pear"}, {"item": "pear", "quantity": 1}]
     queue.publish("orders", [*orders(3), {"order_id": 9000, "item": "melon", "quantity": 1}, *without])
     queue.create_topic("priced")
@@ -189,7 +189,7 @@ def test_what_is_priced_can_be_added_up(
 def test_a_stream_writes_each_order_once(
     queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is there is taken, acked, and written once, in two runs on one checkpoint."""
+    """Two runs on one checkpoint take, ack and write each order once."""
     stream = job("orders_stream")
     queue.publish("orders", [*orders(20), BAD[0]])
     stream.main(tmp_path / "out", "orders")

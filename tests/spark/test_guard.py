@@ -1,4 +1,4 @@
-"""Whichever of the processes above a job are killed, and whatever the kernel refuses, nothing of the job runs on."""
+"""Whichever processes above a job are killed, and whatever the kernel refuses, nothing of the job runs on."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Task:
         self.guard, self.forked = map(int, self.said().split())
 
     def said(self) -> str:
-        """The next line that it says."""
+        """The next line of the task's output."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
@@ -89,7 +89,7 @@ class Task:
         raise AssertionError("the guard has no keeper")
 
     def end(self) -> None:
-        """Leave nothing of it."""
+        """End everything of the task."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
@@ -99,7 +99,7 @@ class Task:
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> Iterator[list[Task]]:
-    """Those that a test has started."""
+    """The tasks that a test has started."""
     started: list[Task] = []
     yield started
     for task in started:
@@ -107,7 +107,7 @@ def tasks(tmp_path: Path) -> Iterator[list[Task]]:
 
 
 def test_task_and_guard_killed_together(tasks: list[Task], tmp_path: Path) -> None:
-    """As by ``pkill -9 -f airflow``: the driver ends, and the keys of the connection go."""
+    """After ``pkill -9 -f airflow`` the driver ends, and the file with the keys is removed."""
     task = Task(tmp_path, [sys.executable, "-c", JOB])
     tasks.append(task)
     driver = int(task.said())
@@ -119,7 +119,7 @@ def test_task_and_guard_killed_together(tasks: list[Task], tmp_path: Path) -> No
 
 
 def test_the_keeper_has_a_name_of_its_own(tasks: list[Task], tmp_path: Path) -> None:
-    """What is killed by a name that it has in common with the guard would be killed with it."""
+    """A kill by name that hits the guard must not hit the keeper."""
     task = Task(tmp_path, [sys.executable, "-c", JOB])
     tasks.append(task)
     task.said()
@@ -131,7 +131,7 @@ def test_the_keeper_has_a_name_of_its_own(tasks: list[Task], tmp_path: Path) -> 
 
 
 def test_a_job_that_ends_by_itself_leaves_no_keeper(tasks: list[Task], tmp_path: Path) -> None:
-    """And the folder stays for the task, which reads the report in it."""
+    """The keeper ends too, and the folder stays for the task, which reads the report in it."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     task = Task(tmp_path, [sys.executable, "-c", f"print('works', flush=True); open({str(gate)!r}).read()"])
@@ -148,7 +148,7 @@ def test_a_job_that_ends_by_itself_leaves_no_keeper(tasks: list[Task], tmp_path:
 
 @pytest.mark.parametrize("number", [None, errno.ENOSYS, errno.EPERM])
 def test_a_task_that_is_killed_alone(tasks: list[Task], tmp_path: Path, number: int | None) -> None:
-    """Its job ends with it, also where the kernel has nothing that tells of a process's end, or refuses it."""
+    """Its job ends with it, even if the kernel cannot or will not report the end of a process."""
     program = tmp_path / "refused.py"
     program.write_text(REFUSED.format(number=number, guard=guard.__file__))
     task = Task(tmp_path, [sys.executable, "-c", JOB], None if number is None else str(program))

@@ -1,4 +1,4 @@
-"""A task with a Spark session of its own is given options by which the claim is read, and no key is in them."""
+"""A task with a Spark session of its own gets options to read its claim, without any key in them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncPawnQueue]:
 
 
 def test_options_for_a_block(queue: SyncPawnQueue) -> None:
-    """They name the claim, and a file with the settings, which nobody else may read, and which goes with the block."""
+    """They name the claim, and a private file with the settings, which is removed after the block."""
     [published] = queue.publish(TOPIC, [{"n": 1}])
     given = queue.claim(TOPIC, "test", claim_id="one").hand_over().to_dict()
     with reading(given) as options:

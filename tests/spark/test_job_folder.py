@@ -1,4 +1,4 @@
-"""The private folder of a job goes with its owner, and if that was killed, with the next job's start."""
+"""The private folder of a job is removed by its owner, or else at the start of the next job."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def owner_elsewhere(temporary: Path) -> Iterator[tuple[Path, subprocess.Popen[st
 
 
 def test_a_folder_whose_owner_was_killed(temporary: Path) -> None:
-    """It holds the keys of the connection, and goes with the next start of any job."""
+    """It holds the keys of the connection, and is removed at the next start of any job."""
     with owner_elsewhere(temporary) as (left, process):
         process.kill()
         process.wait()
@@ -72,7 +72,7 @@ def test_a_folder_whose_owner_was_killed(temporary: Path) -> None:
 
 
 def test_folders_of_jobs_that_run(temporary: Path) -> None:
-    """Another process's stays, and so does another one of this process."""
+    """Folders of other processes stay, and so do other folders of this process."""
     with owner_elsewhere(temporary) as (theirs, _):
         first, second = JobFolder(), JobFolder()
         first.create(SETTINGS)
@@ -86,7 +86,7 @@ def test_folders_of_jobs_that_run(temporary: Path) -> None:
 
 
 def test_what_nobody_can_tell_the_owner_of(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older version's folder, one that is being made, a link, one on a file system without locks: all stay."""
+    """A folder of an older version, one that is being made, a link, and one without locks: all stay."""
     older, being_made, target = (temporary / name for name in ("pawnqueue-job-older", "pawnqueue-job-new", "target"))
     for path in (older, being_made, target):
         path.mkdir()
@@ -113,7 +113,7 @@ def test_what_nobody_can_tell_the_owner_of(temporary: Path, monkeypatch: pytest.
 
 
 def test_another_users_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not touched, also where permissions would allow it."""
+    """It is not touched, even if permissions would allow it."""
     with owner_elsewhere(temporary) as (left, process):
         process.kill()
         process.wait()

@@ -1,4 +1,4 @@
-"""What a job is told of its claim, and what it says of single messages."""
+"""How a job finds its claim, and reports single messages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_job_knows_its_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_claim_comes_by_a_template_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the sensor returned, with messages in it and whatever characters, is a claim again behind ``tojson``."""
+    """What the sensor returned is a claim again after ``tojson``, whatever characters its messages have."""
     message = {"id": "m-1", "payload": {"text": 'it\'s <b>"bold"</b> & \u2028 naïve {{ no }}'}, "headers": {}}
     returned = CLAIM.to_dict() | {"queue": "queues/", "count": 1, "bytes": 99, "messages": [message]}
     template = "{{ claim | tojson }}"
@@ -68,7 +68,7 @@ def test_a_claim_comes_by_a_template_of_airflow(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("value", [None, ""], ids=["unset", "empty"])
 def test_a_job_without_a_claim_says_so(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
-    """The sentence says by whom it was to be submitted, and what to do else."""
+    """The error says that no operator submitted the job, and what to do instead."""
     monkeypatch.delenv(CLAIM_VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(CLAIM_VARIABLE, value)
@@ -79,7 +79,7 @@ def test_a_job_without_a_claim_says_so(monkeypatch: pytest.MonkeyPatch, value: s
 
 @pytest.mark.parametrize("value", [str(CLAIM.to_dict()), '{"topic": "orders"}', "7", "{"])
 def test_what_is_no_claim_is_told(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    """A template without ``tojson``, and anything else that is none."""
+    """A template without ``tojson``, and any other text that is not a claim, is an error."""
     monkeypatch.setenv(CLAIM_VARIABLE, value)
 
     with pytest.raises(InvalidArgumentError, match=r"claim is not JSON|no claim reference|not a claim reference"):
@@ -91,7 +91,7 @@ def test_what_is_no_claim_is_told(monkeypatch: pytest.MonkeyPatch, value: str) -
 
 @pytest.mark.parametrize("claim", [CLAIM, CLAIM.to_dict(), json.dumps(CLAIM.to_dict())], ids=["own", "dict", "json"])
 def test_reasons_by_id_are_reported(reported: Callable[[], dict[str, str]], claim: Any) -> None:  # noqa: ANN401 - any kind
-    """As often as the job likes; what was said last of a message counts, and a reason has a length."""
+    """A job may report several times. The last reason of a message counts, and long reasons are cut."""
     assert report_failures(claim, {"a": "too early", "b": ""}) == 2
     assert report_failures(claim, {"a": "x" * 5000, "ü": "line\nbreak \ud800"}) == 2
     assert report_failures(claim, {}) == 0
@@ -100,7 +100,7 @@ def test_reasons_by_id_are_reported(reported: Callable[[], dict[str, str]], clai
 
 
 def test_a_report_is_for_its_owner_alone(reported: Callable[[], dict[str, str]], tmp_path: Path) -> None:
-    """Reasons may tell of payloads: nobody else on the machine reads them."""
+    """Reasons may quote payloads, so no other user of the machine can read them."""
     report_failures(CLAIM, {"a": "card 1234"})
 
     assert stat.S_IMODE((tmp_path / "report").stat().st_mode) == 0o600
@@ -108,7 +108,7 @@ def test_a_report_is_for_its_owner_alone(reported: Callable[[], dict[str, str]],
 
 
 def test_lines_stay_whole_where_several_report_at_once(reported: Callable[[], dict[str, str]]) -> None:
-    """Queries of one driver may report at the same time: each message is in the report."""
+    """Queries of one driver may report at the same time, and no line is lost or mixed."""
     start = threading.Barrier(4)
 
     def report(who: int) -> None:
@@ -126,7 +126,7 @@ def test_lines_stay_whole_where_several_report_at_once(reported: Callable[[], di
 
 
 def test_a_report_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the driver runs on another machine there is no such folder: the sentence says where it has to run."""
+    """On another machine the folder does not exist. The error says where the driver must run."""
     monkeypatch.setenv(REPORT_VARIABLE, str(tmp_path / "elsewhere" / "report"))
 
     with pytest.raises(InvalidArgumentError, match=r"cannot write to .*No such file or directory.*deploy mode client"):
@@ -135,7 +135,7 @@ def test_a_report_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("wrong", [{"": "no"}, {None: "no"}, {7: "no"}], ids=["empty", "null", "number"])
 def test_what_is_no_id_is_refused(reported: Callable[[], dict[str, str]], wrong: Any) -> None:  # noqa: ANN401 - wrong ones
-    """Nothing of it is reported: settle would not know which messages are meant."""
+    """Nothing is reported: settle would not know which messages are meant."""
     with pytest.raises(
         InvalidArgumentError, match=r"claim-1.* of topic 'orders' takes the ids of messages, and .*is not an id"
     ):
@@ -145,14 +145,14 @@ def test_what_is_no_id_is_refused(reported: Callable[[], dict[str, str]], wrong:
 
 
 def test_what_is_neither_rows_nor_reasons_is_refused(reported: Callable[[], dict[str, str]]) -> None:
-    """A list of ids, say."""
+    """For example, a list of ids."""
     with pytest.raises(InvalidArgumentError, match="with one column id, and this one is not a DataFrame"):
         report_failures(CLAIM, ["a"])  # type: ignore[arg-type]
     assert reported() == {}
 
 
 def test_a_task_of_airflow_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job in a task's own process reports as the task does, for whoever settles."""
+    """A job in a task's own process reports as the task itself does."""
     ti = FakeTask("work")
     monkeypatch.delenv(REPORT_VARIABLE, raising=False)
     monkeypatch.setattr("airflow.providers.common.compat.sdk.get_current_context", lambda: context_of(ti))
@@ -162,7 +162,7 @@ def test_a_task_of_airflow_listens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outside of tasks and operators it says so, and how to settle instead."""
+    """Outside of tasks and operators the error says so, and how to settle instead."""
     monkeypatch.delenv(REPORT_VARIABLE, raising=False)
 
     with pytest.raises(InvalidArgumentError, match=r"has nobody to report to: .*Settle .* by queue\.settle\(claim"):
@@ -175,7 +175,7 @@ class TestRows:
     """DataFrames."""
 
     def test_rows_are_reported(self, spark: SparkSession, reported: Callable[[], dict[str, str]]) -> None:
-        """With a reason, without one, and a reason that is no text; other columns do not matter, one message is one."""
+        """Reasons may be missing or of any type. Other columns are ignored, and a message counts once."""
         rows = spark.createDataFrame([("a", "late", 1), ("b", None, 2)], "id string, reason string, n int")
         assert report_failures(CLAIM, rows) == 2
         assert reported() == {"a": "late", "b": NO_REASON}
@@ -189,7 +189,7 @@ class TestRows:
         assert report_failures(CLAIM, rows.filter("n > 2")) == 0
 
     def test_rows_without_ids_are_told(self, spark: SparkSession, reported: Callable[[], dict[str, str]]) -> None:
-        """No such column, two of them, a null, a number: each is a sentence, and nothing is reported."""
+        """No column id, two of them, a null, a number: each is an error, and nothing is reported."""
         rows = spark.createDataFrame([("a", "x"), (None, "y")], "id string, reason string")
         with pytest.raises(InvalidArgumentError, match="and this one has the columns number, reason: keep"):
             report_failures(CLAIM, rows.withColumnRenamed("id", "number"))
@@ -202,7 +202,7 @@ class TestRows:
         assert reported() == {}
 
     def test_many_rows_with_long_reasons(self, spark: SparkSession, reported: Callable[[], dict[str, str]]) -> None:
-        """A hundred thousand failures: reasons are cut before they come to the driver, which would not have room."""
+        """A hundred thousand failures fit into the driver, as the executors cut the reasons."""
         long = functions.repeat(functions.lit("z"), 1 << 20)
         rows = spark.range(100_000).select(functions.col("id").cast("string").alias("id"))
         one_long = functions.when(functions.col("id").endswith("00"), long).otherwise("short")

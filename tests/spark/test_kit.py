@@ -1,4 +1,4 @@
-"""Spark starts here, on the machine's Java or PyPI's; a session and a cluster run Python, and leave nothing behind."""
+"""Spark starts on the machine's Java or on PyPI's. A session and a cluster run Python, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _as_they_are(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 def test_a_session_runs_python(spark: SparkSession) -> None:
-    """JVM and Python agree: pyspark and pyspark-client are of one version, and so are pandas and Arrow fit for it."""
+    """JVM and Python work together: the versions of pyspark, pyspark-client, pandas and Arrow match."""
     numbers = spark.range(0, 10, 1, 2)
 
     assert numbers.count() == 10
@@ -87,7 +87,7 @@ def test_a_session_runs_python(spark: SparkSession) -> None:
 
 
 def test_one_session_at_a_time(spark: SparkSession) -> None:
-    """A second session of this process is refused rather than given the first one's settings; nothing is disturbed."""
+    """A second session of this process is refused, as it would get the first one's settings. The first one goes on."""
     with pytest.raises(SessionRunsError, match="leave it first"), session():
         pass
 
@@ -97,7 +97,7 @@ def test_one_session_at_a_time(spark: SparkSession) -> None:
 
 @pytest.mark.full
 def test_sessions_follow_each_other(tmp_path: Path) -> None:
-    """Each session of a process has a JVM of its own: what was set for the first is not there in the second."""
+    """Each session of a process has a JVM of its own, without the settings of the session before it."""
     program = """
 import os, signal
 from tools.kit.spark import session
@@ -121,7 +121,7 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, os.listdir(
 
 
 def test_a_job_that_is_not_over_is_told_with_its_log(endless: Path, running: Path) -> None:
-    """A job that takes too long says what it was at, and its JVM is ended when the block is left."""
+    """A job that takes too long raises with its log, and its JVM ends with the block."""
     with SparkJob(endless, [running], master="local[2]") as job:
         with pytest.raises(JobNotOverError, match="its log ends with"):
             job.result(0.1)
@@ -132,7 +132,7 @@ def test_a_job_that_is_not_over_is_told_with_its_log(endless: Path, running: Pat
 
 
 def test_nothing_is_left_of_a_run_of_tests(endless: Path, running: Path) -> None:
-    """When a run of tests is killed, its cluster, executors, Python workers and drivers end, and their folders go."""
+    """When a test run is killed, its cluster, executors, Python workers and drivers end. Their folders are removed."""
     command = [sys.executable, "-c", OWNER, endless, running]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -149,7 +149,7 @@ def test_nothing_is_left_of_a_run_of_tests(endless: Path, running: Path) -> None
 
 @pytest.mark.full
 def test_the_java_of_pypi_runs_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a machine has no Java, PyPI's runs a job by spark-submit, with Python workers."""
+    """On a machine without Java, PyPI's runs a job by spark-submit, with Python workers."""
     monkeypatch.setenv(CHOICE, "pypi")
     job = tmp_path / "job.py"
     job.write_text("""
@@ -175,7 +175,7 @@ def endless(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Path:
-    """The folder in which tasks of that job say that they run: by partition and attempt."""
+    """The folder in which each running task of that job makes a file, named by partition and attempt."""
     path = tmp_path / "running"
     path.mkdir()
     return path

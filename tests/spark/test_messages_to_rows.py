@@ -1,4 +1,4 @@
-"""Messages as columns: what fits a schema, what does not, and how schemas are written."""
+"""Messages as rows: which values fit a schema, which do not, and how schemas are written."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_what_fits(kind: str, value: Any, read: Any) -> None:  # noqa: ANN401 - 
     ],
 )
 def test_what_does_not_fit(kind: str, value: Any) -> None:  # noqa: ANN401 - JSON
-    """It is null and its row is marked; the rows beside it and the other columns are as they would be without it."""
+    """It becomes null and its row is marked. Other rows and columns are not affected."""
     assert one(value, kind) == (None, True)
     before, bad, after = rows([{"b": 1}, {"a": value, "b": 2}, {"b": 3}], f"a {kind}, b int")
     assert bad == {"a": None, "b": 2, CORRUPT_COLUMN: True}
@@ -166,14 +166,14 @@ def test_what_does_not_fit(kind: str, value: Any) -> None:  # noqa: ANN401 - JSO
 
 @pytest.mark.parametrize("kind", ["string", "long", "double", "decimal(4,2)", "timestamp", "array<int>", DEEP])
 def test_null_and_missing_are_no_faults(kind: str) -> None:
-    """Unless the column was not to be null: then the row is marked, and the column null all the same."""
+    """A column that is "not null" marks such rows, and is null all the same."""
     assert rows([{"a": None}, {}], f"a {kind}") == [{"a": None, CORRUPT_COLUMN: False}] * 2
     assert rows([{"a": None}, {}], f"a {kind} not null") == [{"a": None, CORRUPT_COLUMN: True}] * 2
     assert schema_of(f"a {kind} NOT NULL", dead=False)["a"].nullable
 
 
 def test_names_of_json_are_as_they_are_written() -> None:
-    """As Spark's own from_json has it."""
+    """Names are case-sensitive, as in Spark's own from_json."""
     assert rows([{"A": 1, "ż-1": 2, "a`b": 3}], "a int, `ż-1` int, `a``b` int") == [
         {"a": None, "ż-1": 2, "a`b": 3, CORRUPT_COLUMN: False}
     ]
@@ -196,7 +196,7 @@ _kinds += ["timestamp_ntz", "binary", "array<string>", "map<string,double>", "st
 
 @given(st.sampled_from(_kinds), st.lists(_json, max_size=6))
 def test_any_json_is_a_column_of_any_type(kind: str, values: list[Any]) -> None:
-    """No value fails a batch; each is as it is by itself, whoever is beside it: the fast path is the slow one."""
+    """No value fails a batch, and no value affects another: the fast path gives the results of the slow one."""
     together = rows([{"a": value} for value in values], f"a {kind}")
     unfit: Any = {} if kind.startswith("array") else []
     slowly = rows([*({"a": value} for value in values), {"a": unfit}], f"a {kind}")
@@ -206,7 +206,7 @@ def test_any_json_is_a_column_of_any_type(kind: str, values: list[Any]) -> None:
 
 @given(st.lists(st.dictionaries(st.text(), _json), max_size=4))
 def test_any_payload_is_told_as_json(payloads: list[dict[str, Any]]) -> None:
-    """And means what it meant, half characters too."""
+    """The JSON text has the same meaning as the payload, half characters included."""
     batch = RowBuilder(schema_of("", dead=False)).build([message(payload) for payload in payloads])
     assert [repr(json.loads(text)) for text in batch.column("payload").to_pylist()] == [repr(each) for each in payloads]
 
@@ -215,7 +215,7 @@ def test_any_payload_is_told_as_json(payloads: list[dict[str, Any]]) -> None:
 
 
 def test_the_columns_of_a_message() -> None:
-    """As they are documented, with these types; times are of UTC."""
+    """The columns have their documented names and types, and times are in UTC."""
     told = message({"b": "ż", "a": [1]}, headers={"x": "1"}, deliveries=3)
     batch = RowBuilder(schema_of("", dead=False)).build([told])
     assert schema_of("", dead=False).simpleString() == (
@@ -236,7 +236,7 @@ def test_the_columns_of_a_message() -> None:
 
 
 def test_half_a_character_fails_nobody() -> None:
-    """Of another program's: where JSON stands it stays the escape that it was, and elsewhere too."""
+    """Half a character of another program stays the escape that it was, in JSON and elsewhere."""
     [row] = (
         RowBuilder(schema_of("", dead=False))
         .build([message({HALF: HALF}, id=HALF, producer_id=HALF, headers={HALF: HALF})])
@@ -247,7 +247,7 @@ def test_half_a_character_fails_nobody() -> None:
 
 
 def test_a_payload_that_is_nested_too_deeply_fails_nobody() -> None:
-    """Python cannot write it: it is null, and its row is marked; the others are there."""
+    """Python cannot write it, so it is null, and its row is marked. The other rows are complete."""
     deep: dict[str, Any] = {}
     for _ in range(100_000):
         deep = {"a": deep}
@@ -259,13 +259,13 @@ def test_a_payload_that_is_nested_too_deeply_fails_nobody() -> None:
 
 
 def test_no_messages_are_a_batch_of_none() -> None:
-    """With all its columns."""
+    """The empty batch has all columns."""
     batch = RowBuilder(schema_of("a int", dead=False)).build([])
     assert (batch.num_rows, batch.schema.names[-2:]) == (0, ["a", CORRUPT_COLUMN])
 
 
 def test_dead_letters_have_columns_of_their_own() -> None:
-    """What is known of a letter whose message cannot be read is told, and the row is marked."""
+    """A letter whose message cannot be read has a marked row with the known values."""
     read = DeadLetter("l1", "orders", NOW, reason="unfit", error="e", message=message({"a": 1}))
     unread = DeadLetter("l2", "orders", NOW, fault="no body")
     first, second = RowBuilder(schema_of("a int", dead=True), dead=True).build([read, unread]).to_pylist()
@@ -277,7 +277,7 @@ def test_dead_letters_have_columns_of_their_own() -> None:
 
 
 def test_the_names_of_a_letters_columns_are_free_elsewhere() -> None:
-    """A payload may have a reason: of messages that are no dead letters, it is the payload's."""
+    """A payload may have a field "reason", which is a column of messages, but not of dead letters."""
     assert rows([{"reason": "late", "error": 5}], "reason string, error int") == [
         {"reason": "late", "error": 5, CORRUPT_COLUMN: False}
     ]
@@ -286,7 +286,7 @@ def test_the_names_of_a_letters_columns_are_free_elsewhere() -> None:
 
 
 def test_batches_are_what_spark_expects_to_the_letter() -> None:
-    """It compares the schemas, and refuses what differs."""
+    """Spark compares the schemas, and refuses a batch that differs."""
     schema = schema_of(", ".join(f"c{n} {kind}" for n, kind in enumerate([*_kinds, DEEP])), dead=False)
     assert RowBuilder(schema).build([message({})]).schema.equals(to_arrow_schema(schema, timezone="UTC"))
     assert RowBuilder(schema).build([message({})]).schema.field("created_at").type == pa.timestamp("us", "UTC")
@@ -296,7 +296,7 @@ def test_batches_are_what_spark_expects_to_the_letter() -> None:
 
 
 def test_a_query_may_name_the_columns_that_it_wants() -> None:
-    """Ours by their names in any letters, others out of the payload; in its order; with or without the mark."""
+    """Our columns are found in any case, and others come from the payload, in the query's order."""
     schema = StructType().add("order_id", "long").add("ID", "string")
     assert RowBuilder(schema).build([message({"order_id": 7})]).to_pylist() == [{"order_id": 7, "ID": "m1"}]
 
@@ -319,7 +319,7 @@ def test_a_query_may_name_the_columns_that_it_wants() -> None:
     ],
 )
 def test_a_schema_that_does_not_do_is_told(schema: StructType, sentence: str) -> None:
-    """Before anything is read."""
+    """It is refused before anything is read."""
     with pytest.raises(InvalidArgumentError, match=sentence):
         RowBuilder(schema)
 
@@ -349,7 +349,7 @@ WRITTEN = [
 @pytest.mark.slow
 @pytest.mark.parametrize("ddl", WRITTEN)
 def test_a_schema_is_read_as_spark_reads_it(spark: SparkSession, ddl: str) -> None:
-    """The same columns of the same types; but all can be null, as what does not fit is."""
+    """The columns and types are the same, but all can be null, as a value that does not fit is null."""
     theirs = StructType.fromDDL(ddl)
     ours = payload_columns(ddl)
     assert [(field.name, field.dataType) for field in ours] == [(field.name, field.dataType) for field in theirs]
@@ -357,7 +357,7 @@ def test_a_schema_is_read_as_spark_reads_it(spark: SparkSession, ddl: str) -> No
 
 
 def test_a_schema_may_be_json() -> None:
-    """As ``df.schema.json()`` writes it."""
+    """The schema may be written as by ``df.schema.json()``."""
     schema = StructType().add("a", "long", nullable=False).add("b", types.ArrayType(types.StringType()))
     assert [(field.name, field.dataType) for field in payload_columns(schema.json())] == [
         (field.name, field.dataType) for field in schema
@@ -413,7 +413,7 @@ def test_a_schema_may_be_json() -> None:
     ],
 )
 def test_a_schema_that_is_none_is_told(ddl: str, sentence: str) -> None:
-    """In one sentence, which says where and what to write."""
+    """The error is one sentence that says where the problem is, and what to write."""
     with pytest.raises(InvalidArgumentError, match=sentence) as raised:
         RowBuilder(schema_of(ddl, dead=False))
     assert "\n" not in str(raised.value)
@@ -423,14 +423,14 @@ def test_a_schema_that_is_none_is_told(ddl: str, sentence: str) -> None:
 @pytest.mark.timeout(20)  # what reads a text again from each of its quotes takes minutes
 @pytest.mark.parametrize("text", ['"\\', "'x\\", "`x``", "/*x", "'\"`", "a `", "a int comment '"])
 def test_a_long_schema_with_what_is_never_closed(text: str) -> None:
-    """Each of its characters is read once."""
+    """Each of its characters is read once, so it takes no longer than another one."""
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
         payload_columns(text * (150_000 // len(text)) + "`")
 
 
 @pytest.mark.parametrize("levels", [50, 51])
 def test_a_schema_of_a_query_has_a_depth_as_well(levels: int) -> None:
-    """As one that is given as an option, in either way to write it."""
+    """It has the same limit as the option payloadSchema, in both ways to write that."""
     kind: types.DataType = types.LongType()
     for _ in range(levels):
         kind = types.ArrayType(kind)
@@ -445,7 +445,7 @@ def test_a_schema_of_a_query_has_a_depth_as_well(levels: int) -> None:
 
 
 def test_names_that_differ_in_case_alone() -> None:
-    """With ``spark.sql.caseSensitive`` they are written, and so they are read."""
+    """Spark can write such columns with ``spark.sql.caseSensitive``, so they can be read too."""
     assert rows([{"a": 1, "A": "x", "s": {"b": 1, "B": 2}}], "a int, A string, s struct<b: int, B: int>") == [
         {"a": 1, "A": "x", "s": {"b": 1, "B": 2}, CORRUPT_COLUMN: False}
     ]
@@ -453,7 +453,7 @@ def test_names_that_differ_in_case_alone() -> None:
 
 @given(st.text(alphabet="ab ,<>()`':int-*/", max_size=30) | st.text(max_size=20))
 def test_any_text_is_a_schema_or_told(text: str) -> None:
-    """Nothing else comes out of it, and not never."""
+    """Any text is read or refused, in finite time and without another error."""
     with suppress(InvalidArgumentError):
         payload_columns(text)
 
@@ -493,7 +493,7 @@ OTHER = [
 @pytest.mark.spark
 @pytest.mark.slow
 def test_ordinary_values_are_read_as_by_from_json(spark: SparkSession) -> None:
-    """What fits and what does not is the same; where it differs, a conversion of Spark's is a fault of ours."""
+    """The same values fit as with from_json, except those that Spark would convert."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - a JVM is there only now
 
     cases = [*((kind, value, ...) for kind, value in SAME), *OTHER]
@@ -512,7 +512,7 @@ def test_ordinary_values_are_read_as_by_from_json(spark: SparkSession) -> None:
 
 
 def test_the_fast_path_is_taken() -> None:
-    """Ordinary columns are handed to Arrow as they are: the property above compares two paths."""
+    """Ordinary columns go to Arrow without a conversion, so the test above compares two paths."""
     values = ["a", None, "b"]
     field = types.StructField("a", types.StringType())
     with pytest.MonkeyPatch.context() as patch:

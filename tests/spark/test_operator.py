@@ -1,4 +1,4 @@
-"""The submit operator: what a job is handed, how it ends, and what its task makes of that."""
+"""The submit operator: what a job receives, how it ends, and what its task does then."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def told(place: Place) -> dict[str, Any]:
-    """What the job has found."""
+    """Return what the job has found."""
     found: dict[str, Any] = json.loads((place.folder / "told.json").read_text())
     return found
 
 
 def test_what_a_job_is_handed(queue: SyncPawnQueue, place: Place, tmp_path: Path) -> None:
-    """The reference of its claim without the messages, and the settings in a file that is its owner's alone."""
+    """It gets the reference of its claim without messages, and the settings in a private file."""
     place.spark_submit(HANDED)
     claim = claim_of(queue)
 
@@ -73,7 +73,7 @@ def test_what_a_job_is_handed(queue: SyncPawnQueue, place: Place, tmp_path: Path
 
 
 def test_a_job_has_nothing_of_airflows_own(queue: SyncPawnQueue, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither connections nor keys of the installation, in whichever variable; what the user gives it, it has."""
+    """It gets no connection and no key of the installation. It gets the variables that the user names."""
     secrets = {
         "AIRFLOW_CONN_BILLING": "postgres://u:hunter2@db/billing",
         "AIRFLOW_VAR_TOKEN": "hunter2",
@@ -99,7 +99,7 @@ def test_a_job_has_nothing_of_airflows_own(queue: SyncPawnQueue, place: Place, m
 
 
 def test_what_a_job_reports_is_for_the_settlement(queue: SyncPawnQueue, place: Place) -> None:
-    """What was said last of a message counts."""
+    """The last report of a message counts."""
     place.spark_submit("""
 with open(os.environ["PAWNQUEUE_JOB_REPORT"], "a") as report:
     for line in ({"id": "a", "why": "early"}, {"id": "b", "why": "no price"}, {"id": "a", "why": "no item"}):
@@ -112,7 +112,7 @@ with open(os.environ["PAWNQUEUE_JOB_REPORT"], "a") as report:
 
 @pytest.mark.parametrize("nothing", [None, [], [None], "None", "", "[]"])
 def test_nothing_was_claimed(queue: SyncPawnQueue, place: Place, nothing: object) -> None:
-    """The task is skipped, and nothing submitted."""
+    """The task is skipped, and submits nothing."""
     place.spark_submit(HANDED)
     with pytest.raises(AirflowSkipException, match="There is no claim"):
         place.run(nothing)
@@ -120,7 +120,7 @@ def test_nothing_was_claimed(queue: SyncPawnQueue, place: Place, nothing: object
 
 
 def test_a_spark_connection_that_does_not_exist(queue: SyncPawnQueue, place: Place) -> None:
-    """It is refused, where the provider would go to YARN."""
+    """It is refused. Spark's provider would use YARN instead."""
     place.spark_submit(HANDED)
     with pytest.raises(AirflowFailException, match=r"The Spark connection 'elsewhere' \(conn_id\) does not exist"):
         place.run(claim_of(queue), conn_id="elsewhere")
@@ -128,7 +128,7 @@ def test_a_spark_connection_that_does_not_exist(queue: SyncPawnQueue, place: Pla
 
 
 def test_a_job_that_fails(queue: SyncPawnQueue, place: Place) -> None:
-    """Its task says what it said last, and tries again."""
+    """Its task fails with the job's last error, and can be retried."""
     place.spark_submit("print('ValueError: this price'); sys.exit(3)")
     with pytest.raises(
         AirflowException, match=r"The job failed \(spark-submit ended with 3\): ValueError: this price"

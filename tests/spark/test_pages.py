@@ -1,4 +1,4 @@
-"""What docs/spark.md and the README show as a job is one: their blocks, one after another, submitted for a claim."""
+"""The Spark examples of docs/spark.md and the README run, one after another, as one job for a claim."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LATER = [{"order_id": number, "item": "salt", "price": 1.5} for number in range(
 def test_the_jobs_of_the_page_run(
     tmp_path: Path, seaweedfs: S3Server, settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They read a claim, report what is corrupt, look at a topic, stream from it, and write to another one."""
+    """They read a claim, report corrupt messages, look at a topic, stream from it, and write to another one."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     pages = (TOP / "docs" / "spark.md", TOP / "README.md")
     page = "\n".join(block.body for one in pages for block in blocks(one) if block.kind == "python spark")

@@ -50,7 +50,7 @@ class Shop:
         return self.queue.claim("orders", "c", max_messages=count, ttl=600, **how)
 
     def read(self, *claims: Claim | dict[str, Any], **options: Any) -> DataFrame:
-        """Return what the format makes of claims, or of these options."""
+        """Read the format with a claim, or with these options."""
         found = [as_dict(claim) for claim in claims]
         if found:
             options["claim"] = json.dumps(found[0] if len(found) == 1 else found)
@@ -66,14 +66,14 @@ class Shop:
 
 
 def as_dict(claim: Claim | dict[str, Any]) -> dict[str, Any]:
-    """Return the reference that goes through XCom, while the claim's holder works on it."""
+    """Return the claim's reference as XCom has it, without handing the claim over."""
     if isinstance(claim, dict):
         return claim
     return ClaimReference(claim.topic, claim.claim_id, claim.generation, claim.session).to_dict()
 
 
 def where(settings: Settings) -> dict[str, str]:
-    """Return the options that tell a job where the queue is."""
+    """Return the options that say where the queue is."""
     s3 = settings.s3
     assert s3.aws_access_key_id is not None
     assert s3.aws_secret_access_key is not None
@@ -97,7 +97,7 @@ def shop(spark: SparkSession, seaweedfs: S3Server, settings_for: Callable[..., S
 
 
 def test_a_table_of_sparks_catalog(shop: Shop) -> None:
-    """It is made with options, or without; a query names them again, as Spark hands no reader those of its table."""
+    """A table may have options. A query names them again, as Spark does not pass a table's options to readers."""
     shop.publish(3)
     options = {**where(shop.settings), "topic": "orders", "mode": "peek", "payloadSchema": "order_id long"}
     said = ", ".join(f"'{name}' '{value}'" for name, value in options.items())
@@ -112,7 +112,7 @@ def test_a_table_of_sparks_catalog(shop: Shop) -> None:
 
 
 def test_a_claim_is_a_dataframe(shop: Shop) -> None:
-    """Its messages, in publish order; Spark has found the format by itself; nothing is claimed and nothing written."""
+    """It has the messages in publish order. Spark finds the format by itself. Nothing is claimed or written."""
     ids = shop.publish(5)
     claim = shop.claim(4)
     frame = shop.read(claim)
@@ -131,7 +131,7 @@ def test_a_claim_is_a_dataframe(shop: Shop) -> None:
 
 
 def test_a_payload_has_columns(shop: Shop) -> None:
-    """By their schema; what does not fit is null, and its row is marked."""
+    """A schema makes columns of payloads. A value that does not fit is null, and its row is marked."""
     shop.publish(2)
     shop.queue.publish("orders", [{"order_id": "three", "item": "x", "other": 1}], headers={"h": "ż"})
     frame = shop.read(shop.claim(3), payloadSchema=SCHEMA)
@@ -149,7 +149,7 @@ def test_a_payload_has_columns(shop: Shop) -> None:
 
 
 def test_reading_twice_gives_the_same(shop: Shop) -> None:
-    """Any number of actions, cached or not; each message is delivered once, however often it is read."""
+    """Every action reads the same rows, cached or not, and none of them counts as a delivery."""
     shop.publish(30)
     claim = shop.claim(30)
     frame = shop.read(claim, payloadSchema="order_id long", partitions=3)
@@ -168,7 +168,7 @@ def test_reading_twice_gives_the_same(shop: Shop) -> None:
 
 
 def test_what_a_query_needs_of_it(shop: Shop) -> None:
-    """Columns chosen, filtered, limited, counted: Spark does it after us."""
+    """Queries can select, filter, limit and count, which Spark does itself."""
     shop.publish(20)
     frame = shop.read(shop.claim(20), payloadSchema="order_id long", partitions=2)
 
@@ -178,7 +178,7 @@ def test_what_a_query_needs_of_it(shop: Shop) -> None:
 
 
 def test_several_claims_are_read_together(shop: Shop) -> None:
-    """As a list of references: each of them once."""
+    """A list of references is read, each claim once."""
     shop.publish(6)
     claims = [shop.claim(2), shop.claim(2)]
     assert shop.read(*claims, *claims[:1], payloadSchema="order_id int").select("order_id").collect() == [
@@ -191,7 +191,7 @@ def test_several_claims_are_read_together(shop: Shop) -> None:
 
 
 def test_a_topic_is_looked_at(shop: Shop) -> None:
-    """Whoever has its messages; some of them from its head; an empty one is empty."""
+    """All messages are read, claimed or not, or a number of them from the head. An empty topic has no rows."""
     assert shop.read(topic="orders", mode="peek").collect() == []
     ids = shop.publish(5)
     shop.claim(2)
@@ -202,7 +202,7 @@ def test_a_topic_is_looked_at(shop: Shop) -> None:
 
 
 def test_each_action_looks_anew(shop: Shop) -> None:
-    """Spark keeps a frame's plan, also that of an empty topic; what is in the topic is what is there at the action."""
+    """Spark keeps a frame's plan, but each action reads the messages that are in the topic at that time."""
     frame = shop.read(topic="orders", mode="peek")
     dead = shop.read(topic="orders", mode="dead")
     assert (frame.count(), dead.count()) == (0, 0)
@@ -213,7 +213,7 @@ def test_each_action_looks_anew(shop: Shop) -> None:
 
 
 def test_a_frame_of_a_claim_that_was_lost(shop: Shop) -> None:
-    """Its second action fails, rather than to return what others have by then."""
+    """Its second action fails rather than return messages that others have by then."""
     shop.publish(2)
     claim = shop.claim(2, claim_id="run")
     frame = shop.read(claim)
@@ -224,7 +224,7 @@ def test_a_frame_of_a_claim_that_was_lost(shop: Shop) -> None:
 
 
 def test_dead_letters_are_looked_at(shop: Shop) -> None:
-    """With why each was given up on."""
+    """The rows say why each message was buried."""
     assert shop.read(topic="orders", mode="dead").collect() == []
     ids = shop.publish(3)
     before = datetime.now(UTC).timestamp()
@@ -238,7 +238,7 @@ def test_dead_letters_are_looked_at(shop: Shop) -> None:
 
 
 def test_a_query_may_have_a_schema_of_its_own(shop: Shop) -> None:
-    """Then these are the columns, and payloadSchema is one too many."""
+    """Then these are the columns, and payloadSchema is refused beside it."""
     shop.publish(1)
     options = {**where(shop.settings), "claim": json.dumps(as_dict(shop.claim(1)))}
     reader = shop.spark.read.format("pawnqueue").options(**options).schema("order_id long, deliveries int")
@@ -248,7 +248,7 @@ def test_a_query_may_have_a_schema_of_its_own(shop: Shop) -> None:
 
 
 def test_one_row_of_many_comes_promptly(shop: Shop) -> None:
-    """What was read ahead for a query that has enough is given up, again and again, in workers that are used again."""
+    """A query with a limit drops what was read ahead, again and again, in workers that are reused."""
     shop.publish(3000)
     frame = shop.read(shop.claim(3000), partitions=1)
     for _ in range(4):
@@ -258,7 +258,7 @@ def test_one_row_of_many_comes_promptly(shop: Shop) -> None:
 
 @pytest.mark.parametrize("read", [0, 1])
 def test_who_stops_reading_leaves_nothing_running(shop: Shop, read: int) -> None:
-    """Neither a thread nor a connection, after the first batch as before it."""
+    """No thread and no connection is left, before or after the first batch."""
     shop.publish(3000)
     [portion] = shop.queue.portions(as_dict(shop.claim(3000)), parts=1)
     before = set(threading.enumerate())
@@ -271,7 +271,7 @@ def test_who_stops_reading_leaves_nothing_running(shop: Shop, read: int) -> None
 
 
 def test_secrets_are_shown_nowhere(shop: Shop) -> None:
-    """Neither in a plan nor in an error."""
+    """Secrets are neither in a plan nor in an error."""
     shop.publish(1)
     frame = shop.read(shop.claim(1))
     plan = frame._jdf.queryExecution().toString() + frame._jdf.queryExecution().explainString(
@@ -289,7 +289,7 @@ def test_secrets_are_shown_nowhere(shop: Shop) -> None:
 
 
 def test_a_claim_that_is_gone(shop: Shop) -> None:
-    """Never made, settled, of a topic that was deleted."""
+    """A claim that never existed, that is settled, or whose topic was deleted is an error."""
     shop.publish(2)
     made_up = {"topic": "orders", "claim_id": "made-up", "generation": 0, "session": ""}
     assert "Claim made-up of topic 'orders' cannot be looked at: it has no record any more" in shop.failure(made_up)
@@ -302,7 +302,7 @@ def test_a_claim_that_is_gone(shop: Shop) -> None:
 
 
 def test_a_claim_that_is_settled_while_it_is_read(shop: Shop) -> None:
-    """The message is named; its task's sentence comes out of the executor."""
+    """The error of the executor's task names the message."""
     shop.publish(3)
     claim = shop.claim(3, claim_id="run")
     [portion] = shop.queue.portions(as_dict(claim))
@@ -315,7 +315,7 @@ def test_a_claim_that_is_settled_while_it_is_read(shop: Shop) -> None:
 
 
 def test_a_store_that_is_away(shop: Shop) -> None:
-    """By its address, and what to look at."""
+    """The error names its address, and what to check."""
     away = {"s3.endpoint_url": "http://127.0.0.1:9", "retry.budget_seconds": 1}
     failed = shop.failure(topic="orders", mode="peek", **away)
     assert "http://127.0.0.1:9 cannot be reached" in failed
@@ -341,18 +341,18 @@ def test_a_store_that_is_away(shop: Shop) -> None:
     ],
 )
 def test_wrong_options(shop: Shop, options: dict[str, str], sentence: str) -> None:
-    """What is wrong, and what to write."""
+    """The error says what is wrong, and what to write."""
     assert sentence.lower() in shop.failure(**options).lower()
 
 
 def test_no_settings_at_all(shop: Shop) -> None:
-    """All the ways to give them."""
+    """The error names all the ways to give them."""
     with pytest.raises(PySparkException, match=r"PawnQueue: .*s3\.bucket_name is missing.*PAWNQUEUE_\* variables"):
         shop.spark.read.format("pawnqueue").options(topic="orders", mode="peek").load().collect()
 
 
 def test_an_executor_tells_its_sentence(shop: Shop) -> None:
-    """What a task meets comes out as what planning meets: once, whatever the stack around it."""
+    """An error of a task is reported once, like an error of planning, whatever stack trace surrounds it."""
     shop.publish(3)
     claim = shop.claim(3)
     frame = shop.read(claim).select("id")
@@ -368,7 +368,7 @@ def keys(shop: Shop) -> list[str]:
 
 
 def overwrite(shop: Shop, key: str, body: bytes) -> None:
-    """Have a stranger spoil an object."""
+    """Overwrite an object, as another program may do."""
     client(shop).put_object(Bucket=shop.settings.s3.bucket_name, Key=key, Body=body)
 
 

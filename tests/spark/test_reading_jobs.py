@@ -1,4 +1,4 @@
-"""Reads by jobs of their own: on a cluster, by a claim and a connection that the job was given, and tried again."""
+"""Reads by jobs of their own: on a cluster, with a claim and a connection from the environment, and with retries."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ print(json.dumps([row.order_id for row in again.select("order_id").collect()]))
 
 
 class Shop:
-    """A queue with a claim, and what others are told of the two."""
+    """A queue with a claim, and the options to read it."""
 
     def __init__(self, settings: Settings, queue: SyncPawnQueue, count: int) -> None:
         self.settings = settings
@@ -99,7 +99,7 @@ class Shop:
 
     @property
     def keys(self) -> dict[str, str]:
-        """Who may use it."""
+        """The keys of a user."""
         s3 = self.settings.s3
         assert s3.aws_access_key_id is not None
         assert s3.aws_secret_access_key is not None
@@ -128,7 +128,7 @@ def job(tmp_path: Path) -> Path:
 def test_both_executors_read_with_the_settings_of_the_driver(
     shop: Shop, job: Path, spark_cluster: SparkCluster
 ) -> None:
-    """Partitions are spread; what executors have in their environment does not count; nobody claims."""
+    """Both executors read, their own environment has no effect, and nothing is claimed."""
     conf = {
         "spark.scheduler.minRegisteredResourcesRatio": 1.0,
         "spark.executorEnv.PAWNQUEUE_S3_ENDPOINT_URL": "http://127.0.0.1:9",
@@ -146,7 +146,7 @@ def test_both_executors_read_with_the_settings_of_the_driver(
 
 
 def test_executors_without_credentials_say_what_to_do(shop: Shop, job: Path, spark_cluster: SparkCluster) -> None:
-    """The driver has them by its surroundings, and plans; what an executor lacks is told in its own sentence."""
+    """The driver finds keys in its environment, and plans. The executor's error says what the executor lacks."""
     env = {
         "AWS_ACCESS_KEY_ID": shop.keys["aws_access_key_id"],
         "AWS_SECRET_ACCESS_KEY": shop.keys["aws_secret_access_key"],
@@ -173,7 +173,7 @@ def test_executors_without_credentials_say_what_to_do(shop: Shop, job: Path, spa
 
 
 def test_a_stage_that_is_tried_again_reads_the_same(shop: Shop, tmp_path: Path) -> None:
-    """By a claim and a connection that the job finds in its environment, and by options; no log has a secret."""
+    """A retried stage reads the same rows. Its claim and connection come from variables. No log has a secret."""
     connection, events, path = tmp_path / "queue.yaml", tmp_path / "events", tmp_path / "job.py"
     connection.write_text(yaml.safe_dump({"s3": {**shop.address, **shop.keys}}))
     told = tmp_path / "options.json"

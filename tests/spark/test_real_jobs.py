@@ -1,4 +1,4 @@
-"""The submit operator with Spark itself, on a real store: what a job is given, and how it ends."""
+"""The submit operator with Spark itself, on a real store: what a job receives, and how it ends."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def processes(place: Place) -> dict[str, int]:
 
 
 def runs(place: Place) -> bool:
-    """Whether they do."""
+    """Return whether they run."""
     path = place.folder / "worker.pid"
     return path.exists() and path.read_text() != ""
 
@@ -136,7 +136,7 @@ def runs(place: Place) -> bool:
 def test_a_job_works_on_its_claim(
     queue: SyncPawnQueue, place: Place, seaweedfs: S3Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It reads the messages, reports one, and no secret is in any command line, in the log, or left behind."""
+    """It reads the messages and reports one. No secret is in a command line, in the log, or left behind."""
     job(place, WORKS)
 
     assert place.run(claim_of(queue)) == {"messages": 3, "reported": 1}
@@ -153,7 +153,7 @@ def test_a_job_works_on_its_claim(
 
 
 def test_a_job_fails_by_its_own_sentence(queue: SyncPawnQueue, place: Place) -> None:
-    """Not by the stacks of Java around it."""
+    """The task's error has the job's own sentence without Java's stack traces."""
     job(
         place,
         "from pyspark.sql import SparkSession\n"
@@ -170,7 +170,7 @@ def test_a_job_fails_by_its_own_sentence(queue: SyncPawnQueue, place: Place) -> 
 
 
 def test_a_task_that_is_killed_ends_the_driver_too(queue: SyncPawnQueue, place: Place) -> None:
-    """The stock operator ends the JVM alone."""
+    """The Python driver ends as well as the JVM, which is all that the stock operator ends."""
     job(place, ENDLESS)
     claim = claim_of(queue)
     operator = place.operator(claim)
@@ -190,13 +190,13 @@ def test_a_task_that_is_killed_ends_the_driver_too(queue: SyncPawnQueue, place: 
 
 
 def guards(task: int) -> list[int]:
-    """The children of a task that have a session of their own, as its guard has."""
+    """Return the children of a task that lead a session, as its guard does."""
     lists = [path.read_text().split() for path in Path(f"/proc/{task}/task").glob("*/children")]
     return [int(child) for children in lists for child in children if os.getsid(int(child)) == int(child)]
 
 
 def test_nothing_outlives_a_task_that_dies_with_its_guard(queue: SyncPawnQueue, place: Place) -> None:
-    """Killed by SIGKILL both end nothing: the job is gone, with the folder, before others may have the claim."""
+    """If both are killed by SIGKILL, the job ends and its folder is removed before others can take the claim."""
     job(place, ENDLESS)
     claim = claim_of(queue)
     CLIENTS.close()  # the sensor's session ends with its process

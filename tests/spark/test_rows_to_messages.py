@@ -1,4 +1,4 @@
-"""Which columns of what is to be written are taken for what, without Spark: a schema is enough."""
+"""How the columns of rows become messages, without Spark: a schema is enough."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def _schema(*names: str) -> StructType:
 
 @pytest.mark.parametrize("names", [("payload",), ("payload", "headers"), ("n",), ("n", "Headers")])
 def test_columns_are_fields_or_the_payload(names: tuple[str, ...]) -> None:
-    """With a column payload it is the message; without one each column is a field, headers also."""
+    """A column payload is the payload. Without one each column is a field, headers too."""
     MessageBuilder(_schema(*names)).check()
 
 
 @pytest.mark.parametrize("names", [("Payload",), ("PAYLOAD", "n"), ("payload", "Headers")])
 def test_another_spelling_is_told(names: tuple[str, ...]) -> None:
-    """Spark does not tell capitals apart: nobody means a field named Payload by it, or loses headers by theirs."""
+    """Spark ignores case, so a column Payload or Headers is refused rather than taken for a field."""
     with pytest.raises(InvalidArgumentError, match=r"rename it to '(payload|headers)'"):
         MessageBuilder(_schema(*names)).check()
 
 
 def test_what_is_beside_a_payload_is_named() -> None:
-    """Columns that would be lost are refused by name."""
+    """Columns that would be lost are refused, and named."""
     with pytest.raises(InvalidArgumentError, match=r"and not .n.: select"):
         MessageBuilder(_schema("payload", "n")).check()
 
@@ -48,7 +48,7 @@ LATE_DAY, EARLY_DAY, LATE_TIME = 2932897, -719163, 253402300800000000
     ],
 )
 def test_a_time_that_no_calendar_has_is_told(kind: StructType, values: pa.Array) -> None:
-    """By its row and its column: Spark has dates of the year 294247, and JSON's readers do not."""
+    """The error names row and column. Spark has dates up to the year 294247, and most readers of JSON do not."""
     payloads = MessageBuilder(StructType().add("n", LongType()).add("due", kind))
     batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), values], names=["n", "due"])
     with pytest.raises(InvalidPayloadError, match=r"payloads\[8\] for topic 'orders' has in column 'due' .* 1 to 9999"):

@@ -1,4 +1,4 @@
-"""The data source where the package is not installed: it comes with the job, to the driver and to the executors."""
+"""The data source without an installed package: the job brings it to the driver and to the executors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what ``pawnqueue-engine`` installs, and nothing else."""
+    """A folder with the files of ``pawnqueue-engine``, and nothing else."""
     folder = tmp_path_factory.mktemp("packed")
     pip("install", "--no-deps", "--no-compile", "--target", folder, TOP / "tools" / "engine")
     return folder
@@ -113,7 +113,7 @@ def job(tmp_path: Path) -> Path:
 def test_executors_have_it_from_an_archive(
     tmp_path: Path, packed: Path, told: Path, job: Path, spark_cluster: SparkCluster
 ) -> None:
-    """The archive of one distribution is all that they need; the driver finds it by itself."""
+    """Executors need the archive of one distribution only, and the driver finds the format by itself."""
     archive = tmp_path / "pawnqueue.tar.gz"
     with tarfile.open(archive, "w:gz") as packing:
         packing.add(packed, ".")
@@ -139,7 +139,7 @@ def test_executors_have_it_from_an_archive(
 def test_it_comes_along_as_a_zip_and_is_registered(
     tmp_path: Path, packed: Path, told: Path, job: Path, spark_cluster: SparkCluster
 ) -> None:
-    """By ``--py-files`` Spark does not find the format by itself: one call tells it."""
+    """Shipped by ``--py-files``, the format must be registered by one call."""
     files = shutil.make_archive(str(tmp_path / "pawnqueue"), "zip", packed)
     done = submit(
         job,

@@ -1,4 +1,4 @@
-"""The options of the format: their names in any letters, what each may be, and what is told where one is wrong."""
+"""The options of the format: their names in any case, their values, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLAIM = json.dumps(REFERENCE.to_dict())
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has been told of no queue and no claim."""
+    """A process without variables of a queue or a claim."""
     for name in (CLAIM_VARIABLE, CONNECTION_VARIABLE, "PAWNQUEUE_S3_BUCKET_NAME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -38,26 +38,26 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_our_names_are_known_in_any_letters(name: str) -> None:
-    """Spark writes them small, users as they like."""
+    """Names are known in any case: Spark passes them in lower case."""
     for written in (name, name.lower(), name.upper()):
         assert SparkOptions.of({written: "1"}).given == {name.lower(): "1"}
 
 
 def test_no_setting_has_the_name_of_an_option() -> None:
-    """Else one of the two could not be given."""
+    """Otherwise one of the two could not be given."""
     assert {name.lower() for name in OPTIONS} & set(names_of_settings()) == set()
     assert [name for name in names_of_settings() if name != name.lower()] == []
 
 
 @pytest.mark.parametrize("name", sorted(names_of_settings()))
 def test_every_setting_is_an_option(name: str) -> None:
-    """By itself, or with its sections, in any letters."""
+    """It is known by its last name or its path, in any case."""
     assert SparkOptions.of({name.upper(): "1"}).given == {name: "1"}
 
 
 @pytest.mark.parametrize("name", ["checkpointLocation", "queryName", "outputMode"])
 def test_what_is_sparks_is_left_to_it(name: str) -> None:
-    """Spark hands it to the source too."""
+    """Spark passes it to the source too, which ignores it."""
     assert SparkOptions.of({name: "/tmp/x", "topic": "orders"}).given == {"topic": "orders"}  # noqa: S108 - never opened
 
 
@@ -72,13 +72,13 @@ def test_what_is_sparks_is_left_to_it(name: str) -> None:
     ],
 )
 def test_an_unknown_option_is_told_with_the_nearest(name: str, hint: str) -> None:
-    """A typing error is not passed over."""
+    """A misspelt option is an error that names the nearest one."""
     with pytest.raises(InvalidArgumentError, match=f"'{name.lower()}' is neither an option of the format .*{hint}"):
         SparkOptions.of({"topic": "orders", name: "x"})
 
 
 def test_a_path_is_told() -> None:
-    """``load("orders")`` means something elsewhere."""
+    """``load("orders")`` names a file in other formats, and is refused here."""
     with pytest.raises(InvalidArgumentError, match=r"takes no path \('orders'\).*without a path"):
         SparkOptions.of({"path": "orders"})
 
@@ -94,7 +94,7 @@ def test_a_path_is_told() -> None:
     ],
 )
 def test_what_is_to_be_read_is_said_once(given: dict[str, str], sentence: str) -> None:
-    """A claim or a topic."""
+    """A query names a claim or a topic, and not both."""
     with pytest.raises(InvalidArgumentError, match=sentence):
         _ = SparkOptions.of(given).has_claim
 
@@ -107,7 +107,7 @@ TOPIC = {**QUEUE, "topic": "orders"}
 
 
 def made(use: str, given: dict[str, str]) -> object:
-    """What a query of this kind is made of."""
+    """Return the reader or writer of such a query."""
     options = SparkOptions.of(given)
     if use in ("read", "peek"):
         return BatchReader(options, SCHEMA)
@@ -129,7 +129,7 @@ VALUES = {"mode": "peek", "claim": CLAIM, "topic": "orders", "writeId": "w", "pa
 @pytest.mark.parametrize("use", FOR)
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name != "connection"])
 def test_what_means_nothing_to_a_query_is_refused(use: str, name: str) -> None:
-    """By its name, with what it is for; and nothing else is."""
+    """The error names the option and its uses. Options that apply are accepted."""
     given, meant = FOR[use]
     given = {**given, name: VALUES.get(name, "5")}
     if name in meant:
@@ -158,7 +158,7 @@ def test_what_means_nothing_to_a_query_is_refused(use: str, name: str) -> None:
     ],
 )
 def test_what_to_do_instead(use: str, name: str, instead: str) -> None:
-    """Where there is something better than to leave it out."""
+    """The error says what to do, if that is not just to leave the option out."""
     with pytest.raises(PawnQueueSparkError, match=instead):
         made(use, {**FOR[use][0], name: VALUES.get(name, "5")})
 
@@ -166,14 +166,14 @@ def test_what_to_do_instead(use: str, name: str, instead: str) -> None:
 @pytest.mark.parametrize("given", [{}, {"writeId": ""}])
 @pytest.mark.parametrize("value", ["true", "false"])
 def test_only_a_named_write_can_have_been_committed_without_rows(given: dict[str, str], value: str) -> None:
-    """A write that nobody has named has another name each time: ``allowEmpty`` says nothing about it."""
+    """``allowEmpty`` needs a ``writeId``: without one, each write has a new name."""
     with pytest.raises(PawnQueueSparkError, match=r'allowEmpty needs the option writeId.*\("writeId", ') as raised:
         made("batch write", {**TOPIC, **given, "allowEmpty": value})
     assert "\n" not in str(raised.value)
 
 
 def test_what_sparks_catalog_notes_of_a_table_is_left_to_it() -> None:
-    """It gives each option of a table twice, beside what it knows of the table itself, and what its user has noted."""
+    """It passes each option of a table twice, beside properties of the table, which are ignored."""
     table = {
         **{f"option.{name.lower()}": value for name, value in PEEK.items()},
         **{name.lower(): value for name, value in PEEK.items()},
@@ -191,7 +191,7 @@ def test_what_sparks_catalog_notes_of_a_table_is_left_to_it() -> None:
 
 
 def test_the_submitted_claim_is_read_where_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job of the operator need not name it; what it names goes before."""
+    """A job of the operator need not name its claim. A claim that it names is used instead."""
     monkeypatch.setenv(CLAIM_VARIABLE, CLAIM)
     assert (SparkOptions.of({}).has_claim, SparkOptions.of({}).claims()) == (True, [REFERENCE])
     assert SparkOptions.of({"topic": "orders"}).has_claim is False
@@ -201,7 +201,7 @@ def test_the_submitted_claim_is_read_where_nothing_is_named(monkeypatch: pytest.
 
 
 def test_several_claims_are_a_list_each_of_them_once() -> None:
-    """⚑ Messages are not to be worked on twice because their claim was named twice."""
+    """⚑ A claim that is named twice is read once, so that its messages are not worked on twice."""
     other = ClaimReference("orders", "other", 0, "")
     given = [REFERENCE.to_dict(), other.to_dict(), {**REFERENCE.to_dict(), "session": "of-another-hand"}]
     assert [claim.stem for claim in SparkOptions.of({"claim": json.dumps(given)}).claims()] == ["run.2", "other.0"]
@@ -226,7 +226,7 @@ def test_several_claims_are_a_list_each_of_them_once() -> None:
     ],
 )
 def test_what_is_no_claim_is_told(text: str) -> None:
-    """In one sentence that says what to pass."""
+    """The error says what to pass."""
     with pytest.raises(InvalidArgumentError) as raised:
         read_references(text)
     assert "\n" not in str(raised.value)
@@ -234,7 +234,7 @@ def test_what_is_no_claim_is_told(text: str) -> None:
 
 
 def test_a_long_text_that_is_no_claim_is_cut() -> None:
-    """Nobody reads a payload in an error."""
+    """An error does not quote a whole payload."""
     with pytest.raises(InvalidArgumentError) as raised:
         read_references("x" * 5000)
     assert len(str(raised.value)) < 400
@@ -242,14 +242,14 @@ def test_a_long_text_that_is_no_claim_is_cut() -> None:
 
 @pytest.mark.parametrize("mode", [None, "", "claim", "Peek"])
 def test_a_topic_is_read_without_claiming_and_that_is_said(mode: str | None) -> None:
-    """Peek or dead; who wants to claim is told how."""
+    """The error names the modes, and how to claim instead."""
     given = {"topic": "orders"} | ({} if mode is None else {"mode": mode})
     with pytest.raises(InvalidArgumentError, match=r'"mode", "peek".*"mode", "dead".*To claim messages, use a stream'):
         SparkOptions.of(given).reads_dead_letters()
 
 
 def test_the_modes() -> None:
-    """Two of them."""
+    """The modes are peek and dead."""
     assert SparkOptions.of({"topic": "orders", "mode": "dead"}).reads_dead_letters() is True
     assert SparkOptions.of({"topic": "orders", "mode": "peek"}).reads_dead_letters() is False
 
@@ -265,7 +265,7 @@ def test_counts(name: str) -> None:
 
 
 def test_a_time() -> None:
-    """Seconds, more than none."""
+    """A ttl is a number of seconds, more than 0."""
     assert SparkOptions.of({}).ttl_seconds is None
     assert SparkOptions.of({"ttl": "2.5"}).ttl_seconds == 2.5
     for wrong in ("0", "-1", "inf", "nan", "5m", ""):
@@ -274,7 +274,7 @@ def test_a_time() -> None:
 
 
 def test_whether_a_write_without_rows_was_meant() -> None:
-    """In Spark's words for it, in any letters."""
+    """The option is true or false, in any case."""
     assert SparkOptions.of({}).allows_empty is False
     assert SparkOptions.of({"allowEmpty": "True"}).allows_empty is True
     for wrong in ("1", "yes", ""):
@@ -283,14 +283,14 @@ def test_whether_a_write_without_rows_was_meant() -> None:
 
 
 def test_without_a_topic_it_is_asked_for() -> None:
-    """An empty one is none."""
+    """An empty topic counts as missing."""
     for given in ({}, {"topic": ""}):
         with pytest.raises(InvalidArgumentError, match="The topic is missing: name it"):
             _ = SparkOptions.of(given).topic
 
 
 def test_the_rest() -> None:
-    """Names, and their defaults."""
+    """Missing texts are None, and given ones are returned."""
     bare = SparkOptions.of({})
     assert (bare.text("consumer"), bare.text("producer"), bare.write_id, bare.payload_schema) == (None, None, None, "")
     given = SparkOptions.of({"consumer": "c", "producer": "p", "writeId": "w", "payloadSchema": " a int "})
@@ -302,7 +302,7 @@ def test_the_rest() -> None:
 
 
 def test_settings_from_options_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each by its name or its path; the rest from variables."""
+    """Settings come from options, by name or path, and the rest from variables."""
     monkeypatch.setenv("PAWNQUEUE_S3_BUCKET_NAME", "of-the-environment")
     monkeypatch.setenv("PAWNQUEUE_S3_REGION", "eu-1")
     settings = SparkOptions.of({"S3.Bucket_Name": "queues", "visibility_timeout": "60", "use_ssl": "false"}).settings()
@@ -312,7 +312,7 @@ def test_settings_from_options_over_the_environment(monkeypatch: pytest.MonkeyPa
 
 
 def test_settings_from_a_file_that_goes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named by an option, or by the operator's variable; options go before it, the environment does not count."""
+    """An option or the operator's variable names the file. Options override it, and the environment has no effect."""
     monkeypatch.setenv("PAWNQUEUE_S3_REGION", "eu-1")
     path = tmp_path / "queue.yaml"
     path.write_text("s3:\n  bucket_name: of-the-file\n  key_prefix: team/\n")
@@ -324,7 +324,7 @@ def test_settings_from_a_file_that_goes_before_the_environment(tmp_path: Path, m
 
 
 def test_a_setting_by_two_names_is_told() -> None:
-    """Which of the two counts would be anybody's guess; where they say the same, both do."""
+    """A setting with two different values is an error. The same value twice is accepted."""
     with pytest.raises(InvalidArgumentError, match=r"'bucket_name' and 's3\.bucket_name' are the same setting"):
         SparkOptions.of({"bucket_name": "one", "s3.bucket_name": "two"}).settings()
     given = {"bucket_name": "same", "s3.bucket_name": "same"}
@@ -332,13 +332,13 @@ def test_a_setting_by_two_names_is_told() -> None:
 
 
 def test_a_connection_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """By its path."""
+    """The error names the path."""
     with pytest.raises(ConfigError, match=r"gone\.yaml"):
         SparkOptions.of({"connection": str(tmp_path / "gone.yaml")}).settings()
 
 
 def test_no_settings_at_all_tells_the_ways() -> None:
-    """Options, a file, variables."""
+    """The error names options, the file and variables."""
     with pytest.raises(ConfigError) as raised:
         SparkOptions.of({}).settings()
     sentence = str(raised.value)
@@ -349,7 +349,7 @@ def test_no_settings_at_all_tells_the_ways() -> None:
 
 
 def test_a_secret_is_in_no_error() -> None:
-    """Whatever else is wrong with it."""
+    """No error shows a secret, whatever else is wrong."""
     with pytest.raises(ConfigError) as raised:
         SparkOptions.of({"secret_access_key": "hunter2\n", "bucket_name": "no bucket"}).settings()
     assert "hunter2" not in str(raised.value)
@@ -359,7 +359,7 @@ def test_a_secret_is_in_no_error() -> None:
 
 
 def test_an_error_of_the_queue_comes_out_as_its_sentence() -> None:
-    """Behind the mark by which it is found, and without what was caught; others pass as they are."""
+    """It follows the prefix, without the stack trace of its cause. Other errors pass unchanged."""
     with pytest.raises(PawnQueueSparkError, match=r"^PawnQueue: The topic is missing") as raised, raise_spark_errors():
         _ = SparkOptions.of({}).topic
     assert raised.value.__suppress_context__

@@ -1,4 +1,4 @@
-"""A task that Spark runs twice at once, as it takes the first attempt for slow: each of its rows counts once."""
+"""A task that Spark runs twice at once, because the first attempt is slow, has each of its rows counted once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ rows.write.format("pawnqueue").options(**options, topic="invoices", writeId="spe
 def test_an_attempt_beside_another_one(
     tmp_path: Path, seaweedfs: S3Server, settings_for: Callable[..., Settings]
 ) -> None:
-    """Whichever of the two is committed: every row is published once."""
+    """Every row is published once, whichever attempt is committed."""
     settings = settings_for(seaweedfs)
     s3 = settings.s3
     options = {

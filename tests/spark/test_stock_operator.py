@@ -1,4 +1,4 @@
-"""Airflow's own SparkSubmitOperator, fed with a claim by template: its job finds the claim all the same."""
+"""A job of Airflow's own SparkSubmitOperator finds the claim that a template passes on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLAIM = {
 
 
 def rendered(given: Any, template: str, place: Place) -> SparkSubmitOperator:  # noqa: ANN401 - as a sensor returns it
-    """The operator of a task that has what the sensor returned by template."""
+    """Return the operator of a task whose template renders what the sensor returned."""
     process = SparkSubmitOperator(
         task_id="process",
         application=str(place.application),
@@ -51,7 +51,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.mark.parametrize("given", [CLAIM, [CLAIM, CLAIM | {"topic": "other"}]], ids=["one", "several"])
 def test_a_job_finds_its_claim(given: Any, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401 - as above
-    """In its environment and in its arguments, with whatever is in the messages that came along."""
+    """It finds the claim in its environment and its arguments, whatever the claim's messages contain."""
     place.spark_submit(f"(folder / 'told.json').write_text(json.dumps([os.environ[{CLAIM_VARIABLE!r}], sys.argv[-1]]))")
 
     process = rendered(given, TEMPLATE, place)
@@ -80,7 +80,7 @@ def test_what_is_no_claim_is_told(
     place: Place,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The job says in a sentence what is wrong with what it was given."""
+    """The job's error says what is wrong with the claim."""
     env_vars = rendered(given, template, place).env_vars
     assert env_vars is not None
     monkeypatch.setenv(CLAIM_VARIABLE, env_vars[CLAIM_VARIABLE])

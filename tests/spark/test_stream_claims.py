@@ -1,4 +1,4 @@
-"""The claims of a stream, without Spark: what is asked of the store, what a restart finds, what is told of a loss."""
+"""The claims of a stream, without Spark: their requests, restarts, and warnings of lost claims."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class World:
         return SyncPawnQueue.open(Settings(s3={"bucket_name": "queues"}, **settings), store=self.store)
 
     def process(self, *, ttl: float = 300, interval: float = 0.0, patience: float = 30.0) -> StreamClaims:
-        """Begin to stream."""
+        """Return the claims of another process of the stream."""
         queue = self.open(interval, patience)
         self.opened.append(queue)
         return StreamClaims(queue, "orders", "spark", ttl=ttl)
@@ -72,7 +72,7 @@ class World:
         self.queue.publish("orders", [{"number": number} for number in range(count)])
 
     def overwrite(self, number: int, body: bytes | None) -> str:
-        """Put something else in the place of a message, or remove it. Return its id."""
+        """Overwrite or remove a message. Return its id."""
 
         async def spoil() -> str:
             keys = [info.key async for page in self.store.below.pages("orders/messages/") for info in page]
@@ -84,7 +84,7 @@ class World:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many messages wait, and how many somebody has."""
+        """How many messages are pending, and how many are claimed."""
         stats = self.queue.stats("orders")
         return stats.pending, stats.in_flight
 
@@ -114,7 +114,7 @@ def _planned(claims: StreamClaims, end: Offset) -> int:
 
 
 def test_an_idle_stream_costs_what_an_idle_consumer_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark asks without end; the store is asked once an interval, and each question waits for a while."""
+    """Spark asks again and again. The store gets one request per interval, and each question waits a little."""
     monkeypatch.setattr(stream_claims, "IDLE_PAUSE_SECONDS", 0.01)
     claims = world.process(interval=60)
     assert claims.claim_next(BEGINNING, MOST) == BEGINNING
@@ -130,7 +130,7 @@ def test_an_idle_stream_costs_what_an_idle_consumer_does(world: World, monkeypat
 
 
 def test_what_is_finished_is_not_asked_for_again(world: World) -> None:
-    """Spark names where it stands with every question: the batch before it is acked by the first."""
+    """Spark passes its offset with every question. The first one acks the batch, and the others cost nothing."""
     world.publish(1)
     claims = world.process(interval=60)
     end = claims.claim_next(BEGINNING, MOST)
@@ -147,7 +147,7 @@ def test_what_is_finished_is_not_asked_for_again(world: World) -> None:
 
 @pytest.mark.parametrize("is_noted", [True, False], ids=["noted", "not-noted"])
 def test_a_restart_finds_the_claim_of_its_former_self(world: World, *, is_noted: bool) -> None:
-    """Whether or not Spark had noted the offset: the same messages, at once if it was left, and nothing besides."""
+    """It finds the same messages and no others, whether or not Spark had noted the offset. It need not wait."""
     world.publish(3)
     former = world.process()
     end = former.claim_next(BEGINNING, 2)
@@ -163,7 +163,7 @@ def test_a_restart_finds_the_claim_of_its_former_self(world: World, *, is_noted:
 
 
 def test_a_restart_waits_for_a_former_self_that_may_be_alive(world: World) -> None:
-    """Who was killed gives nothing back: its session's time is waited for, which is short, and nobody else has it."""
+    """A killed process gives nothing back. The restart waits for the end of its short session."""
     world.publish(1)
     former = world.process(ttl=3)
     end = former.claim_next(BEGINNING, MOST)
@@ -179,7 +179,7 @@ def test_a_restart_waits_for_a_former_self_that_may_be_alive(world: World) -> No
 def test_a_process_that_is_alive_keeps_its_claim(
     world: World, monkeypatch: pytest.MonkeyPatch, *, is_noted: bool
 ) -> None:
-    """A second driver on the same checkpoint waits, and gives up by a sentence; the first one is not disturbed."""
+    """A second driver on the same checkpoint waits, and then fails. The first one goes on undisturbed."""
     monkeypatch.setattr(stream_claims, "RESTART_WAIT_SECONDS", 0.3)
     world.publish(1)
     first = world.process()
@@ -196,7 +196,7 @@ def test_a_process_that_is_alive_keeps_its_claim(
 def test_a_claim_that_others_took_while_the_query_was_down_is_passed_over(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the claim had is not had twice: its batch has no rows, and the next claim has another number. It is told."""
+    """Its batch has no rows, so no message comes twice. The next claim has another number, and a warning is logged."""
     caplog.set_level(logging.WARNING, "pawnqueue.spark")
     world.publish(2)
     former = world.process(ttl=3)
@@ -219,7 +219,7 @@ def test_a_claim_that_others_took_while_the_query_was_down_is_passed_over(
 
 
 def test_a_loss_in_the_middle_is_told_and_acks_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Who has the messages now keeps them; the stream is told, and goes on to the next batch."""
+    """The new holder keeps the messages. The stream logs a warning, and goes on to the next batch."""
     world.publish(2)
     claims = world.process()
     lost = claims.claim_next(BEGINNING, MOST)
@@ -239,7 +239,7 @@ def test_a_loss_in_the_middle_is_told_and_acks_nothing(world: World, caplog: pyt
 
 
 def test_an_ack_without_an_answer_is_no_ack(world: World) -> None:
-    """The query fails by it, and the claim is left to its restart, which acks it: its messages do not come twice."""
+    """The query fails, and leaves the claim to its restart, which acks it. So its messages do not come twice."""
     world.publish(2)
     claims = world.process(patience=0.0)
     end = claims.claim_next(BEGINNING, MOST)
@@ -264,7 +264,7 @@ def test_an_ack_without_an_answer_is_no_ack(world: World) -> None:
 
 
 def test_a_batch_without_rows_is_not_acked(world: World) -> None:
-    """A claim that could not be renewed is over, and nobody's yet: it is taken up again, and not acked unread."""
+    """A claim that expired, and that nobody has taken, is taken up again rather than acked without its rows."""
     world.publish(2)
     claims = world.process(ttl=2)
 
@@ -291,7 +291,7 @@ OVERWRITTEN = {"malformed": b"x", "newer": b'{"v":2}', "large": b" " * 6_000_000
 def test_a_message_that_was_overwritten_does_not_stop_the_stream(
     world: World, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    """The batch that was planned with it fails once. The restart settles it, and has the other messages."""
+    """The batch that was planned with it fails once. The restart settles it, and reads the other messages."""
     world.publish(20)
     former = world.process()
     end = former.claim_next(BEGINNING, MOST)
@@ -332,7 +332,7 @@ def test_a_batch_that_was_overwritten_altogether_has_no_rows(world: World) -> No
 
 
 def test_a_batch_that_the_sink_has_is_acked_unread(world: World) -> None:
-    """A message of it that was overwritten since is not buried: the sink has what was in it."""
+    """A message that was overwritten after the sink had it is acked, and not buried."""
     world.publish(2)
     former = world.process()
     end = former.claim_next(BEGINNING, MOST)
@@ -345,7 +345,7 @@ def test_a_batch_that_the_sink_has_is_acked_unread(world: World) -> None:
 
 
 def test_a_message_that_cannot_be_read_now_stays_in_its_batch(world: World) -> None:
-    """The sink may have it, so it is not given back: the query fails, and its restart has all rows once more."""
+    """The sink may have it, so it is not given back. The query fails, and its restart reads all rows again."""
     world.publish(3)
     former = world.process()
     end = former.claim_next(BEGINNING, MOST)
@@ -370,7 +370,7 @@ def test_a_message_that_cannot_be_read_now_stays_in_its_batch(world: World) -> N
 def test_a_message_that_is_as_it_was_claimed_stays_in_its_batch(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """A restart of an older version, or with smaller limits, gives back nothing that the sink may have."""
+    """A restart with an older version or smaller limits gives back no message that the sink may have."""
     world.publish(3)
     former = world.process()
     end = former.claim_next(BEGINNING, MOST)
@@ -393,7 +393,7 @@ def _too_new(_body: bytes, key: str) -> Envelope:
 
 
 def test_what_is_there_is_counted_once(world: World) -> None:
-    """A batch of before a restart is not of what is there now, nor is what is published later."""
+    """The backlog includes neither a batch from before the restart nor messages that are published later."""
     world.publish(2)
     former = world.process()
     former.claim_next(BEGINNING, 2)
@@ -414,7 +414,7 @@ def test_what_is_there_is_counted_once(world: World) -> None:
 
 
 def test_closing_ends_a_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits in vain for messages, a pause at a time, is let go when the stream is closed; twice is once."""
+    """Closing the stream ends a wait for messages. Closing it twice is no error."""
     monkeypatch.setattr(stream_claims, "IDLE_PAUSE_SECONDS", 60)
     claims = world.process(interval=60)
     claims.claim_next(BEGINNING, MOST)
@@ -428,7 +428,7 @@ def test_closing_ends_a_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_closing_leaves_no_thread(world: World) -> None:
-    """A stream that is closed with a batch in work has ended its loop, and what kept the claim."""
+    """A stream that is closed while it holds a claim has ended its loop and its renewals."""
     world.publish(1)
     before = set(threading.enumerate())
     claims = world.process()
@@ -439,7 +439,7 @@ def test_closing_leaves_no_thread(world: World) -> None:
 
 
 def _killed(claims: StreamClaims) -> None:
-    """End a process without a word: what keeps its claims is no more, and its queue is never closed in good order."""
+    """Stop a process as a kill does: its renewals end, and its queue is never closed."""
     claims._queue._loop.stop()
 
 
@@ -468,7 +468,7 @@ def _is_over(claims: StreamClaims, end: Offset) -> bool:
     ],
 )
 def test_an_offset_of_another_source_is_told(offset: Any) -> None:  # noqa: ANN401 - as JSON has it
-    """Whichever of Spark's questions comes with it: the query goes on from a checkpoint that others have made."""
+    """Each of Spark's calls refuses an offset from the checkpoint of another source."""
     options = SparkOptions.of({"bucket_name": "queues", "topic": "orders"})
     reader = StreamReader(options, schema_of("", dead=False))
     for ask in (

@@ -1,4 +1,4 @@
-"""A stream that ends anyhow, and begins again: the same claim, the same rows; each message once, and none left."""
+"""However a stream ends, its restart has the same claim and rows: each message comes once, and none is left."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ query.awaitTermination()
     ],
 )
 def test_a_driver_that_is_killed_is_followed_by_the_same_batch(stream: Stream, tmp_path: Path, phase: str) -> None:
-    """Killed -9 before, in, after the sink's write and after Spark's note of it: each message is once in the result."""
+    """Killed before, in or after the sink's write, or after Spark's note of it: each message is once in the result."""
     ids = stream.publish(6)
     (tmp_path / "job.py").write_text(JOB)
     options = options_of(stream.settings) | {"topic": stream.topic, "maxMessagesPerBatch": "2", "ttl": "8"}
@@ -109,14 +109,14 @@ def test_a_driver_that_is_killed_is_followed_by_the_same_batch(stream: Stream, t
 
 
 def test_a_query_that_is_stopped_in_its_work_goes_on_at_once(stream: Stream) -> None:
-    """query.stop() leaves the batch of which the sink may have a part: nobody else has it, and its restart has all."""
+    """query.stop() leaves a batch that the sink may have in part. Only the restart gets it, and reads all of it."""
     gate = Gate(fails=True)
     ids = stream.publish(3)
     stopped, sink = stream.start(Sink(gate), "one"), Sink()
     assert gate.reached.wait(60)
     stopping = threading.Thread(target=stopped.stop)
     stopping.start()
-    wait_until(lambda: not stopped.isActive, "it was told to stop")
+    wait_until(lambda: not stopped.isActive, "it has been stopped")
     gate.opened.set()
     stopping.join()
 
@@ -131,7 +131,7 @@ def test_a_query_that_is_stopped_in_its_work_goes_on_at_once(stream: Stream) -> 
 
 
 def test_what_a_query_had_brought_before_it_was_stopped_is_acked_by_its_restart(stream: Stream) -> None:
-    """Between two triggers nothing tells that the sink has it; the restart knows, acks it, and brings nothing twice."""
+    """Between two triggers nothing shows that the sink has it. The restart knows, acks it, and brings nothing twice."""
     sink = Sink()
     stream.publish(3)
     query = stream.start(sink, "one", trigger={"processingTime": "1 hour"})
@@ -148,7 +148,7 @@ def test_what_a_query_had_brought_before_it_was_stopped_is_acked_by_its_restart(
 def test_the_driver_acks_the_last_batch_of_a_query_that_is_not_started_again(
     stream: Stream, trigger: dict[str, object]
 ) -> None:
-    """ack_finished knows by the query's progress what the sink has; a second call finds nothing left."""
+    """ack_finished knows from the query's progress what the sink has. A second call acks nothing more."""
     stream.publish(3)
     query = stream.start(Sink(), trigger=trigger)
     wait_until(lambda: query.lastProgress is not None, "the batch was brought")
@@ -178,7 +178,7 @@ def test_a_failed_query_acks_what_its_sink_has_and_nothing_else(stream: Stream) 
 
 
 def test_the_planning_process_is_killed(stream: Stream) -> None:
-    """The query fails when it needs the process that had its claims; the restart has the same batch once it may."""
+    """The query fails when it needs the process that was killed. The restart waits, and reads the same batch."""
     gate = Gate()
     ids = stream.publish(3)
     query = stream.start(Sink(gate), "one", ttl=8)
@@ -196,7 +196,7 @@ def test_the_planning_process_is_killed(stream: Stream) -> None:
 
 
 def test_a_claim_that_was_ended_by_others_is_not_acked(stream: Stream, seaweedfs: S3Server) -> None:
-    """Where the claim is ended from outside its messages are not acked: they come again, and the stream goes on."""
+    """If another process ends the claim, its messages are not acked. They come again, and the stream goes on."""
     gate = Gate()
     ids = stream.publish(2)
     sink = Sink(gate)
@@ -246,7 +246,7 @@ def _offset(checkpoint: Path) -> dict[str, str]:
 
 
 def _end_claim(stream: Stream, server: S3Server, claim_id: str) -> None:
-    """End a claim as who takes over does: by its record."""
+    """End a claim by its record, as a takeover does."""
     s3, client = stream.settings.s3, server.client()
     found = client.list_objects_v2(Bucket=s3.bucket_name, Prefix=s3.key_prefix)["Contents"]
     (key,) = [each["Key"] for each in found if claim_id in each["Key"] and "/claims/" in each["Key"]]
@@ -256,7 +256,7 @@ def _end_claim(stream: Stream, server: S3Server, claim_id: str) -> None:
 
 
 def _wait_until_left(stream: Stream, claim_id: str) -> None:
-    """Wait until who brings no reference may have the claim, long before its session's time would be over."""
+    """Wait until the claim can be attached without a reference, long before its session would expire."""
 
     def is_left() -> bool:
         with suppress(ClaimBusyError):

@@ -36,7 +36,7 @@ writer.option("checkpointLocation", f"{folder}/checkpoint").start(f"{folder}/out
 
 
 def test_each_batch_is_one_claim_and_no_larger_than_was_said(stream: Stream) -> None:
-    """What was there is had in batches of the size that was said, in order, and at the end nothing is left to ack."""
+    """The backlog comes in order, in batches of the given size, and at the end everything is acked."""
     ids = stream.publish(7)
     sink = Sink()
 
@@ -65,7 +65,7 @@ def test_available_now_takes_no_later_message(stream: Stream) -> None:
 
 
 def test_available_now_of_an_empty_topic_ends(stream: Stream) -> None:
-    """It ends without a row, and so it does when it is started again; what is published then is had by the next run."""
+    """It ends without a row, each time it is started. The next run reads what was published meanwhile."""
     sink = Sink()
 
     stream.run(sink, "one")
@@ -79,7 +79,7 @@ def test_available_now_of_an_empty_topic_ends(stream: Stream) -> None:
 
 
 def test_a_bad_message_keeps_available_now_from_nothing(stream: Stream, seaweedfs: S3Server) -> None:
-    """Messages that are none are buried, however many come before the good ones; those are had in the same run."""
+    """Malformed messages are buried, however many come before the good ones, which the same run reads."""
     first = stream.publish(4)
     s3 = stream.settings.s3
     client = seaweedfs.client()
@@ -96,7 +96,7 @@ def test_a_bad_message_keeps_available_now_from_nothing(stream: Stream, seaweedf
 
 
 def test_an_idle_stream_has_acked_its_last_batch(stream: Stream) -> None:
-    """A query that runs on acks what the sink has although nothing follows it, and takes what comes later."""
+    """A running query acks what the sink has even if no message follows, and reads later messages."""
     sink = Sink()
     query = stream.start(sink)
     for first in (0, 10):
@@ -110,7 +110,7 @@ def test_an_idle_stream_has_acked_its_last_batch(stream: Stream) -> None:
 
 
 def test_nothing_is_acked_before_the_sink_has_it(stream: Stream) -> None:
-    """While the sink is at work all of the batch is in flight, for longer than its claim's time; then it is acked."""
+    """While the sink works, the batch stays in flight, for longer than the claim's ttl. Then it is acked."""
     gate = Gate()
     stream.publish(3)
     query = stream.start(Sink(gate), ttl=8)
@@ -125,7 +125,7 @@ def test_nothing_is_acked_before_the_sink_has_it(stream: Stream) -> None:
 
 
 def test_a_sink_that_fails_acks_nothing(stream: Stream) -> None:
-    """Its batch comes again with the restart, which has the same rows under the same number, and need not wait."""
+    """The restart reads the same rows under the same batch number, and need not wait."""
     ids = stream.publish(4)
     failing, sink = Sink(_fails_at(1)), Sink()
 
@@ -142,7 +142,7 @@ def test_a_sink_that_fails_acks_nothing(stream: Stream) -> None:
 
 
 def test_two_queries_share_a_topic(stream: Stream) -> None:
-    """Two queries at once take the messages between them, none twice, and all are acked."""
+    """Two queries at once share the messages, none comes twice, and all are acked."""
     first, second = Sink(), Sink()
     queries = [stream.start(each, maxMessagesPerBatch=5) for each in (first, second)]
 
@@ -155,7 +155,7 @@ def test_two_queries_share_a_topic(stream: Stream) -> None:
 
 
 def test_many_batches_of_two_topics_in_one_query(stream: Stream, tmp_path: Path) -> None:
-    """Each topic goes its own way, by its own claims, batch after batch; where one has nothing the other goes on."""
+    """Each topic has claims of its own, batch after batch. While one is empty, the other goes on."""
     other = Stream(stream.spark, stream.settings, tmp_path, "returns")
     orders, returns = stream.publish(20), other.publish(5)
     sink = Sink()
@@ -172,7 +172,7 @@ def test_many_batches_of_two_topics_in_one_query(stream: Stream, tmp_path: Path)
 
 
 def test_a_stream_on_a_cluster(stream: Stream, spark_cluster: SparkCluster, tmp_path: Path) -> None:
-    """Executors in other processes read the claims that the driver's planning process has made, by its options."""
+    """Executors in other processes read the claims of the driver's planning process, with its options."""
     ids = stream.publish(6)
     (tmp_path / "job.py").write_text(JOB)
     options = options_of(stream.settings) | {"topic": stream.topic, "maxMessagesPerBatch": "4", "partitions": "2"}
@@ -187,7 +187,7 @@ def test_a_stream_on_a_cluster(stream: Stream, spark_cluster: SparkCluster, tmp_
 
 
 def test_payloads_are_columns(stream: Stream) -> None:
-    """A stream takes a payload's schema; what does not fit is marked, as in a batch read."""
+    """A stream can have a payload schema. A value that does not fit marks its row, as in a batch read."""
     stream.queue.publish(stream.topic, [{"order_id": 1, "item": "pen"}, {"order_id": "two", "item": "ink"}])
     sink = Sink()
 
@@ -199,7 +199,7 @@ def test_payloads_are_columns(stream: Stream) -> None:
 
 
 def test_a_topic_that_does_not_exist_is_told(stream: Stream) -> None:
-    """The query fails by a sentence that names the topic, and says what to do."""
+    """The query fails with an error that names the topic, and says what to do."""
     stream.topic = "odrers"
 
     with pytest.raises(StreamingQueryException) as caught:

@@ -1,4 +1,4 @@
-"""Rows become messages: of every type, all together or none, and once, whatever is tried again or killed."""
+"""Rows of every type become messages: all or none of them, and once, whatever is retried or killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONG = 280.0
 
 
 class Target:
-    """A topic, and what is in it."""
+    """A topic, with ways to write to it and to look at it."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
@@ -71,7 +71,7 @@ class Target:
         writer.options(**{name: str(value) for name, value in options.items()}).save()
 
     def refused(self, frame: DataFrame, mode: str = "append", **options: object) -> str:
-        """Write a DataFrame, which fails, publishes nothing, and leaves nothing; return what is told."""
+        """Write a DataFrame, and assert that this fails, publishes nothing and leaves nothing. Return the error."""
         before = self.keys("messages")
         with pytest.raises(PySparkException) as caught:
             self.write(frame, mode, **options)
@@ -81,7 +81,7 @@ class Target:
         return str(caught.value)
 
     def keys(self, folder: str) -> list[str]:
-        """What is in a folder of the topic."""
+        """The keys in a folder of the topic."""
 
         async def listed(queue: PawnQueue) -> list[str]:
             return [info.key async for page in queue._context.store.pages(f"{TOPIC}/{folder}/") for info in page]
@@ -89,11 +89,11 @@ class Target:
         return self.queue.run(listed)
 
     def payloads(self) -> list[dict[str, Any]]:
-        """What is in the topic, in order."""
+        """The payloads of the topic's messages, in order."""
         return [dict(message.payload) for message in self.queue.peek(TOPIC, 100_000)]
 
     def numbers(self, field: str = "n") -> Counter[int]:
-        """Which rows are in the topic, and how often."""
+        """The numbers of the rows in the topic, with counts."""
         return Counter(payload[field] for payload in self.payloads())
 
     def records(self) -> list[WriteRecord]:
@@ -135,7 +135,7 @@ ROWS = """
 
 
 def test_every_type_comes_back(target: Target) -> None:
-    """Written, claimed and read with the schema that it had, each row is what it was; nulls are there as nulls."""
+    """Each row is the same after it was written, claimed and read with its schema. Nulls stay nulls."""
     frame = target.spark.sql(ROWS).repartition(1)
     target.write(frame)
     assert {len(payload) for payload in target.payloads()} == {17}
@@ -149,7 +149,7 @@ def test_every_type_comes_back(target: Target) -> None:
 
 
 def test_a_row_says_its_payload_and_headers(target: Target) -> None:
-    """As the text of a JSON object, as a struct or as a map; without headers, there are none."""
+    """A payload can be the text of a JSON object, a struct or a map. Headers are optional."""
     sql = target.spark.sql
     target.write(sql("""SELECT '{"n": 1, "x": [null]}' AS payload, map('h', 'ä') AS headers"""), producer="shop")
     target.write(sql("SELECT named_struct('n', 2, 'x', DATE '2026-01-01') AS payload, NULL AS headers"))
@@ -165,7 +165,7 @@ def test_a_row_says_its_payload_and_headers(target: Target) -> None:
 
 
 def test_a_write_is_done_once(target: Target) -> None:
-    """By one writeId, run again with other partitions and all: nothing is published twice, and nothing is left."""
+    """A second write with the same writeId publishes nothing, even with other partitions, and leaves nothing staged."""
     frame = target.spark.range(200).withColumnRenamed("id", "n")
     target.write(frame.repartition(3), writeId="claim-1.0")
     ids = [message.id for message in target.queue.peek(TOPIC, 1000)]
@@ -178,7 +178,7 @@ def test_a_write_is_done_once(target: Target) -> None:
 
 
 def test_rows_are_in_order(target: Target) -> None:
-    """Partition by partition, row by row, however many batches of Arrow they are."""
+    """Messages are in the order of partitions and rows, however many Arrow batches they are."""
     target.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 7)
     try:
         target.write(target.spark.range(0, 100, 1, 3))
@@ -206,12 +206,12 @@ def test_nothing_to_write_is_a_write(target: Target) -> None:
     ],
 )
 def test_what_no_message_can_be_made_of_is_refused(target: Target, query: str, told: str) -> None:
-    """By its column, before a task has begun."""
+    """The error names the column, and comes before any task runs."""
     assert told in target.refused(target.spark.sql(query))
 
 
 def test_what_is_no_payload_is_told_by_its_row(target: Target) -> None:
-    """By partition and row; nothing of the query is published, nor left staged."""
+    """The error names partition and row. Nothing of the query is published or left staged."""
     frame = target.spark.range(0, 20, 1, 1)  # one task: where one fails, others are killed in the middle of a PUT
     broken = "if(id = 15, 'x', '{}') AS payload"
     assert "partition 0, where payloads[n] is row n: payloads[15]" in target.refused(frame.selectExpr(broken))
@@ -225,10 +225,10 @@ def test_what_is_no_payload_is_told_by_its_row(target: Target) -> None:
 
 
 def test_wrong_modes_and_options_are_refused(target: Target) -> None:
-    """Each in a sentence that says what to do."""
+    """Each error says what to do."""
     frame = target.spark.range(1)
     assert "in the mode append" in target.refused(frame, "overwrite")
-    assert "no write id" in target.refused(frame, writeId="a/b")
+    assert "is not a valid write id" in target.refused(frame, writeId="a/b")
     target.queue.delete_topic(TOPIC)
     assert f"create_topic('{TOPIC}')" in target.refused(frame)
 
@@ -262,9 +262,9 @@ rows.write.format("pawnqueue").option("topic", "orders").option("writeId", write
 
 
 def test_a_task_that_is_tried_again_leaves_nothing(target: Target, tmp_path: Path) -> None:
-    """Of its attempts that fail nothing is published, nor left; with no attempt left, nothing of the query is seen.
+    """An attempt that fails publishes and leaves nothing. If all attempts fail, nothing of the query is visible.
 
-    What a task staged that Spark killed beside it is told to nobody: the next commit of the write removes it.
+    Nobody knows what another task had staged when Spark killed it. The next commit of the write removes that.
     """
     job = tmp_path / "job.py"
     job.write_text(FAILING)
@@ -298,7 +298,7 @@ query.awaitTermination()
 
 @pytest.mark.full  # its restart waits for the time of the one that was killed
 def test_a_stream_that_is_killed_while_it_publishes(target: Target, tmp_path: Path) -> None:
-    """Killed between decision and end, and started again: every message is there once."""
+    """A stream that is killed in the middle of a commit, and started again, publishes every message once."""
     lines, job = tmp_path / "lines", tmp_path / "job.py"
     lines.mkdir()
     job.write_text(STREAM)
@@ -328,7 +328,7 @@ def test_a_stream_that_is_killed_while_it_publishes(target: Target, tmp_path: Pa
 
 
 def test_a_batch_that_is_replayed_is_not_published_twice(target: Target, tmp_path: Path) -> None:
-    """Spark had not noted that it was done: after the restart it comes again, under its id."""
+    """Spark replays a batch that it had not noted as done. The write's id is the same, so nothing comes twice."""
     lines, checkpoint = tmp_path / "lines", tmp_path / "checkpoint"
     lines.mkdir()
 

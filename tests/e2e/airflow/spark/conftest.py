@@ -37,7 +37,7 @@ def cluster_connection(airflow_session: Airflow, spark_cluster: SparkCluster) ->
 
 @pytest.fixture(scope="session")
 def impatient_connection(airflow_session: Airflow, connection: dict[str, Any]) -> str:
-    """The connection to the queue, by which the sessions of killed tasks are over sooner."""
+    """The connection to the queue, with sessions that end soon after their task was killed."""
     extra = {**connection["extra"], "visibility_timeout_seconds": SESSION_SECONDS}
     airflow_session.api.create_connection("pawnqueue_impatient", **{**connection, "extra": extra})
     return "pawnqueue_impatient"
@@ -45,7 +45,7 @@ def impatient_connection(airflow_session: Airflow, connection: dict[str, Any]) -
 
 @pytest.fixture(params=["local", pytest.param("cluster", marks=pytest.mark.full)])
 def master(request: pytest.FixtureRequest) -> str:
-    """The Spark connection: of each kind, one after the other."""
+    """The Spark connections, of each kind in turn."""
     if request.param == "cluster":
         return str(request.getfixturevalue("cluster_connection"))
     return "spark_default"
@@ -67,7 +67,7 @@ def queue(seaweedfs: S3Server, bucket: str) -> Iterator[SyncPawnQueue]:
 
 @pytest.fixture
 def example(jobs: Path, airflow: Airflow) -> Iterator[Callable[..., None]]:
-    """Put an example into the DAGs folder for one test: as it is, but for names that are to be others."""
+    """Put an example into the DAGs folder for one test, unchanged except for some names."""
     put: list[str] = []
 
     def write(name: str, **others: str) -> None:

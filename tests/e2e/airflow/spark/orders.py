@@ -1,4 +1,4 @@
-"""Orders for tests, and the judge of what became of them: each good one is in the Parquet once, the others are dead."""
+"""Orders for tests, and the check of the result: good ones are in the Parquet once, and others are dead letters."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def orders(count: int, first: int = 0) -> list[dict[str, Any]]:
 
 
 def written(out: Path, table: str, column: str) -> Counter[Any]:
-    """Count the values of a column, as a reader finds them who knows nothing of claims."""
+    """Count the values of a column, as a reader without the claim's id finds them."""
     return Counter(value for each in out.glob(f"claim=*/{table}") for value in pq.read_table(each)[column].to_pylist())
 
 
 def left_of(queue: SyncPawnQueue, topic: str) -> dict[str, int]:
-    """Say what is left of a topic's messages."""
+    """Return what is left of a topic's messages."""
     found = queue.stats(topic)
     left = {"pending": found.pending, "in_flight": found.in_flight, "delayed": found.delayed, "dead": found.dead}
     return {name: count for name, count in left.items() if count}
 
 
 def judge(queue: SyncPawnQueue, topic: str, out: Path, good: int) -> None:
-    """Judge: each good order is there once, in the sums too; the bad ones are dead, with reasons; no more is left."""
+    """Check that each good order is there once, in the sums too, and that only dead letters are left, with reasons."""
     found = written(out, "orders", "order_id")
     wrong = {"missing": sorted(Counter(range(good)) - found), "too often": sorted(found - Counter(range(good)))}
     assert not any(wrong.values()), f"{wrong}, left of the topic: {left_of(queue, topic)}"

@@ -22,7 +22,7 @@ _SECONDS = 400.0
 def test_publish_claim_spark_settle(  # noqa: PLR0913, PLR0917 - a whole pipeline
     airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, master: str, dag_id: str, tmp_path: Path
 ) -> None:
-    """Each order is in the result once, what is none is a dead letter with its reason, and nothing else is left."""
+    """Each order is in the result once. Any other message is a dead letter with a reason, and nothing else is left."""
     queue.create_topic(dag_id)
     queue.publish(dag_id, [*orders(1500), *BAD.values()])
     example("orders_spark", bulk_orders=dag_id, spark_default=master)
@@ -34,7 +34,7 @@ def test_publish_claim_spark_settle(  # noqa: PLR0913, PLR0917 - a whole pipelin
 def test_the_stock_operator(
     airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, jobs: Path, tmp_path: Path
 ) -> None:
-    """It does the same, but that nobody hears what it rejects: that is acked, and in a table."""
+    """It does the same, except that rejected messages are acked, and are written to a table."""
     queue.create_topic("stock_orders")
     queue.publish("stock_orders", [*orders(50), *BAD.values()])
     example("orders_spark_stock")
@@ -76,7 +76,7 @@ def test_pyspark_in_a_task(airflow: Airflow, example: Callable[..., None], queue
 
 
 def test_two_topics(airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, jobs: Path) -> None:
-    """What the job of the one DAG publishes is the work of the other one; what has no price is a dead letter."""
+    """The job of one DAG publishes what the other DAG works on. An order without a price becomes a dead letter."""
     queue.create_topic("unpriced_orders")
     queue.publish("unpriced_orders", [*orders(30), {"order_id": 30, "item": "melon", "quantity": 1}])
     example("orders_spark_two_topics")

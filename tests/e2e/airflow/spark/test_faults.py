@@ -1,4 +1,4 @@
-"""Whatever is killed or cleared, and whenever: each order is in the Parquet once, and the queue is empty at the end."""
+"""Whatever is killed or cleared at any time: each order is in the Parquet once, and the queue is empty at the end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Settle(PawnQueueSettleOperator):
 again = {{"retries": 3, "retry_delay": timedelta(0), "pawnqueue_conn_id": {queue!r}}}
 
 with DAG({dag_id!r}, schedule=None):
-    # Who finds nothing is skipped: the run was cleared when all was settled.
+    # A sensor that finds nothing is skipped: the run was cleared when all was settled.
     claim = PawnQueueSensor(
         task_id="claim", topic={dag_id!r}, max_messages=1000, ttl=600, timeout=90, soft_fail=True, mode="poke",
         poke_interval=1, deferrable=False, **again,
@@ -77,7 +77,7 @@ dag = janitor_dag({janitor!r}, schedule=None)
 
 
 class Fault(NamedTuple):
-    """What befalls a run, and where: in which phase, and on which kind of Spark."""
+    """What happens to a run, in which phase, and on which kind of Spark."""
 
     what: str
     phase: str
@@ -85,19 +85,19 @@ class Fault(NamedTuple):
 
 
 class Scene:
-    """A run that has come to a phase, and what befalls it there."""
+    """A run that has reached a phase, and the fault that it meets there."""
 
     def __init__(self, airflow: Airflow, queue: SyncPawnQueue, fault: Fault, dag_id: str, folder: Path) -> None:
         self.airflow, self.queue, self.fault, self.dag_id = airflow, queue, fault, dag_id
         self.gates = Gates(folder / "gates")
         self.out = folder / "out"
         self.run_id = ""
-        self.stands = 0
+        self.reached_pid = 0
         queue.create_topic(dag_id)
         queue.publish(dag_id, [*orders(_GOOD), *BAD.values()])
 
     def start(self, **names: str) -> None:
-        """Start a run that stops where the fault is to come."""
+        """Start a run that waits in the phase of the fault."""
         names |= {"gates": str(self.gates.folder), "out": str(self.out), "job": str(_JOB), "dag_id": self.dag_id}
         self.airflow.write_dags(f"{self.dag_id}.py", DAG.format(**names))
         self.airflow.api.unpause(self.dag_id)
@@ -105,10 +105,10 @@ class Scene:
         self.run_id = self.airflow.trigger(self.dag_id)
 
     def come_there(self) -> None:
-        """Wait until the run has come there."""
-        self.stands, *_ = self.airflow.wait_for(
+        """Wait until the run has reached the phase."""
+        self.reached_pid, *_ = self.airflow.wait_for(
             lambda: self.gates.reached(self.fault.phase),
-            f"the run has come to {self.fault.phase}",
+            f"the run has reached {self.fault.phase}",
             timeout=_SECONDS,
             explain=lambda: self.airflow.explain(self.dag_id, self.run_id),
         )
@@ -124,9 +124,9 @@ class Scene:
             return str(self.out) in command and (is_jvm or command[1:2] == [str(_JOB)])
         return False
 
-    def standing(self) -> bool:
-        """Say whether the process that came to the phase is there still."""
-        return Path(f"/proc/{self.stands}").exists()
+    def is_reached_process_alive(self) -> bool:
+        """Return whether the process that reached the phase still runs."""
+        return Path(f"/proc/{self.reached_pid}").exists()
 
     def befall(self, cluster: SparkCluster | None) -> None:
         """Let the fault happen, and the run go on from its gate."""
@@ -145,11 +145,11 @@ class Scene:
             wait_until(lambda: len(cluster.executors) > 0, "there are executors")
             _kill(cluster.executors)
         if what == "clear" and phase != "committing":  # what was cleared ends where it stood; there it tries to go on
-            wait_until(lambda: not self.standing(), "what was cleared has ended", seconds=_SECONDS)
+            wait_until(lambda: not self.is_reached_process_alive(), "what was cleared has ended", seconds=_SECONDS)
         self.gates.open(phase)
 
     def sweep(self) -> None:
-        """Let the janitor carry out what a settlement had decided before it died: the claim has ended by that."""
+        """Let the janitor carry out the decision of a settlement that died: the claim has ended by it."""
         self.airflow.wait_for_run(self.dag_id, self.run_id, timeout=_SECONDS)
 
         # It finds out that the run has ended, and need not wait for the claim's time.
@@ -164,7 +164,7 @@ class Scene:
         wait_until(is_carried_out, "the janitor has carried out what was decided", seconds=_SECONDS)
 
     def judge(self) -> None:
-        """Wait for the run's end, and judge."""
+        """Wait for the run's end, and check the result."""
         self.airflow.wait_for_run(self.dag_id, self.run_id, timeout=_SECONDS)
         judge(self.queue, self.dag_id, self.out, _GOOD)
         assert self.driver() == []
@@ -180,7 +180,7 @@ def _kill(pids: list[int]) -> None:
 
 
 def _matrix() -> Iterator[Fault]:
-    """Give each fault in each phase."""
+    """Return each fault in each phase."""
     phases = {
         "driver": _OF_THE_JOB,
         "executor": _OF_THE_JOB,
@@ -204,7 +204,7 @@ def scene_of(  # noqa: PLR0913, PLR0917 - all there is
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> Iterator[Callable[[Fault], Scene]]:
-    """Make a topic with orders, and start a run that works on them, and stops where this fault is to come."""
+    """Make a topic with orders, and start a run that works on them until the phase of this fault."""
     made: list[Scene] = []
 
     def start(fault: Fault) -> Scene:
@@ -225,7 +225,7 @@ def _cluster_of(fault: Fault, request: pytest.FixtureRequest) -> SparkCluster | 
 
 
 def test_four_runs_and_a_fault_for_each(scene_of: Callable[[Fault], Scene], request: pytest.FixtureRequest) -> None:
-    """They work at once. One loses its driver, one its executors, one its task, and one is cleared when all is done."""
+    """Four runs at once: one loses its driver, one its executors, one its task, and one is cleared after its work."""
     faults = [
         Fault("task", "committing", "local"),
         Fault("clear", "written", "local"),
