@@ -1,4 +1,4 @@
-# Everything that is done to this project more than once. `make` alone lists it.
+# Every task of this project that is done more than once. `make` alone lists them.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -6,21 +6,21 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
-# The first of these that runs and is new enough. Another one: make venv PYTHON=/path/to/python
+# The first of these that runs and is new enough. To choose another: make venv PYTHON=/path/to/python
 PYTHON ?= $(shell for python in python3.11 python3; do \
 	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$python"; break; fi; done)
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# It is written when everything is installed, and never before: an interrupted `make venv` begins again.
+# The stamp is written when everything is installed, and not before: an interrupted `make venv` begins again.
 STAMP := $(VENV)/.installed
-# Both distributions, as the clone itself: the provider asks for the engine by its version, and gets the one that is beside it.
+# Both distributions, as editable: the provider depends on the engine by its version, and gets the one beside it.
 PROJECTS := pyproject.toml hatch_build.py tools/engine/pyproject.toml tools/engine/hatch_build.py
 EDITABLE = PAWNQUEUE_ENGINE=by-version $(1) -m pip install --disable-pip-version-check --progress-bar off -e tools/engine -e '.[$(2)]'
 EXTRAS := messaging,spark,dev
 OLD_EXTRAS := messaging,dev
 COMPOSE_EXTRAS := messaging,spark
-# What pip says goes into a file, and of it a line a package to the screen, counted. Where it fails, the end of the file does.
+# pip's output goes into a file, and one counted line for each package to the screen. If pip fails, the end of the file is shown.
 PIP = install_log=$$(mktemp) && trap 'rm -f "$$install_log"' EXIT && \
 	{ $(1) 2>&1 | tee "$$install_log" | $(PIP_LINES) || { echo "== pip has failed; it said at last:" >&2; tail -n 40 "$$install_log" >&2; exit 1; }; }
 PIP_LINES := awk '/^Collecting / {printf "   %3d  %s\n", ++n, $$2; fflush()} \
@@ -28,16 +28,16 @@ PIP_LINES := awk '/^Collecting / {printf "   %3d  %s\n", ++n, $$2; fflush()} \
 	/^(WARNING|ERROR)/ {print; fflush()}'
 PYTEST := $(BIN)/python -m pytest
 
-# The published library, beside which the tests run ours. Its dependencies and ours exclude each other.
+# The published pawn-queue library, for the tests of both on one bucket. Its dependencies and ours exclude each other.
 PEER := .venv-peer
 PEER_PINS := tests/interop/peer-constraints.txt
 PEER_STAMP := $(PEER)/.installed
 
-# The oldest Airflow that pyproject.toml claims, and what of the tests it is for.
+# The oldest Airflow that pyproject.toml supports, and the tests that run on it.
 OLD := .venv-compat
 OLD_PINS := tests/compat/constraints.txt
 OLD_STAMP := $(OLD)/.installed
-# Not tests/cli: before 3.2 Airflow takes no commands from providers.
+# Without tests/cli: before 3.2 Airflow takes no commands from providers.
 OLD_TESTS := tests/compat tests/hooks tests/operators tests/sensors tests/triggers tests/dags
 
 # The newest pre-release of Airflow that was tried.
@@ -45,13 +45,13 @@ NEXT := .venv-next
 NEXT_PINS := tests/compat/constraints-next.txt
 NEXT_STAMP := $(NEXT)/.installed
 
-# What the image of docker-compose.yaml has, without an image, and Debian's packages for the tests of it.
+# The packages of docker-compose.yaml's image, installed without an image, and Debian's packages for its tests.
 COMPOSE := .venv-compose
 COMPOSE_PINS := tools/compose/requirements.txt
 COMPOSE_STAMP := $(COMPOSE)/.installed
 COMPOSE_PACKAGES := docker-compose postgresql socat
 
-# The programs that the Ceph tests start, each with the Debian package that brings it.
+# The programs that the Ceph tests start, each with its Debian package.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
 .PHONY: help demo demo-queue venv peer lint test test-fast test-spark test-airflow test-compat test-compose test-full test-servers test-store sim bench docs dist release-check constraints clean
@@ -59,13 +59,13 @@ CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ce
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP)  ## two minutes: 2,000 orders through S3, Airflow and Spark, and whether it adds up (KEEP=1: leave it up)
+demo: $(STAMP)  ## two minutes: 2,000 orders through S3, Airflow and Spark, and a check of the result (KEEP=1: leave it running)
 	@$(BIN)/python -m tools.demo $(if $(filter-out 0 no,$(KEEP)),--keep)
 
 demo-queue: $(STAMP)  ## half a minute: the queue alone, four consumers, one killed and one frozen
 	@$(BIN)/python -m tools.demo.queue
 
-venv: $(STAMP)  ## .venv with the project and all that its tests need; again only after a pyproject.toml or constraints.txt changed
+venv: $(STAMP)  ## .venv with the project and all that its tests need; runs again only after a pyproject.toml or constraints.txt changed
 
 $(STAMP): $(PROJECTS) constraints.txt
 	@if [ -z "$(PYTHON)" ]; then \
@@ -100,8 +100,8 @@ lint: $(STAMP)  ## ruff (check and format), mypy --strict on the package, import
 	@echo "== import-linter"; $(BIN)/lint-imports
 	@echo "== prose";         $(BIN)/python -m tools.prose
 
-# What starts nothing comes first, and ends in some minutes. What starts servers, Spark or Airflow waits for them for
-# half of its time, so that two cores have work for three.
+# Tests that start nothing come first, and end in some minutes. Tests that start servers, Spark or Airflow spend half of
+# their time waiting for them, so that two cores have work for three.
 STARTS := servers or peer or spark or airflow
 NOT_HERE := ceph or compose or own_store or full
 TWO := -n 2
@@ -120,10 +120,10 @@ test-spark: $(STAMP)  ## the tests that start Spark, on local[2] and on a cluste
 test-airflow: $(STAMP)  ## the tests that start a real Airflow, beside a real S3 server, with Spark too
 	@echo "== tests on a real Airflow"; $(PYTEST) -m "airflow and not full"
 
-# The warnings of an old Airflow, and of what is newer than it, are nobody's here, and nor are a pre-release's. The oldest
-# one starts a watcher when it has parsed the DAG for the second time, and the tests' Airflow parses a file that does not
-# change only once: not on_arrival. In the newest one each asset event is a run: its event trigger has a test of ten minutes.
-test-compat: $(OLD_STAMP) $(NEXT_STAMP)  ## the tests of Airflow's layer, and its DAGs for real, on the oldest Airflow that is claimed and on the newest pre-release
+# Warnings of an old Airflow, of its newer libraries and of a pre-release are not this project's to fix. The oldest Airflow
+# starts a watcher only when it has parsed the DAG for the second time, and the tests' Airflow parses an unchanged file only
+# once: so on_arrival is left out. In the newest each asset event is a run: its event trigger has a test of ten minutes.
+test-compat: $(OLD_STAMP) $(NEXT_STAMP)  ## the tests of Airflow's layer, and its DAGs for real, on the oldest supported Airflow and on the newest pre-release
 	@echo "== tests on $$($(OLD)/bin/python -m pip list 2>/dev/null | grep '^apache-airflow ' | tr -s ' ')"
 	@$(OLD)/bin/python -m pytest -W ignore -m "not airflow" $(OLD_TESTS)
 	@echo "== the example DAGs on it"; $(OLD)/bin/python -m pytest -W ignore -k "not on_arrival" tests/e2e/airflow/test_examples.py
@@ -146,7 +146,7 @@ $(NEXT_STAMP): $(PROJECTS) $(NEXT_PINS)
 	@$(call PIP,$(call EDITABLE,$(NEXT)/bin/python,$(OLD_EXTRAS)) -c $(NEXT_PINS) -r tests/compat/versions-next.txt)
 	@touch $(NEXT_STAMP)
 
-test-compose: $(STAMP) $(COMPOSE_STAMP)  ## docker-compose.yaml, read by docker-compose, and its services run without containers (Debian's packages)
+test-compose: $(STAMP) $(COMPOSE_STAMP)  ## docker-compose reads docker-compose.yaml, and its services run without containers (Debian's packages)
 	@if ! command -v docker-compose >/dev/null || ! command -v socat >/dev/null || ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \
 		install="apt-get install --no-install-recommends $(COMPOSE_PACKAGES)"; \
 		if [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \
@@ -165,7 +165,7 @@ $(COMPOSE_STAMP): $(PROJECTS) constraints.txt $(COMPOSE_PINS) | $(STAMP)
 	@$(call PIP,$(COMPOSE)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -r $(COMPOSE_PINS) '.[$(COMPOSE_EXTRAS)]')
 	@touch $(COMPOSE_STAMP)
 
-test-full: test  ## every test, and each fault on a real Airflow and on Spark: an hour more
+test-full: test  ## every test, and each fault on a real Airflow and on Spark: takes an hour more
 	@echo "== every fault on a real Airflow, and on Spark"; $(PYTEST) -m full
 
 test-servers: $(STAMP) $(PEER_STAMP)  ## the tests on real S3 servers, Ceph too (as root it installs Ceph's Debian packages, and says so)
@@ -195,7 +195,7 @@ sim: $(STAMP)  ## 100,000 schedules of the simulation, always new ones (COUNT=10
 bench: $(STAMP)  ## the benchmarks, on servers that they start themselves (ONLY="spark-growth -- 1000000": one, with its arguments)
 	@echo "== benchmarks"; $(BIN)/python -m benchmarks $(ONLY)
 
-docs: $(STAMP)  ## build/site: the documentation as a site, to be opened from there; a dead link is an error
+docs: $(STAMP)  ## build/site: the documentation as a site; a dead link is an error
 	@$(BIN)/python -m tools.site
 
 dist: $(STAMP)  ## dist/: sdist and wheel of both distributions, checked as an index checks them
@@ -204,7 +204,7 @@ dist: $(STAMP)  ## dist/: sdist and wheel of both distributions, checked as an i
 release-check: $(STAMP)  ## whether version, tag, changelog and dist/ agree, before they are published
 	@$(BIN)/python -m tools.release check dist
 
-constraints:  ## constraints.txt anew: the newest versions that go together, from a fresh environment (FOR=compat, FOR=next: the other ones)
+constraints:  ## write constraints.txt: the newest versions that work together, from a fresh environment (FOR=compat, FOR=next: the other files)
 	@PYTHON="$(PYTHON)" tools/constraints.sh $(FOR)
 
 clean:  ## remove what the tools left behind, and the virtual environments
