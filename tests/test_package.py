@@ -59,7 +59,7 @@ TOO_HEAVY_FOR_SPARK = TOO_HEAVY - {"pyspark", "pyspark_pawnqueue", "pandas", "py
 
 
 def test_what_spark_imports_stays_light() -> None:
-    """Where Spark looks for data sources, ours brings three modules and the queue, but no client and no Airflow."""
+    """Where Spark looks for data sources, ours brings four modules and the queue, but no client and no Airflow."""
     program = (
         "import json, sys, pyspark.sql.datasource; before = set(sys.modules)\n"
         "from pyspark_pawnqueue import DefaultSource; print(json.dumps(sorted(set(sys.modules) - before)))"
@@ -68,7 +68,8 @@ def test_what_spark_imports_stays_light() -> None:
     spark = {name for name in imported if name.startswith("pyspark_pawnqueue")}
 
     assert not {name.partition(".")[0] for name in imported} & (TOO_HEAVY_FOR_SPARK | {"pandas", "pyarrow"})
-    assert spark == {"pyspark_pawnqueue", *(f"pyspark_pawnqueue.{name}" for name in ("datasource", "job", "options"))}
+    modules = ("datasource", "job_environment", "spark_errors", "spark_options")
+    assert spark == {"pyspark_pawnqueue", *(f"pyspark_pawnqueue.{name}" for name in modules)}
 
 
 def test_sparks_two_distributions_are_of_one_version() -> None:
