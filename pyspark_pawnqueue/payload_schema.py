@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, NoReturn
 
@@ -21,26 +21,21 @@ from pyspark_pawnqueue.spark_errors import invalid_argument, shorten
 #: In the metadata of a column that was declared ``not null``: a row without a value for it is corrupt.
 REQUIRED: Final = "pawnqueue.required"
 
-_SIMPLE_TYPES: Final[Mapping[str, Callable[[], DataType]]] = {
-    "string": types.StringType,
-    "boolean": types.BooleanType,
-    "byte": types.ByteType,
-    "tinyint": types.ByteType,
-    "short": types.ShortType,
-    "smallint": types.ShortType,
-    "int": types.IntegerType,
-    "integer": types.IntegerType,
-    "long": types.LongType,
-    "bigint": types.LongType,
-    "float": types.FloatType,
-    "real": types.FloatType,
-    "double": types.DoubleType,
-    "date": types.DateType,
-    "timestamp": types.TimestampType,
-    "timestamp_ltz": types.TimestampType,
-    "timestamp_ntz": types.TimestampNTZType,
-    "binary": types.BinaryType,
+_NAMES_OF_SIMPLE_TYPES: Final[Mapping[Callable[[], DataType], Sequence[str]]] = {
+    types.StringType: ("string",),
+    types.BooleanType: ("boolean",),
+    types.ByteType: ("byte", "tinyint"),
+    types.ShortType: ("short", "smallint"),
+    types.IntegerType: ("int", "integer"),
+    types.LongType: ("long", "bigint"),
+    types.FloatType: ("float", "real"),
+    types.DoubleType: ("double",),
+    types.DateType: ("date",),
+    types.TimestampType: ("timestamp", "timestamp_ltz"),
+    types.TimestampNTZType: ("timestamp_ntz",),
+    types.BinaryType: ("binary",),
 }
+_SIMPLE_TYPES: Final = {name: kind for kind, names in _NAMES_OF_SIMPLE_TYPES.items() for name in names}
 _DECIMAL_TYPES: Final = ("decimal", "dec", "numeric")
 #: What comes last before the closing bracket of each nested type.
 _LAST_PARTS: Final = {

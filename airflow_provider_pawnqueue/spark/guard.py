@@ -114,7 +114,7 @@ class TaskOrders:
 class Command:
     """The command, and everything that it has started."""
 
-    def __init__(self, command: list[str], prctl: _Prctl, keeper: Keeper) -> None:
+    def __init__(self, command: list[str], prctl: Callable[..., object], keeper: Keeper) -> None:
         guard = os.getpid()
         self._keeper = keeper
         executed, open_until_exec = os.pipe()
@@ -284,24 +284,18 @@ def session_members(session: int, but: int = 0) -> set[int] | None:
     return found
 
 
-class _Prctl:
-    """Linux's call that decides what happens to processes whose parent ends. On other systems it does nothing."""
+def _load_prctl() -> Callable[..., object]:
+    """Return Linux's call that decides what happens to processes whose parent ends. Elsewhere it does nothing."""
+    import ctypes  # noqa: PLC0415 - the task, which imports this module too, does not need it
 
-    def __init__(self) -> None:
-        import ctypes  # noqa: PLC0415 - the task, which imports this module too, does not need it
-
-        self._call = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
-
-    def __call__(self, option: int, value: int) -> None:
-        if self._call is not None:
-            self._call(option, value, 0, 0, 0)
+    return getattr(ctypes.CDLL(None, use_errno=True), "prctl", lambda *_: None)
 
 
-def _execute(command: list[str], guard: int, prctl: _Prctl) -> NoReturn:
+def _execute(command: list[str], guard: int, prctl: Callable[..., object]) -> NoReturn:
     status = _NOT_RUNNABLE_STATUS
     try:
         os.setpgid(0, 0)
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # If the guard is killed. The keeper ends the rest.
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # if the guard is killed
         if os.getppid() != guard:
             os._exit(_NOT_RUNNABLE_STATUS)
         for number in (signal.SIGPIPE, signal.SIGINT):  # The guard ignores them, which exec would pass on.
@@ -328,8 +322,10 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    prctl = _Prctl()
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)  # A process below the guard that loses its parent becomes the guard's child.
+    prctl = _load_prctl()
+    prctl(
+        _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0
+    )  # A process below the guard that loses its parent becomes the guard's child.
     keeper = Keeper(folder)
     orders = TaskOrders(int(task), float(grace))
     while not (orders.may_start or orders.must_end):
