@@ -323,9 +323,8 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prctl = _load_prctl()
-    prctl(
-        _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0
-    )  # A process below the guard that loses its parent becomes the guard's child.
+    # A process below the guard that loses its parent becomes the guard's child.
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     keeper = Keeper(folder)
     orders = TaskOrders(int(task), float(grace))
     while not (orders.may_start or orders.must_end):

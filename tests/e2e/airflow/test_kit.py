@@ -163,7 +163,7 @@ def test_nothing_is_left_of_a_run_of_tests(end: signal.Signals) -> None:
         "from tools.kit.airflow import Airflow, installation\n"
         "airflow = Airflow()\n"
         "installation._running.add(airflow)\n"
-        "airflow._watch()\n"
+        "airflow._start_warden()\n"
         "subprocess.Popen(['sleep', '1000'], env=airflow.environ, start_new_session=True)\n"
         "print(airflow._mark, airflow.home, flush=True)\n"
         "time.sleep(1000)\n"
