@@ -25,21 +25,16 @@ def sanitized(parts: SplitResult) -> SplitResult:
     return parts._replace(path=parts.path.rstrip("/"))
 
 
-def inputs(settings: Settings, *topics: str) -> Any:  # noqa: ANN401 - of a package that may not be installed
-    """Return the lineage of a task that has read topics, or None if OpenLineage is not installed."""
-    return _lineage(settings, topics, "inputs")
-
-
-def outputs(settings: Settings, *topics: str) -> Any:  # noqa: ANN401 - likewise
-    """Return the lineage of a task that has written to topics, or None if OpenLineage is not installed."""
-    return _lineage(settings, topics, "outputs")
-
-
-def _lineage(settings: Settings, topics: Sequence[str], side: str) -> Any:  # noqa: ANN401 - likewise
+def lineage_of(settings: Settings, *, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Any:  # noqa: ANN401 - of a package that may not be installed
+    """Return the lineage of a task that has read and written topics, or None if OpenLineage is not installed."""
     try:
         from airflow.providers.common.compat.openlineage.facet import Dataset  # noqa: PLC0415 - may not be installed
         from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415
     except ImportError:
         return None
-    places = (uri(settings, topic).rpartition("/") for topic in topics)
-    return OperatorLineage(**{side: [Dataset(namespace=namespace, name=name) for namespace, _, name in places]})
+
+    def dataset(topic: str) -> Any:  # noqa: ANN401 - likewise
+        namespace, _, name = uri(settings, topic).rpartition("/")
+        return Dataset(namespace=namespace, name=name)
+
+    return OperatorLineage(inputs=[*map(dataset, inputs)], outputs=[*map(dataset, outputs)])

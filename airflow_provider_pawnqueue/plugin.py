@@ -12,26 +12,10 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin, hookimpl
 
+from airflow_provider_pawnqueue.hooks import task_notes
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION
-from airflow_provider_pawnqueue.hooks.task_notes import (
-    BEGUN_KEY,
-    CLEAR_NUMBER,
-    ERROR_KEY,
-    SKIPPED_KEY,
-    TaskStart,
-    claims_in,
-    clear_number_of,
-    error_text,
-)
-from airflow_provider_pawnqueue.operators.graph import (
-    MESSAGES_OPERATOR,
-    SENSOR,
-    SETTLE_OPERATOR,
-    is_operator,
-    share_a_mapped_group,
-    tasks_after,
-    tasks_before,
-)
+from airflow_provider_pawnqueue.hooks.task_notes import TaskStart, claims_in, clear_number_of
+from airflow_provider_pawnqueue.operators import graph
 
 
 @hookimpl
@@ -46,12 +30,12 @@ def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  
     if (
         task is not None
         and _is_of_this_process(task_instance)
-        and any(is_operator(one, SENSOR) for one in (task, *tasks_before(task).values()))
+        and any(graph.is_operator(one, graph.SENSOR) for one in (task, *graph.tasks_before(task).values()))
     ):
         SUPERVISION.watch_this_task()
     # ⚑ A settlement acks only what its tasks can have seen: the claims that had been made when they began.
     if _is_settled(task_instance) and (begun := _begun(task_instance)):
-        task_instance.xcom_push(key=BEGUN_KEY, value=begun.to_note())
+        task_instance.xcom_push(key=task_notes.BEGUN_KEY, value=begun.to_note())
 
 
 def _begun(task_instance: Any) -> TaskStart:  # noqa: ANN401 - Airflow's
@@ -62,21 +46,20 @@ def _begun(task_instance: Any) -> TaskStart:  # noqa: ANN401 - Airflow's
     before it was deferred.
     """
     task = task_instance.task
-    before = tasks_before(task)
-    settling = [one for one in tasks_after(task).values() if is_operator(one, SETTLE_OPERATOR)]
+    before = graph.tasks_before(task)
+    settling = [one for one in graph.tasks_after(task).values() if graph.is_operator(one, graph.SETTLE_OPERATOR)]
     claim_tasks = {name for one in settling for name in getattr(one, "claim_tasks", ())}
-    claiming = [name for name, one in before.items() if name in claim_tasks or is_operator(one, SENSOR)]
+    claiming = [name for name, one in before.items() if name in claim_tasks or graph.is_operator(one, graph.SENSOR)]
     claimed = [task_instance.xcom_pull(task_ids=name) for name in claiming]
     given = [claim for value in _rendered_fields(task) for claim in claims_in(value)]
-    begun = TaskStart.of_claims(clear_number_of(task_instance.get_template_context()), claims_in(claimed)).limited(
-        given
-    )
+    clear_number = clear_number_of(task_instance.get_template_context())
+    begun = TaskStart.of_claims(clear_number, claims_in(claimed)).limited(given)
     if begun:
-        sources = [name for name in task.upstream_task_ids if is_operator(before[name], MESSAGES_OPERATOR)]
+        sources = [name for name in task.upstream_task_ids if graph.is_operator(before[name], graph.MESSAGES_OPERATOR)]
         for name in [*sources, task.task_id] if _is_resumed(task_instance) else sources:
-            has_own_index = name == task.task_id or share_a_mapped_group(task, before[name])
+            has_own_index = name == task.task_id or graph.share_a_mapped_group(task, before[name])
             index = task_instance.map_index if has_own_index else -1
-            note = task_instance.xcom_pull(task_ids=name, key=BEGUN_KEY, map_indexes=index)
+            note = task_instance.xcom_pull(task_ids=name, key=task_notes.BEGUN_KEY, map_indexes=index)
             begun = begun.up_to(TaskStart.from_note(note))
     return begun
 
@@ -97,7 +80,7 @@ def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any)
     """Keep the error of a task whose messages are settled after it."""
     del previous_state
     if error is not None and _is_settled(task_instance):
-        task_instance.xcom_push(key=ERROR_KEY, value=error_text(error))
+        task_instance.xcom_push(key=task_notes.ERROR_KEY, value=task_notes.error_text(error))
 
 
 @hookimpl
@@ -106,7 +89,7 @@ def on_task_instance_skipped(previous_state: Any, task_instance: Any) -> None:  
     del previous_state
     if _is_settled(task_instance):
         clear_number = clear_number_of(task_instance.get_template_context())
-        task_instance.xcom_push(key=SKIPPED_KEY, value={CLEAR_NUMBER: clear_number})
+        task_instance.xcom_push(key=task_notes.SKIPPED_KEY, value={task_notes.CLEAR_NUMBER: clear_number})
 
 
 def _is_settled(task_instance: Any) -> bool:  # noqa: ANN401 - Airflow's
@@ -114,7 +97,7 @@ def _is_settled(task_instance: Any) -> bool:  # noqa: ANN401 - Airflow's
     task = getattr(task_instance, "task", None)
     if task is None or not hasattr(task_instance, "xcom_push") or not _is_of_this_process(task_instance):
         return False
-    return any(is_operator(one, SETTLE_OPERATOR) for one in tasks_after(task).values())
+    return any(graph.is_operator(one, graph.SETTLE_OPERATOR) for one in graph.tasks_after(task).values())
 
 
 def _is_of_this_process(task_instance: Any) -> bool:  # noqa: ANN401 - Airflow's

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
@@ -15,9 +15,6 @@ from airflow.cli.cli_config import (
     positive_int,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _PACKAGE: Final = __name__.rpartition(".")[0]
 
 _CONN_ID = Arg(
@@ -29,7 +26,6 @@ _TOPIC = Arg(("topic",), help="The name of the topic")
 _ONE_TOPIC_OR_ALL = Arg(("topic",), nargs="?", help="The name of the topic; without it, all topics")
 _TOPICS = Arg(("topics",), nargs="*", metavar="topic", help="The names of topics; without any, all topics")
 _DRY_RUN = Arg(("--dry-run",), help="Change nothing, and print what would be done", action="store_true")
-_COMMON = (_CONN_ID, ARG_OUTPUT, ARG_VERBOSE)
 
 _MAX_SHOWN = Arg(
     ("--limit",), help="How many to show at most (default: 10)", type=positive_int(allow_zero=False), default=10
@@ -98,97 +94,76 @@ Only a task can ask Airflow whether a DAG run goes on. So this command leaves cl
 they expire: it neither renews them nor ends them early. The janitor DAG does both."""
 
 
-def _command(module: str, name: str) -> Callable[..., object]:
-    command: Callable[..., object] = lazy_load_command(f"{_PACKAGE}.{module}.{name}")
-    return command
+def _command(module: str, function: str, help_text: str, *args: Arg, description: str | None = None) -> ActionCommand:
+    """Return the command of a function, whose module is imported only when the command runs."""
+    return ActionCommand(
+        name=function.replace("_", "-"),
+        help=help_text,
+        description=description,
+        func=lazy_load_command(f"{_PACKAGE}.{module}.{function}"),
+        args=(*args, _CONN_ID, ARG_OUTPUT, ARG_VERBOSE),
+    )
+
+
+_COMMANDS: Final = (
+    _command("looking", "topics", "List the topics and their settings"),
+    _command("looking", "stats", "Count the messages of one topic, or of all topics", _ONE_TOPIC_OR_ALL),
+    _command(
+        "looking",
+        "peek",
+        "Show the first messages of a topic, or its dead letters, without claiming them",
+        *(_TOPIC, _MAX_SHOWN, _PEEK_DEAD),
+    ),
+    _command(
+        "changing",
+        "publish",
+        "Publish one message, or one for each line of a file",
+        *(_TOPIC, _PAYLOAD, _FILE, _PRODUCER, _HEADER, _CREATE),
+    ),
+    _command(
+        "changing",
+        "requeue",
+        "Requeue messages of a claim that no task works on any more",
+        *(_TOPIC, _CLAIM_ID, _CLAIM_MESSAGE_IDS, _DELAY, _REQUEUE_REASON),
+    ),
+    _command(
+        "changing",
+        "bury",
+        "Bury messages of a claim that no task works on any more, as dead letters",
+        *(_TOPIC, _CLAIM_ID, _CLAIM_MESSAGE_IDS, _BURY_REASON),
+    ),
+    _command(
+        "changing",
+        "redrive",
+        "Move dead letters back into their topic",
+        *(_TOPIC, _LETTER_IDS, _MAX_REDRIVEN, _DRY_RUN),
+    ),
+    _command(
+        "changing",
+        "purge",
+        "Remove the messages of a topic, or its dead letters, but not the topic",
+        *(_TOPIC, _PURGE_DEAD, _PURGE_MESSAGES, _DRY_RUN, ARG_YES),
+    ),
+    _command("changing", "create_topic", "Create a topic", _TOPIC, _NEW_MAX_DELIVERIES, _IF_EXISTS),
+    _command("changing", "update_topic", "Change the settings of a topic for all its users", _TOPIC, _MAX_DELIVERIES),
+    _command(
+        "changing",
+        "delete_topic",
+        "Delete an empty topic; with --force, a topic and everything in it",
+        *(_TOPIC, _FORCE, _DRY_RUN, ARG_YES),
+    ),
+    _command(
+        "changing",
+        "janitor",
+        "Sweep topics once; leaves claims of DAG runs alone until they expire",
+        *(_TOPICS, _DRY_RUN),
+        description=_JANITOR,
+    ),
+    _command("doctor", "doctor", "Check the connection and what the store can do; exit code 1 if something is wrong"),
+)
 
 
 def get_pawnqueue_cli_commands() -> list[GroupCommand]:
     """Return the commands that Airflow adds to its own."""
-    return [
-        GroupCommand(
-            name="pawnqueue",
-            help="Inspect message queues in S3 buckets, and change them",
-            subcommands=(
-                ActionCommand(
-                    name="topics",
-                    help="List the topics and their settings",
-                    func=_command("looking", "topics"),
-                    args=_COMMON,
-                ),
-                ActionCommand(
-                    name="stats",
-                    help="Count the messages of one topic, or of all topics",
-                    func=_command("looking", "stats"),
-                    args=(_ONE_TOPIC_OR_ALL, *_COMMON),
-                ),
-                ActionCommand(
-                    name="peek",
-                    help="Show the first messages of a topic, or its dead letters, without claiming them",
-                    func=_command("looking", "peek"),
-                    args=(_TOPIC, _MAX_SHOWN, _PEEK_DEAD, *_COMMON),
-                ),
-                ActionCommand(
-                    name="publish",
-                    help="Publish one message, or one for each line of a file",
-                    func=_command("changing", "publish"),
-                    args=(_TOPIC, _PAYLOAD, _FILE, _PRODUCER, _HEADER, _CREATE, *_COMMON),
-                ),
-                ActionCommand(
-                    name="requeue",
-                    help="Requeue messages of a claim that no task works on any more",
-                    func=_command("changing", "requeue"),
-                    args=(_TOPIC, _CLAIM_ID, _CLAIM_MESSAGE_IDS, _DELAY, _REQUEUE_REASON, *_COMMON),
-                ),
-                ActionCommand(
-                    name="bury",
-                    help="Bury messages of a claim that no task works on any more, as dead letters",
-                    func=_command("changing", "bury"),
-                    args=(_TOPIC, _CLAIM_ID, _CLAIM_MESSAGE_IDS, _BURY_REASON, *_COMMON),
-                ),
-                ActionCommand(
-                    name="redrive",
-                    help="Move dead letters back into their topic",
-                    func=_command("changing", "redrive"),
-                    args=(_TOPIC, _LETTER_IDS, _MAX_REDRIVEN, _DRY_RUN, *_COMMON),
-                ),
-                ActionCommand(
-                    name="purge",
-                    help="Remove the messages of a topic, or its dead letters, but not the topic",
-                    func=_command("changing", "purge"),
-                    args=(_TOPIC, _PURGE_DEAD, _PURGE_MESSAGES, _DRY_RUN, ARG_YES, *_COMMON),
-                ),
-                ActionCommand(
-                    name="create-topic",
-                    help="Create a topic",
-                    func=_command("changing", "create_topic"),
-                    args=(_TOPIC, _NEW_MAX_DELIVERIES, _IF_EXISTS, *_COMMON),
-                ),
-                ActionCommand(
-                    name="update-topic",
-                    help="Change the settings of a topic for all its users",
-                    func=_command("changing", "update_topic"),
-                    args=(_TOPIC, _MAX_DELIVERIES, *_COMMON),
-                ),
-                ActionCommand(
-                    name="delete-topic",
-                    help="Delete an empty topic; with --force, a topic and everything in it",
-                    func=_command("changing", "delete_topic"),
-                    args=(_TOPIC, _FORCE, _DRY_RUN, ARG_YES, *_COMMON),
-                ),
-                ActionCommand(
-                    name="janitor",
-                    help="Sweep topics once; leaves claims of DAG runs alone until they expire",
-                    description=_JANITOR,
-                    func=_command("changing", "janitor"),
-                    args=(_TOPICS, _DRY_RUN, *_COMMON),
-                ),
-                ActionCommand(
-                    name="doctor",
-                    help="Check the connection and what the store can do; exit code 1 if something is wrong",
-                    func=_command("doctor", "doctor"),
-                    args=_COMMON,
-                ),
-            ),
-        )
-    ]
+    group_help = "Inspect message queues in S3 buckets, and change them"
+    return [GroupCommand(name="pawnqueue", help=group_help, subcommands=_COMMANDS)]

@@ -9,13 +9,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import XComArg
 
-from airflow_provider_pawnqueue.operators.graph import (
-    MESSAGES_OPERATOR,
-    is_mapped,
-    tasks_after,
-    tasks_before,
-    work_tasks,
-)
+from airflow_provider_pawnqueue.operators import graph
 from airflow_provider_pawnqueue.operators.instances import TaskStates
 from airflow_provider_pawnqueue.operators.outputs import DecodedOutput
 
@@ -33,9 +27,9 @@ class WorkTask:
 
     def __init__(self, ti: Any, task: Any, claim_tasks: Collection[str], states: TaskStates) -> None:  # noqa: ANN401 - Airflow's task instance, and any operator
         self.task_id: str = task.task_id
-        self.is_mapped = is_mapped(task)
+        self.is_mapped = graph.is_mapped(task)
         #: The tasks before it that claim.
-        self.claim_tasks = frozenset(tasks_before(task)) & frozenset(claim_tasks)
+        self.claim_tasks = frozenset(graph.tasks_before(task)) & frozenset(claim_tasks)
         #: The tasks that it directly waits for.
         self.direct_upstream = frozenset(task.upstream_task_ids)
         self._ti = ti
@@ -72,7 +66,7 @@ class WorkTask:
     def _is_empty(self, given: Any) -> bool:  # noqa: ANN401 - a list, a dict, or an XComArg
         if isinstance(given, (Sequence, Mapping)):
             return not given
-        sources = [(source, key) for source, key in XComArg.iter_xcom_references(given) if not is_mapped(source)]
+        sources = [(source, key) for source, key in XComArg.iter_xcom_references(given) if not graph.is_mapped(source)]
         pulled = [self._ti.xcom_pull(task_ids=source.task_id, key=key) for source, key in sources]
         return any(isinstance(each, (Sequence, Mapping)) and not each for each in pulled)
 
@@ -155,17 +149,17 @@ def tasks_beside(settle: Any, claim_tasks: Collection[str]) -> list[str]:  # noq
     A task works on the claim if it is given the claim, or its messages by one of our tasks. Where no task comes between
     claim and settlement, all tasks after the claim count, whatever they are given.
     """
-    before, after = tasks_before(settle), tasks_after(settle)
+    before, after = graph.tasks_before(settle), graph.tasks_after(settle)
     beside = {
         task_id: task
         for name in claim_tasks
         if name in before
-        for task_id, task in tasks_after(before[name]).items()
+        for task_id, task in graph.tasks_after(before[name]).items()
         if task_id not in {*claim_tasks, settle.task_id, *before, *after}
     }
-    if not work_tasks(settle, claim_tasks):
+    if not graph.work_tasks(settle, claim_tasks):
         return sorted(beside)
-    sources = {*claim_tasks, *(task_id for task_id, task in before.items() if task.task_type == MESSAGES_OPERATOR)}
+    sources = set(claim_tasks).union(name for name, task in before.items() if task.task_type == graph.MESSAGES_OPERATOR)
     return sorted(task_id for task_id, task in beside.items() if sources & _given_by(task))
 
 

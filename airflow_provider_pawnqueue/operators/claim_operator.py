@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import checked_ids
-from airflow_provider_pawnqueue.lineage import inputs
+from airflow_provider_pawnqueue.lineage import lineage_of
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure_of
 from airflow_provider_pawnqueue.operators.outputs import without_messages
 from pawnqueue import PawnQueueError
@@ -120,34 +120,36 @@ class ClaimOperator(PawnQueueOperator):
         """Name the topics that were read for OpenLineage."""
         del task_instance
         topics = references.topics_of(self.claim)
-        return inputs(self.hook.settings, *topics) if topics else None
+        return lineage_of(self.hook.settings, inputs=topics) if topics else None
 
 
 class SettledCounts:
     """How many messages this try has settled, and how."""
 
     def __init__(self) -> None:
-        self._counts = {"acked": 0, "buried": 0, "released": 0}
-        self._unfinished = 0
-        #: Of how many messages it is not known whether anything was decided, and why.
-        self.unknown = 0
+        self._counts = dict.fromkeys(("acked", "buried", "released", "unfinished", "unknown"), 0)
+        #: Why it is not known whether anything was decided about the unknown messages.
         self.fault = ""
 
     def add(self, done: Settlement) -> None:
         """Count the messages of one settlement."""
         for name in self._counts:
             self._counts[name] += len(getattr(done, name))
-        self._unfinished += len(done.unfinished)
-        self.unknown += len(done.unknown)
         self.fault = self.fault or done.fault
 
+    @property
+    def unknown(self) -> int:
+        """Of how many messages it is not known whether anything was decided."""
+        return self._counts["unknown"]
+
     def as_dict(self) -> dict[str, int]:
-        """Return the counts, for XCom."""
-        return dict(self._counts)
+        """Return the counts of decided messages, for XCom."""
+        return {name: self._counts[name] for name in ("acked", "buried", "released")}
 
     def __str__(self) -> str:
-        text = f"{self._counts['acked']} acked, {self._counts['buried']} buried, {self._counts['released']} given back"
-        return f"{text}; the janitor finishes {self._unfinished} of them" if self._unfinished else text
+        text = "{acked} acked, {buried} buried, {released} given back".format(**self._counts)
+        unfinished = self._counts["unfinished"]
+        return f"{text}; the janitor finishes {unfinished} of them" if unfinished else text
 
 
 def _ids_in_none(held: Sequence[Claim], ids: Iterable[str]) -> list[str]:

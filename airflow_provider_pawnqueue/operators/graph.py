@@ -14,6 +14,12 @@ SENSOR: Final = "PawnQueueSensor"
 SETTLE_OPERATOR: Final = "PawnQueueSettleOperator"
 MESSAGES_OPERATOR: Final = "PawnQueueMessagesOperator"
 
+#: The states of tasks, as Airflow names them.
+SUCCESS: Final = "success"
+SKIPPED: Final = "skipped"
+UPSTREAM_FAILED: Final = "upstream_failed"
+FAILED_STATES: Final = frozenset({"failed", UPSTREAM_FAILED})
+
 
 def is_operator(task: Any, class_name: str) -> bool:  # noqa: ANN401 - any operator, mapped or not
     """Say whether a task's operator is of the class with this name, or of a class derived from it."""

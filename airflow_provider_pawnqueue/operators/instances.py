@@ -9,10 +9,6 @@ from typing import Any, Final
 
 from airflow_provider_pawnqueue.operators.graph import is_mapped, share_a_mapped_group, tasks_before
 
-SUCCESS: Final = "success"
-SKIPPED: Final = "skipped"
-UPSTREAM_FAILED: Final = "upstream_failed"
-FAILED_STATES: Final = frozenset({"failed", UPSTREAM_FAILED})
 #: A row that its run no longer has, as its task was deleted, or is mapped over less than before.
 _REMOVED: Final = "removed"
 #: A request names the tasks in its address, whose length is limited.

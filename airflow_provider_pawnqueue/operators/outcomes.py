@@ -20,16 +20,8 @@ from airflow_provider_pawnqueue.hooks.task_notes import (
     is_current,
 )
 from airflow_provider_pawnqueue.operators.assignments import WorkTask
-from airflow_provider_pawnqueue.operators.graph import work_tasks
-from airflow_provider_pawnqueue.operators.instances import (
-    FAILED_STATES,
-    SKIPPED,
-    SUCCESS,
-    UPSTREAM_FAILED,
-    Instance,
-    TaskStates,
-    states_of,
-)
+from airflow_provider_pawnqueue.operators.graph import FAILED_STATES, SKIPPED, SUCCESS, UPSTREAM_FAILED, work_tasks
+from airflow_provider_pawnqueue.operators.instances import Instance, TaskStates, states_of
 from airflow_provider_pawnqueue.operators.skips import Skips
 from airflow_provider_pawnqueue.operators.work_results import FailedWork, FinishedWork, NotDone, WorkResults
 

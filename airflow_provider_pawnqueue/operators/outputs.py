@@ -6,7 +6,7 @@ any depth. So messages cross XCom as JSON texts, and become dicts in the task th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
@@ -17,29 +17,30 @@ from airflow_provider_pawnqueue.hooks import references
 class DecodedOutput(PlainXComArg):
     """The output of an operator whose XCom has messages as JSON texts, of which tasks receive dicts."""
 
-    def decoded(self, value: Any) -> Any:  # noqa: ANN401 - what XCom has, and what a task is given
-        """Return what a task receives for an XCom."""
-        raise NotImplementedError
+    #: Returns what a task receives for an XCom.
+    decoded: Callable[[Any], Any]
 
-    def resolve(self, context: Mapping[str, Any]) -> Any:  # noqa: ANN401 - likewise
+    def resolve(self, context: Mapping[str, Any]) -> Any:  # noqa: ANN401 - what a task is given
         """Pull the XCom, and return what the task receives."""
         return self.decoded(super().resolve(context))
 
 
 class ClaimsOutput(DecodedOutput):
-    """The claim of a sensor, or its claims where it waits for several topics."""
+    """The claim of a sensor, or its claims where it waits for several topics, with the messages decoded."""
 
-    def decoded(self, value: Any) -> Any:  # noqa: ANN401 - one claim, a sequence of them, or nothing
-        """Decode the messages in the claims."""
-        return references.as_received(value)
+    decoded = staticmethod(references.as_received)
 
 
 class ReferencesOutput(DecodedOutput):
-    """The same claims for operators, which need only the references."""
+    """The same claims for operators, which need only the references, not the messages."""
 
-    def decoded(self, value: Any) -> Any:  # noqa: ANN401 - likewise
-        """Leave out the messages."""
-        return references.without_messages(value)
+    decoded = staticmethod(references.without_messages)
+
+
+class MessagesOutput(DecodedOutput):
+    """The messages of a claim, or lists of them."""
+
+    decoded = staticmethod(references.decoded_messages)
 
 
 def without_messages(claim: Any) -> Any:  # noqa: ANN401 - claims, their outputs, and lists of both
@@ -52,11 +53,3 @@ def without_messages(claim: Any) -> Any:  # noqa: ANN401 - claims, their outputs
     if isinstance(claim, (list, tuple)):
         return [without_messages(each) for each in claim]
     return references.without_messages(claim) if isinstance(claim, Mapping) else claim
-
-
-class MessagesOutput(DecodedOutput):
-    """The messages of a claim, or lists of them."""
-
-    def decoded(self, value: Any) -> Any:  # noqa: ANN401 - a list of texts, several of them in a mapped group, or nothing
-        """Decode each message."""
-        return references.decoded_messages(value)

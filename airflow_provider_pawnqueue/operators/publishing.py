@@ -15,7 +15,7 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     checked_ids,
     checked_topic,
 )
-from airflow_provider_pawnqueue.lineage import outputs
+from airflow_provider_pawnqueue.lineage import lineage_of
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class PawnQueuePublishOperator(PawnQueueOperator):
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ANN401 - of a package that may not be installed
         """Name the topic that was written to for OpenLineage."""
         del task_instance
-        return outputs(self.hook.settings, self.topic)
+        return lineage_of(self.hook.settings, outputs=[self.topic])
 
 
 class PawnQueueRedriveOperator(PawnQueueOperator):

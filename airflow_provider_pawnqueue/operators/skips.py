@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_pawnqueue.hooks.task_notes import SKIPPED_KEY, clear_number_of, is_current
 from airflow_provider_pawnqueue.operators.assignments import WorkTask
-from airflow_provider_pawnqueue.operators.graph import share_a_mapped_group, tasks_before
-from airflow_provider_pawnqueue.operators.instances import SKIPPED, SUCCESS, Instance, TaskStates
+from airflow_provider_pawnqueue.operators.graph import SKIPPED, SUCCESS, share_a_mapped_group, tasks_before
+from airflow_provider_pawnqueue.operators.instances import Instance, TaskStates
 from airflow_provider_pawnqueue.operators.work_results import NotDone
 
 if TYPE_CHECKING:
