@@ -42,8 +42,8 @@ SECTIONS: dict[str, list[tuple[str, str]]] = {
 
 HEAD = """# What a DAG imports
 
-With its arguments. Written by `python -m tools.reference` from the docstrings, which an editor
-shows too. How the parts play together is in [In Airflow](../airflow.md).
+Operators, sensor, hook and triggers with their arguments. `python -m tools.reference` writes this page from the
+docstrings, which an editor shows too. How the parts work together: [In Airflow](../airflow.md).
 """
 
 

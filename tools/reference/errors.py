@@ -12,14 +12,13 @@ from tools.reference.words import cell, code, plain, told
 
 HEAD = """# Errors
 
-Every error of the queue: when it comes, whether anything was done, and what to do. Written by `python -m
-tools.reference` from the code.
+Every error of the queue: when it is raised, whether anything was done, and what to do. `python -m tools.reference`
+writes this page from the code.
 
-All but the last three derive from `PawnQueueError`. Unless their section says otherwise, they are imported from
-`pawnqueue`.
-Their text is a sentence that names the topic, the message and the remedy; `.topic`, `.message`, `.operation` and
-`.cause` have the same for programs. They can be pickled, so they come unchanged from an executor or a task. In
-Airflow, what only a person can mend fails the task without another try.
+All but the last three derive from `PawnQueueError`. Unless their section says otherwise, import them from
+`pawnqueue`. Their text is a sentence that names the topic, the message and the remedy; `.topic`, `.message`,
+`.operation` and `.cause` have the same for programs. They can be pickled, so an executor or a task passes them on
+unchanged. In Airflow, an error that only a person can correct fails the task without another try.
 """
 
 
@@ -36,7 +35,8 @@ def page() -> str:
     for kind in kinds():
         doc = told(kind)
         base = kind.__bases__[0]
-        above = "" if base is errors.PawnQueueError else f" It is a {code(base.__name__)}."
+        article = "an" if base.__name__[0] in "AEIOU" else "a"
+        above = "" if base is errors.PawnQueueError else f" It is {article} {code(base.__name__)}."
         where = "" if kind.__module__ == errors.__name__ else f"`from {kind.__module__} import {kind.__name__}`\n\n"
         parts.append(f"\n## {kind.__name__}\n\n{where}{plain(doc.text)}{above}\n\n")
         parts.append("| | |\n|---|---|\n")

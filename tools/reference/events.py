@@ -13,22 +13,23 @@ from tools.reference.words import code, fields_of, first, table
 
 HEAD = """# Events, log and metrics
 
-What a queue tells of what it does. Written by `python -m tools.reference` from the code.
+The events of a queue, and the log and metrics made from them. `python -m tools.reference` writes this page from the
+code.
 
-`PawnQueue.open(..., on_event=listener)` calls a function with each event as it happens, in the queue's own thread:
-it has to return at once, and what it raises is logged and changes nothing. The events are dataclasses of
-`pawnqueue.events`; `event.sentence()` says one in a line. The log is written from the same
-events, by the loggers that are named here. No payload and no secret is in any of them.
+`PawnQueue.open(..., on_event=listener)` calls a function with each event as it happens, in the queue's own thread.
+The function has to return at once; an exception in it is logged and changes nothing. The events are dataclasses of
+`pawnqueue.events`, and `event.sentence()` describes one in a line. The log is written from the same
+events, by the loggers named here. No payload and no secret is in any of them.
 """
 METRICS = """
 ## Metrics
 
-In Airflow, the hook counts the events as metrics of Airflow's own (statsd or OpenTelemetry, as `[metrics]` says),
+In Airflow, the hook counts the events with Airflow's own metrics (statsd or OpenTelemetry, as `[metrics]` says),
 with the topic as the tag `topic`:
 
 """
 GAUGES = """
-And the janitor, each time that it has swept a topic, sets gauges, from what `stats` counts:
+The janitor sets these gauges each time that it has swept a topic, from the result of `stats`:
 
 """
 

@@ -11,7 +11,7 @@ from tools.reference.words import code, default, fields_of, first, parameters, t
 
 HEAD = """# The queue
 
-Everything that `pawnqueue` exports. Written by `python -m tools.reference` from the docstrings.
+Everything that `pawnqueue` exports. `python -m tools.reference` writes this page from the docstrings.
 
 `PawnQueue` is for asyncio, and `SyncPawnQueue` is the same without it. Each call is shown here as `PawnQueue` has it;
 with `SyncPawnQueue`, leave out `await`. An invalid argument raises [`InvalidArgumentError`](misuse.md) before anything

@@ -19,19 +19,19 @@ from tools.reference.words import code, first, table, told
 
 HEAD = """# Settings
 
-Everything that can be set about a queue. Written by `python -m tools.reference` from the code.
-[config.example.yaml](../../config.example.yaml) has all of it as YAML, to copy from. An Airflow connection has the
+Every setting of a queue. `python -m tools.reference` writes this page from the code.
+[config.example.yaml](../../config.example.yaml) has all settings as YAML, to copy. An Airflow connection has the
 same names in its extra ([In Airflow](../airflow.md#the-connection)), and in Spark they are options
 ([Spark](spark.md)).
 
-A text is not empty, and has no white space around it; a time is at most ten years.
+A text must not be empty or have white space around it. A time is at most ten years.
 
-`Settings` is made by `PawnQueue.open(...)` from what it is given, or by itself:
+`PawnQueue.open(...)` makes `Settings` from its arguments. You can also make them yourself:
 """
 CONTRADICTIONS = """
-## What has to agree
+## Settings that contradict each other
 
-Else it is a `ConfigError`, with one of these sentences:
+They raise a `ConfigError` with one of these sentences:
 
 """
 #: Rules that all texts, and all times, share are stated once.

@@ -14,20 +14,20 @@ from tools.reference.words import cell, code, default, parameters, table, told
 
 HEAD = """# On Spark
 
-The options of the format `pawnqueue`, and what jobs import. Written by `python -m tools.reference` from the code.
-How the parts play together is in [Spark](../spark.md); the submit operator is with [the other
+The options of the format `pawnqueue`, and what jobs import. `python -m tools.reference` writes this page from the
+code. How the parts work together: [Spark](../spark.md). The submit operator is with [the other
 operators](dags.md#pawnqueuesparksubmitoperator).
 
 ## Options
 
 `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`, each `.format("pawnqueue").option(name, value)`.
-An option that does not exist is an error, with the nearest one.
+An unknown option is an error that suggests the nearest one.
 
 """
 SETTINGS = """
-Any [setting](settings.md) is an option too, by its path or its last name, where only one has that: `s3.bucket_name`
-or `bucket_name`. They go over the file that `connection` names, or over the environment. Keys are better in that
-file: options are in a query's plan.
+Any [setting](settings.md) is an option too, by its path (`s3.bucket_name`), or by its last name if only one setting
+has it (`bucket_name`). Options override the file that `connection` names, and the environment. Put keys into that
+file, because a query's plan shows its options.
 """
 FUNCTIONS: list[Callable[..., Any]] = [
     jobs.job_claims,
