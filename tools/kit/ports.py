@@ -9,8 +9,8 @@ from pathlib import Path
 
 HOST = "127.0.0.1"
 
-_LOWEST = 10_000
-_ATTEMPTS = 500
+_LOWEST_PORT = 10_000
+_MAX_ATTEMPTS = 500
 _claims: list[socket.socket] = []
 # Seeded by the system: two test runs with the same seed must not look for the same ports.
 _random = random.SystemRandom()
@@ -18,11 +18,11 @@ _random = random.SystemRandom()
 
 def free_port() -> int:
     """Return a port that nothing listens on. No other test run gets it before this process ends."""
-    for _ in range(_ATTEMPTS):
-        port = _random.randrange(_LOWEST, _first_ephemeral_port())
+    for _ in range(_MAX_ATTEMPTS):
+        port = _random.randrange(_LOWEST_PORT, _first_ephemeral_port())
         if _is_free(port) and _claim(port):
             return port
-    message = f"no free port on {HOST} in {_ATTEMPTS} attempts"
+    message = f"no free port on {HOST} in {_MAX_ATTEMPTS} attempts"
     raise OSError(message)
 
 
@@ -34,7 +34,7 @@ def free_ports(count: int) -> list[int]:
 def _first_ephemeral_port() -> int:
     # Ports above are handed to outgoing connections: one could be taken between the choice and the server's bind.
     lowest, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
-    return max(int(lowest), _LOWEST + 1_000)
+    return max(int(lowest), _LOWEST_PORT + 1_000)
 
 
 def _is_free(port: int) -> bool:

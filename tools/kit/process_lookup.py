@@ -21,7 +21,7 @@ from airflow_provider_pawnqueue.spark.guard import end_processes, read_processes
 
 MARK = "PAWNKIT_MARK"
 _PAUSE_SECONDS = 0.02
-_LOOKS = 3
+_EMPTY_LOOKS = 3
 
 
 def marked(mark: str) -> list[int]:
@@ -40,7 +40,7 @@ def end_marked(mark: str, *, seconds: float = 10.0) -> list[int]:
 
     def find() -> set[int]:
         # One look can miss a process that is being forked, or that is in its exec, when it has no environment.
-        for _ in range(_LOOKS):
+        for _ in range(_EMPTY_LOOKS):
             if found := marked(mark):
                 return {*found}
             time.sleep(_PAUSE_SECONDS)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.02
 _TAIL_CHARACTERS = 4_000
-_SERVER_ERROR = 500
+_FIRST_SERVER_ERROR_STATUS = 500
 
 _running: set[ServerProcess] = set()
 
@@ -177,7 +177,7 @@ def answers(url: str) -> bool:
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=5)
     try:
         connection.request("GET", parts.path or "/")
-        return connection.getresponse().status < _SERVER_ERROR
+        return connection.getresponse().status < _FIRST_SERVER_ERROR_STATUS
     except (OSError, http.client.HTTPException):
         return False
     finally:

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 #: An object of the API, as its reference describes it.
 Json: TypeAlias = dict[str, Any]
 
-_ALL = 10_000
+_MAX_ROWS = 10_000
 _TIMEOUT_SECONDS = 30.0
 # Airflow is on loopback, so the proxies of the environment are not used.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -63,17 +63,17 @@ class Api:
 
     def jobs(self, job_type: str | None = None) -> list[Json]:
         """Return the jobs, newest first: each start of a scheduler, triggerer or DAG processor is one."""
-        return self.request("GET", "/jobs", job_type=job_type, order_by="-id", limit=_ALL)["jobs"]
+        return self.request("GET", "/jobs", job_type=job_type, order_by="-id", limit=_MAX_ROWS)["jobs"]
 
     def import_errors(self) -> list[Json]:
         """Return the errors in DAG files: ``filename``, ``stack_trace``, ``timestamp``."""
-        return self.request("GET", "/importErrors", limit=_ALL)["import_errors"]
+        return self.request("GET", "/importErrors", limit=_MAX_ROWS)["import_errors"]
 
     # ---- DAGs
 
     def dags(self) -> list[Json]:
         """Return all DAGs."""
-        return self.request("GET", "/dags", limit=_ALL)["dags"]
+        return self.request("GET", "/dags", limit=_MAX_ROWS)["dags"]
 
     def dag(self, dag_id: str) -> Json:
         """Return a DAG."""
@@ -104,7 +104,7 @@ class Api:
 
     def runs(self, dag_id: str, **query: Any) -> list[Json]:
         """Return a DAG's runs, the oldest first."""
-        return self.request("GET", f"/dags/{dag_id}/dagRuns", order_by="id", limit=_ALL, **query)["dag_runs"]
+        return self.request("GET", f"/dags/{dag_id}/dagRuns", order_by="id", limit=_MAX_ROWS, **query)["dag_runs"]
 
     def mark_run(self, dag_id: str, run_id: str, state: str) -> None:
         """Mark a run as ``success``, ``failed`` or ``queued``."""
@@ -118,7 +118,7 @@ class Api:
 
     def task_instances(self, dag_id: str, run_id: str, *, task_id: str | None = None) -> list[Json]:
         """Return a run's task instances, each mapped one by itself."""
-        found = self.request("GET", f"{_run(dag_id, run_id)}/taskInstances", limit=_ALL)["task_instances"]
+        found = self.request("GET", f"{_run(dag_id, run_id)}/taskInstances", limit=_MAX_ROWS)["task_instances"]
         return [each for each in found if task_id in (None, each["task_id"])]
 
     def task_instance(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Json:
@@ -154,7 +154,7 @@ class Api:
 
         :param query: ``asset_id``, ``source_dag_id``, ``source_run_id`` and so on.
         """
-        return self.request("GET", "/assets/events", order_by="timestamp", limit=_ALL, **query)["asset_events"]
+        return self.request("GET", "/assets/events", order_by="timestamp", limit=_MAX_ROWS, **query)["asset_events"]
 
     # ---- connections and variables
 

