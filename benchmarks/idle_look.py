@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TOPIC = "orders"
 AT_ONCE = 64
 FEW, MANY = 1_000, 10_000
-#: Of the messages in flight, so many are one claim's.
+#: How many of the messages in flight belong to one claim.
 BATCH = 500
 TTL = 3600.0
 #: How often each poll is measured; the quickest is reported.
@@ -191,7 +191,7 @@ async def _close(store: Store, count: int) -> list[str]:
 
 
 async def _outlive(store: Store, flying: Sequence[_Flying]) -> None:
-    """Let the leases' own time be over, which the records of their claims have outlived: they were renewed."""
+    """Let the leases' own time end, while the records of their claims go on: they were renewed."""
     await _write(store, [one for some in flying for one in some.leases(1.0)])
     await asyncio.sleep(1.0)
 

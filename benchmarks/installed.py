@@ -35,7 +35,7 @@ class Installed:
 def installed(**dags: str) -> Iterator[Installed]:
     """Start all of it, with DAG files by their names, and wait until Airflow has parsed the DAGs.
 
-    The connection is in Airflow's database, so that those who wait ask for it as they do anywhere.
+    The connection is in Airflow's database, so that waiting tasks read it as they do anywhere.
     """
     print(f"   {machine()}", flush=True)
     with servers.seaweedfs() as server, counted(server) as store:

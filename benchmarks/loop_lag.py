@@ -1,4 +1,4 @@
-"""How late an event loop wakes who has slept in it: in a triggerer (``lag_trigger.py``), and in an idle process."""
+"""How late an event loop wakes its sleepers: in a triggerer (``lag_trigger.py``), and in an idle process."""
 
 from __future__ import annotations
 

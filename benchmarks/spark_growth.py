@@ -146,7 +146,7 @@ def _measured(server: S3Server, spark: SparkSession, messages: int, most: int) -
         started_to_read = time.perf_counter()
         found = added_up(spark.read.format("pawnqueue").options(**given).load())
         read = time.perf_counter() - started_to_read
-    assert found == expected  # noqa: S101 - who reads less is no quicker
+    assert found == expected  # noqa: S101 - a reader of less is not quicker
     return Row(
         messages=messages,
         claims=len(references),
@@ -187,7 +187,7 @@ def _planned_by(pool: Pool, given: Mapping[str, str]) -> Planned:
 
 
 def _plan(given: dict[str, str]) -> Planned:
-    """Plan as Spark has it done: by a source that is given the options."""
+    """Plan as Spark does: by a source that gets the options."""
     from pyspark_pawnqueue.datasource import PawnQueueDataSource  # noqa: PLC0415 - likewise
     from pyspark_pawnqueue.messages_to_rows import schema_of  # noqa: PLC0415 - in the process that is measured
 

@@ -101,7 +101,7 @@ def run(arguments: Sequence[str] = ()) -> None:
                     found = way.read()
                     way.seconds.append(time.perf_counter() - started)
                     way.cpu.append(_cpu(way.processes()) - used)
-                    assert found == expected, way.name  # noqa: S101 - who reads less is no quicker
+                    assert found == expected, way.name  # noqa: S101 - a reader of less is not quicker
                 told = ", ".join(f"{way.name} {way.seconds[-1]:.2f} s (CPU {way.cpu[-1]:.1f} s)" for way in ways)
                 print(f"   round {number + 1}{'' if number else ' (cold)'}: {told}", flush=True)
     _print(ways, asked.messages, size)

@@ -154,7 +154,7 @@ async def work(  # noqa: PLR0913, PLR0917 - who works, on what, and for how long
         return  # it was lost; the other half tries to settle all the same
     if chance.random() < 0.1:
         return  # it forgets what it has
-    stage.history.drop(holder, stage.world.loop.now)  # who settles, or hands over, has stopped working
+    stage.history.drop(holder, stage.world.loop.now)  # a process that settles, or hands over, has stopped working
     draw = chance.random()
     if draw < 0.15:
         stage.references.append(claim.hand_over() if draw < 0.08 else await queue.leave(claim))

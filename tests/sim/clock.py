@@ -62,7 +62,7 @@ class SimClock:
 
     @property
     def lost(self) -> float:
-        """For how many seconds of the world's it has stood still by the time it runs again."""
+        """For how many of the world's seconds it has been stopped by the time it runs again."""
         return self._stopped
 
     @property
@@ -85,7 +85,7 @@ class SimClock:
         return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
     def _run(self) -> float:
-        """Return the world's time without the times in which the clock stood still."""
+        """Return the world's time without the times in which the clock was stopped."""
         return max(self._loop.now, self._stands_until) - self._stopped
 
     def _ring(self, alarm: tuple[asyncio.Future[None], float]) -> None:

@@ -68,7 +68,7 @@ def cut_duel(world: World, weather: Weather) -> list[str]:
 
 
 def time_and_again(fight: Callable[[Stage, Process], Awaitable[None]]) -> Callable[[Stage, Process], Awaitable[None]]:
-    """Return a fighter who is cancelled every few seconds, at any await, and begins anew."""
+    """Return a fighter that is cancelled every few seconds, at any await, and begins again."""
 
     async def be_cut(stage: Stage, process: Process) -> None:
         chance, loop = stage.world.stream(f"cuts {process.name}"), stage.world.loop

@@ -298,6 +298,6 @@ def _fire(_: Any) -> None:  # noqa: ANN401 - it is never called
 
 
 def wake(waker: asyncio.Future[None]) -> None:
-    """Let go on who waits for this, if somebody still does."""
+    """Let the waiter for this go on, if there still is one."""
     if not waker.done():
         waker.set_result(None)

@@ -31,7 +31,7 @@ PICKY_SETTINGS = tuple(settings_for(patience, RETENTION, largest=PICKY) for pati
 BIG = "x" * (PICKY + 64 * 1024 + 1)
 #: Twins claim all at once so often, in seconds.
 TOGETHER = 6.0
-#: Those who leave claims to each other begin with a new one so often.
+#: How often actors that leave claims to each other begin with a new one.
 LEFT = 15.0
 #: keep_alive has to report a loss at once; this many checks, one second apart, may find that it has not.
 SILENCE = 3
@@ -375,7 +375,7 @@ async def wake_up(stage: Stage, process: Process, queue: PawnQueue, claim: Claim
     """Take the next step after a sleep, whatever it is, and work on if the claim is still trusted.
 
     Until its first answer nobody can know that the clock was stopped, and the history has the hold's end as if it had
-    not been. What an answer can tell is who has had the message when it was asked: the taker wrote its lease at least
+    not been. What an answer can show is the message's holder when it was asked: the taker wrote its lease at least
     twice the margin after what a stopped clock takes for now, and a LIST shows that date. From then on
     it is not believed in. A lease that is gone by then, as its message was settled, shows no date.
     """

@@ -134,7 +134,7 @@ async def _dispatch(stage: Stage, queue: PawnQueue, claim: Claim, chance: random
     # Else it is forgotten, and waits until its claim's time is over.
 
 
-# --- those who make others wait ---
+# --- actors that make others wait ---
 
 
 async def _quitter(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

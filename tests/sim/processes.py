@@ -78,7 +78,7 @@ class Process:
             self.world.something_ended()
 
     def pause(self, seconds: float) -> None:
-        """Let nothing of the process run for so long. Its clock goes on, as the world does."""
+        """Let nothing of the process run for this time. Its clock goes on, as the world does."""
         if self.alive:
             self.world.loop.hold(self, self.world.loop.now + seconds)
             self.pauses.append((self.world.loop.now, self.world.loop.now + seconds))

@@ -38,7 +38,7 @@ TROUBLED = 150.0
 #: A claim's time may be hardly longer than the margin: what is safe at the edge is safe everywhere.
 TTLS = (4.5, 8.0, 20.0)
 
-#: How the names of those begin who publish.
+#: How the names of publishers begin.
 PUBLISHERS = ("P", "H", "F")
 
 #: What an actor lives through: the store failed, the claim was lost, somebody else works for it.
@@ -143,7 +143,7 @@ class Stage:
 
 
 def holder_of(process: Process, claim: Claim) -> Holder:
-    """Return who has the claim, as the history knows them."""
+    """Return the claim's holder, as the history knows it."""
     return Holder(process.name, f"{claim.claim_id}.{claim.generation}", claim.session)
 
 

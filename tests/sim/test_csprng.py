@@ -157,7 +157,7 @@ def readings(world: World) -> list[set[str]]:
 
 @pytest.mark.parametrize("weather", [FAIR, SLOW_BUT_ANSWERED, HARSH])
 def test_what_was_read_stands(weather: Weather) -> None:
-    """Under the assumption nobody reads what is then overwritten by somebody who had not seen it."""
+    """Under the assumption nobody reads a value that is then overwritten by a writer that had not seen it."""
     for seed in new_seeds(100):
         world = World(seed, weather=weather, conditional=False, within=WITHIN, kept=0)
         for key, read in zip(KEYS, readings(world), strict=True):

@@ -183,7 +183,7 @@ def test_a_process_keeps_to_its_own() -> None:
 
 
 def test_calm_ends_everything_that_goes_wrong() -> None:
-    """Deaths and pauses to come are called off, and those who sleep are waited for."""
+    """Deaths and pauses to come are called off, and sleepers are waited for."""
 
     async def scenario(world: World) -> None:
         processes = [world.process(str(number)) for number in range(20)]

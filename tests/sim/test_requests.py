@@ -83,7 +83,7 @@ def test_four_consumers_get_out_of_each_others_way() -> None:
 
 
 def test_twenty_consumers_that_begin_together_do_not_run_at_one_head() -> None:
-    """Twenty who begin at once take at most 4.5 requests a message of 3,000, in the median over seeds."""
+    """Twenty consumers that begin at once take at most 4.5 requests a message of 3,000, in the median over seeds."""
     assert statistics.median(consumed(seed, 20, 3000) for seed in range(3)) <= 4.5
 
 

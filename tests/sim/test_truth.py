@@ -44,7 +44,7 @@ def record_of(*, until: float, session_until: float | None = None, **changed: ob
 
 
 def judged(stage: Stage, after: float) -> list[str]:
-    """Let so much time pass, and judge."""
+    """Let this much time pass, and judge."""
 
     async def passes(world: World) -> None:
         stage.truth.judge(BOUNDS)
@@ -190,7 +190,7 @@ def test_a_second_claim_of_one_name_counts_by_itself(stage: Stage) -> None:
 
 
 def test_who_is_given_what_another_one_has_is_caught_however_short_it_is() -> None:
-    """Two who have one message at one moment, and one of them for no time at all."""
+    """Two holders of one message at one moment, one of them for no time at all."""
     history, first, second = History(), Holder("A", "c.0", "s"), Holder("B", "d.0", "t")
     history.hold(first, UNIT, UNIT, 0.0, 10.0)
     history.hold(second, UNIT, UNIT, 5.0, 20.0)

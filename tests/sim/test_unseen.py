@@ -70,7 +70,7 @@ def test_an_answer_that_comes_meanwhile_is_as_old_as_the_end(watched: Watched) -
 
 
 def test_a_sample_of_the_time_before_says_nothing(watched: Watched) -> None:
-    """What was written before the clock ran again does not tell the time after it, whoever asks."""
+    """What was written before the clock ran again does not tell the time after it, to any caller."""
     watched.at(30.0, 30.0 - OLD)
     watched.process.stop_clock(10.0)
     assert watched.at(41.0, 31.0, kind="HEAD", key="_probe/x.probe") == 10.0 + OLD

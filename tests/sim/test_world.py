@@ -84,7 +84,7 @@ def test_another_seed_is_another_world() -> None:
 
 
 def test_streams_do_not_shift_each_other() -> None:
-    """More draws in one place leave all others as they were, and a process's nature does not depend on who else is."""
+    """More draws in one place leave all others as they were, and a process's nature does not depend on the others."""
     one, other = World(7), World(7)
     one.stream("x").random()
     other.process("B").clock.nonce()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
     from tools.kit.history import History, Hold
 
-#: ``claims.margin_seconds``: a taker waits so long after a claim's time. It is in the moment from which one waits.
+#: ``claims.margin_seconds``: a taker waits this long after a claim's time. It is in the moment from which one waits.
 MARGIN = 2.0
 #: The taker's idea of the store's time is wrong by the margin at most, or it would refuse to take anything.
 ERROR = MARGIN
@@ -101,7 +101,7 @@ class Counted:
     consumer: str
     landed: float
     end: float
-    """When its session's time was over, as its record told at first: whoever is to hand it out later must not."""
+    """When its session's time was over, as its record said at first: to hand it out later would be wrong."""
 
     known: float = math.inf
     """When its consumer first heard that it has a record."""
@@ -111,7 +111,7 @@ class Counted:
 
     unseen: bool = False
     decided: bool = False
-    """Its lease was given back, with the count that it had then: who learns later that it was unseen is too late."""
+    """Its lease was given back, with the count that it had then: learning later that it was unseen is too late."""
 
 
 @dataclass(slots=True)

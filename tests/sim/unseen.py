@@ -26,7 +26,7 @@ BLUR = 2 * 2.0 + DATE_ROUNDING_SECONDS
 
 
 class Unseen:
-    """For how long each process's clock stood still without a sign of it."""
+    """For how long each process's clock was stopped without a sign of it."""
 
     def __init__(self, world: World) -> None:
         self._world = world

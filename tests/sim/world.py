@@ -150,7 +150,7 @@ class World:
         return all(process.idle for process in chosen)
 
     def something_ended(self) -> None:
-        """Let those look again who wait for processes to be idle."""
+        """Let the waiters for idle processes look again."""
         for waker in self._waiting:
             wake(waker)
         self._waiting.clear()

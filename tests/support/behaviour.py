@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 #: How a condition of a PUT is treated: ``atomic`` checks and writes in one step; ``racy`` checks, waits
-#: ``race_window`` seconds, then writes, so that it is right in sequence and lets through everyone who asks meanwhile;
+#: ``race_window`` seconds, then writes, so that it is right in sequence and lets through every request meanwhile;
 #: ``ignored`` writes always; ``not_implemented`` answers 501.
 Discipline: TypeAlias = Literal["atomic", "racy", "ignored", "not_implemented"]
 

@@ -28,7 +28,7 @@ class VirtualClock:
         #: How long it was asked to sleep, and between which bounds for a random number, each time.
         self.slept: list[float] = []
         self.asked: list[tuple[float, float]] = []
-        #: Somebody sleeps who did not when time was last advanced.
+        #: A task sleeps that did not when time was last advanced.
         self.fallen_asleep = asyncio.Event()
         self._by_hand = by_hand
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []

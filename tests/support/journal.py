@@ -82,7 +82,7 @@ class Journal:
             self._requests.clear()
 
     def notify(self) -> None:
-        """Let those who wait look again."""
+        """Let the waiters look again."""
         with self._changed:
             self._happened()
 

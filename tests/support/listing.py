@@ -57,5 +57,5 @@ def token_for(last: str) -> str:
 
 
 def resume(token: str) -> str:
-    """Return the key behind which the token goes on; raises ValueError for what is no token."""
+    """Return the key behind which the token goes on; raises ValueError for an invalid token."""
     return base64.urlsafe_b64decode(token.encode("ascii")).decode("utf-8", "surrogatepass")

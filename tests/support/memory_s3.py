@@ -73,7 +73,7 @@ class MemoryS3:
                 answer = error(501, "NotImplemented", f"This test server has no {request.operation}")
         return answer
 
-    # --- who may come in ---
+    # --- which keys are valid ---
 
     def _refuse_entry(self, request: RecordedRequest) -> Answer | None:
         region, credentials = self._behaviour.region, self._behaviour.credentials

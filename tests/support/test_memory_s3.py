@@ -218,7 +218,7 @@ def test_if_match_of_nothing() -> None:
 
 
 def test_losers_of_a_race() -> None:
-    """Losers that overlap the winner get 500 or 409 where the store is like that; those who come later get 412."""
+    """Losers that overlap the winner get 500 or 409 where the store is like that; later ones get 412."""
     for behaviour, expected in (
         (Behaviour(losers_get_500=True, race_window=0.1), {200, 412, 500}),
         (Behaviour(conflict_409=True, race_window=0.1), {200, 409}),

@@ -139,7 +139,7 @@ class Crew:
             self.consumers.append(self._start(job))
 
     def start_janitors(self) -> None:
-        """Let them sweep, in the midst of it all."""
+        """Let them sweep while the others work."""
         for number in range(1, self.plan.janitors + 1):
             self.janitors.append(self._start(Sweeping(every=0.5, **self._job(f"janitor {number}"))))
 

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 async def sweep(job: Sweeping) -> None:
-    """Sweep the topic again and again, in the midst of those who work on it."""
+    """Sweep the topic again and again, while others work on it."""
     stop = told_to_stop()
     diary = Diary(Path(DIARY), job.name)
     async with PawnQueue.open(job.settings) as queue:

@@ -17,7 +17,7 @@ def is_poison(number: int, poison_every: int) -> bool:
 
 
 def can_be_fulfilled(payload: Mapping[str, Any]) -> bool:
-    """Say what a consumer says who has read the order."""
+    """Say what a consumer says that has read the order."""
     return payload["quantity"] > 0
 
 

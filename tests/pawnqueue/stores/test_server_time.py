@@ -463,7 +463,7 @@ async def test_half_a_day_at_the_wrong_speed(clock: VirtualClock) -> None:
 
 
 async def test_a_clock_that_stood_still_is_noticed(time: ServerTime, server: ScriptedServer) -> None:
-    """⚑ An object that is younger than it can be tells that the machine stood still: the next step knows the time."""
+    """⚑ An object that is younger than it can be shows that the machine was stopped: the next step knows the time."""
     until = await time.now() + 100
     trusted = time.trusted_until(until, 2.0)
     server.clock.now += 5

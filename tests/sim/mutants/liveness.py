@@ -64,7 +64,7 @@ def due_times_are_ignored() -> Patches:
 
 
 @mutant(
-    "§4.2 Nobody leaves empty-handed while there is plenty: who is refused picks others, then looks again",
+    "§4.2 No consumer leaves empty-handed while there is plenty: a refused one picks others, then polls again",
     test="tests/pawnqueue/claims/test_liveness.py::test_nobody_leaves_empty_handed_while_there_is_plenty",
 )
 def losers_leave() -> Patches:

@@ -77,7 +77,7 @@ def redrive_by_put() -> Patches:
     return [(redrive, "_move", move), (finish_redrive, "finish_move", finish)]
 
 
-@mutant("§5 Whoever meets an overdue move finishes it", 0, 6, 19)
+@mutant("§5 The process that meets an overdue move finishes it", 0, 6, 19)
 def nobody_finishes_moves() -> Patches:
     original = finish_redrive.finish_move
 
@@ -89,7 +89,7 @@ def nobody_finishes_moves() -> Patches:
 
 
 def _with(context: Context, **changed: Any) -> Any:
-    """Return a context of which some parts are other ones."""
+    """Return a copy of a context with some parts replaced."""
 
     class Other:
         def __getattr__(self, name: str) -> Any:

@@ -20,7 +20,7 @@ from tests.sim.mutants.entering import Patches, mutant
 # --- renew ---
 
 
-@mutant("§4 Renew is a compare-and-set, and who is past its time has lost the claim", 38, 52, 11)
+@mutant("§4 Renew is a compare-and-set, and a holder past its time has lost the claim", 38, 52, 11)
 def renews_whatever_happened() -> Patches:
     async def renew(context: Context, claim: Any, ttl: float | None = None, session_ttl: float | None = None) -> None:
         lasts = claim.ttl if ttl is None else ttl
@@ -60,7 +60,7 @@ def renewed_by_others_is_lost() -> Patches:
     return [(HeldClaim, "replace_record", replace_record)]
 
 
-@mutant("§4 Who keeps a claim alive never stops that in silence", 50, 65, 67, arena="patience")
+@mutant("§4 A process that keeps a claim alive never stops silently", 50, 65, 67, arena="patience")
 def kept_no_longer_in_silence() -> Patches:
     original = KeepAlive._renew
 
@@ -102,7 +102,7 @@ def session_waits_for_the_claim() -> Patches:
     return [(ById, "_resume", resume)]
 
 
-@mutant("§4 Who releases by the id leaves alone what somebody may be working on", 174, 195, 358, arena="crowd")
+@mutant("§4 A release by the id leaves alone what a session may be working on", 174, 195, 358, arena="crowd")
 def releases_what_is_worked_on() -> Patches:
     return [(ById, "_may_be_alive", lambda *_: False)]
 
@@ -160,7 +160,7 @@ def leaves_whatever_happened() -> Patches:
 
 
 @mutant(
-    "§4 Who leaves a claim works on it no more",
+    "§4 A process that leaves a claim works on it no more",
     test="tests/pawnqueue/claims/test_leaving.py::test_who_left_it_works_on_it_no_more",
 )
 def who_left_works_on() -> Patches:

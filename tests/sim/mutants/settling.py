@@ -32,7 +32,7 @@ def no_decision() -> Patches:
     return [(settling, "settle", settle)]
 
 
-@mutant("§4 Settle is a compare-and-set: who was fenced changes nothing", 236, 74, 99)
+@mutant("§4 Settle is a compare-and-set: a fenced holder changes nothing", 236, 74, 99)
 def settles_whatever_happened() -> Patches:
     original = ClaimRecordRegister.replace
 

@@ -74,12 +74,12 @@ def noted_whatever_happened() -> Patches:
     return [(decided_writes, "write_record", write)]
 
 
-@mutant("§7 Who may have been taken over sends nothing", test=f"{_TESTS}::test_who_is_late_sends_nothing")
+@mutant("§7 A holder that may have been taken over sends nothing", test=f"{_TESTS}::test_who_is_late_sends_nothing")
 def sent_past_its_time() -> Patches:
     return [(DecidedWrite, "_is_trusted", lambda _: True)]
 
 
-@mutant("§7 Who comes next waits", test=f"{_TESTS}::test_who_comes_while_another_commits_is_told")
+@mutant("§7 The next committer waits", test=f"{_TESTS}::test_who_comes_while_another_commits_is_told")
 def taken_over_early() -> Patches:
     original = decided_writes.take_over
 
