@@ -322,7 +322,7 @@ class PawnQueue(ForAsyncWith):
         layout.checked_topic(topic)
         layout.checked_write_id(write_id)
         layout.checked_part(part)
-        before = staging.continued(Staged(topic, write_id, part), after)
+        before = staging.continue_part(Staged(topic, write_id, part), after)
         checked = checked_messages(messages, None, self._context.settings.limits, topic, first=len(before))
         await self._topic(topic, "stage")
         return await staging.stage(self._context, before, checked, await self._producer_id(producer))
@@ -349,7 +349,7 @@ class PawnQueue(ForAsyncWith):
         :raises PublishError: it is decided, and some of it could not be published now.
         """
         layout.checked_write_id(write_id)
-        parts = staging.in_order(topic, write_id, staged)
+        parts = staging.sort_parts(topic, write_id, staged)
         seconds = checked_seconds(wait, "wait", topic, "commit_write")
         await self._topic(topic, "commit_write")
         commit = writes.Commit(
@@ -363,7 +363,7 @@ class PawnQueue(ForAsyncWith):
             allow_empty=allow_empty,
         )
         try:
-            return await until_free(self._context, commit.done, wait=seconds, check_open=self._life.check_open)
+            return await until_free(self._context, commit.carry_out, wait=seconds, check_open=self._life.check_open)
         finally:
             self._claims.look_again(topic)
 
@@ -376,7 +376,7 @@ class PawnQueue(ForAsyncWith):
         :raises TopicNotFoundError: the topic does not exist.
         """
         layout.checked_write_id(write_id)
-        parts = None if staged is None else staging.in_order(topic, write_id, staged)
+        parts = None if staged is None else staging.sort_parts(topic, write_id, staged)
         await self._topic(topic, "abort_write")
         return await writes.abort(self._context, topic, write_id, parts)
 

@@ -140,7 +140,7 @@ class Writes:
         found = await context.write_record(topic, write_id).read()
         if found is None or found.version != info.version or found.value.state == "begun":
             return
-        if await staging.listed(context, topic, write_id):
+        if await staging.list_staged(context, topic, write_id):
             return
         if context.clock.elapsed() - looked > LATELY:
             self._care.tell(info.key, f"no look at it and its deletion fitted into {LATELY:g} seconds")

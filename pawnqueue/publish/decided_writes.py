@@ -22,7 +22,7 @@ from pawnqueue.errors import (
 from pawnqueue.events import RowsLost, WriteDone, WriteDropped, logger_of
 from pawnqueue.publish import staging, write_traces
 from pawnqueue.publish.publisher import Sent, has_landed, send, topic_may_exist
-from pawnqueue.publish.write_outcome import shown, together
+from pawnqueue.publish.write_outcome import describe_ranges, merge_ranges
 from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.write_records import HOLD_SECONDS
 from pawnqueue.runtime.cancellation import finish_despite_cancellation
@@ -41,17 +41,17 @@ TopicExists: TypeAlias = Callable[[str], Awaitable[bool]]
 
 
 def decided_at(context: Context, record: WriteRecord) -> float:
-    """Return when the write was decided at the earliest: what was changed before that says nothing of it."""
+    """Return the earliest time at which the write can have been decided: earlier changes leave no trace of it."""
     return record.created_at - context.margin - 1
 
 
 async def take_over(
     context: Context, topic: str, found: Versioned[WriteRecord], topic_exists: TopicExists, ended: set[str]
 ) -> DecidedWrite | None:
-    """Go on with a write that has been decided; None: another process was faster.
+    """Continue a write that has been decided; None: another process was faster.
 
-    :param ended: the attempts of this process that have ended: their time is not waited for.
-    :raises WriteBusyError: its time is not over.
+    :param ended: the attempts of this process that have ended. Nobody waits for their time to be over.
+    :raises WriteBusyError: the time of its holder is not over.
     """
     now = await context.now()
     record = found.value
@@ -59,8 +59,8 @@ async def take_over(
     if record.holder not in ended and not context.is_over(record.until, now):
         over = record.until + context.margin
         raise WriteBusyError(
-            f"Somebody else commits write {record.write_id} of topic {topic!r}, and is trusted to go on with it until "
-            f"{iso(over)}: commit it again after that, or pass wait=.",
+            f"Another process commits write {record.write_id} of topic {topic!r}, and has it until {iso(over)}: commit "
+            "it again after that, or pass wait=.",
             topic=topic,
             operation="commit_write",
             write_id=record.write_id,
@@ -75,18 +75,18 @@ async def take_over(
 async def begin_attempt(
     context: Context, topic: str, record: WriteRecord, found: Versioned[WriteRecord] | None, ended: set[str]
 ) -> Versioned[WriteRecord] | None:
-    """Write the record by which an attempt begins; None: somebody else has written it."""
+    """Write the record with which an attempt begins; None: another process has written it."""
     try:
         return await write_record(context, topic, record, found)
     except StoreError:
-        ended.add(record.holder)  # it has begun nothing, wherever its record lands
+        ended.add(record.holder)  # it has begun nothing, even if its record lands
         raise
 
 
 async def write_record(
     context: Context, topic: str, record: WriteRecord, found: Versioned[WriteRecord] | None
 ) -> Versioned[WriteRecord] | None:
-    """Create a record, or change the one that was found, by compare-and-set; None: somebody else has written it.
+    """Create a record, or replace the one that was found, by compare-and-set; None: another process has written it.
 
     :raises StoreError: it is not known whether it was written.
     """
@@ -96,12 +96,12 @@ async def write_record(
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A message of a write, under the name that its key has."""
+    """A message of a write, with the name in its key."""
 
     name: str
     id: str
     place: int
-    envelope: Envelope | None  # None: what was staged of it is gone
+    envelope: Envelope | None  # None: its staged row is gone
 
     @classmethod
     def of(cls, row: staging.Row, place: int, write_id: str) -> Self:
@@ -113,7 +113,7 @@ class _Placed:
 
 
 class DecidedWrite:
-    """A decided write that this process carries out."""
+    """A decided write that this process holds and carries out."""
 
     def __init__(  # noqa: PLR0913 - the parts of one thing, made in two places
         self,
@@ -131,15 +131,15 @@ class DecidedWrite:
         self._topic_exists = topic_exists
         self._ended = ended
         self._taken_over = taken_over
-        self._may_land = False  # a request that publishes a message may be under way
+        self._may_land = False  # a request that publishes a message may be in flight
 
     async def finish(self, is_enough: Callable[[], bool] = lambda: False) -> WriteRecord | None:
-        """Publish what is not published yet, and note it; None: another one has taken over, or it is enough.
+        """Publish what is not published yet, and note it; None: another process has taken over, or it is enough.
 
-        Where staged rows are gone, it is dropped if nothing of it is visible; else it is done without them.
+        If staged rows are gone, the write is dropped if nothing of it is visible; else it is done without them.
 
-        :param is_enough: asked before each step. Then the next attempt goes on with the rest.
-        :raises PublishError: some of it could not be published now; whoever comes next goes on.
+        :param is_enough: called before each step. If it returns True, the next attempt continues with the rest.
+        :raises PublishError: some of it could not be published now; the next attempt continues.
         """
         try:
             return await self._carry_out(is_enough)
@@ -150,7 +150,7 @@ class DecidedWrite:
     async def _give_back(self, error: PawnQueueError | None) -> None:
         """Let the next attempt begin at once, as this one has ended.
 
-        ⚑ §7: only where no request of it can publish a message any more. Nobody would look for that again.
+        ⚑ §7: only if no request of it can still publish a message. Nobody would look for that message again.
         """
         if self._may_land:
             return
@@ -169,7 +169,7 @@ class DecidedWrite:
 
     async def _carry_out(self, is_enough: Callable[[], bool]) -> WriteRecord | None:
         record = self._found.value
-        present = await staging.listed(self._context, self._topic, record.write_id) if self._taken_over else None
+        present = await staging.list_staged(self._context, self._topic, record.write_id) if self._taken_over else None
         rows = staging.RowReader(
             self._context,
             self._topic,
@@ -187,7 +187,7 @@ class DecidedWrite:
             places = range(record.place + record.published, record.place + record.begun)
             taken = await rows.take(len(places))
             chunk = [_Placed.of(row, place, record.write_id) for row, place in zip(taken, places, strict=True)]
-            # ⚑ §7: only of the chunk that was begun is it not known whether it is there.
+            # ⚑ §7: only of the chunk that was begun is it unknown whether it is stored.
             left = await self._without_trace(chunk) if in_doubt else chunk
             in_doubt = False
             gone = [each.place - record.place for each in left if each.envelope is None]
@@ -196,9 +196,9 @@ class DecidedWrite:
                 return await self._drop()
             if not await self._publish(chunk, [each for each in left if each.envelope is not None]):
                 return None
-            # ⚑ §7: of rows that were never begun, and that nobody can read, none is looked for: one note names them
-            # all, however many a forged record says they are.
-            passed = rows.pass_over_gone()
+            # ⚑ §7: rows that were never begun, and cannot be read, are not looked for. One note names them all, however
+            # many of them a forged record claims.
+            passed = rows.skip_gone()
             lost = [*(range(each, each + 1) for each in gone), range(record.begun, record.begun + passed)]
             if not await self._note(published=record.begun + passed, lost=lost):
                 return None
@@ -206,7 +206,7 @@ class DecidedWrite:
         if record.lost:
             count = sum(each.count for each in record.lost)
             self._context.events.tell(
-                RowsLost(topic=self._topic, write_id=record.write_id, count=count, rows=shown(record.lost))
+                RowsLost(topic=self._topic, write_id=record.write_id, count=count, rows=describe_ranges(record.lost))
             )
         self._context.events.tell(
             WriteDone(topic=self._topic, write_id=record.write_id, count=record.count, taken_over=self._taken_over)
@@ -214,15 +214,15 @@ class DecidedWrite:
         return record
 
     async def _is_wait_for_rows_over(self) -> bool:
-        # No progress begins the wait anew: a forged write may have a row that nobody reads in each of its chunks.
+        # Progress does not restart the wait: a forged write may have an unreadable row in each of its chunks.
         since = self._found.value.rows_unread_since
         return since > 0 and await self._context.now() >= since + staging.MAX_WAIT_FOR_ROWS_SECONDS
 
     async def _leave_the_rest(self) -> None:
-        """Let the next attempt go on at once behind what is noted."""
+        """Let the next attempt continue at once behind the last note."""
         record = self._found.value
         logger.info(
-            "Of write %s of topic %r, %d of %d messages are published: the next sweep goes on.",
+            "Of write %s of topic %r, %d of %d messages are published: the next sweep continues.",
             record.write_id,
             self._topic,
             record.published,
@@ -231,9 +231,9 @@ class DecidedWrite:
         await self._give_back(None)
 
     async def _drop(self) -> WriteRecord | None:
-        """Take back the decision of a write of which nothing is visible; None: another one has taken over.
+        """Revoke the decision of a write of which nothing is visible; None: another process has taken over.
 
-        ⚑ §7: no sweep fails for ever because of a write whose rows are gone, and its id can be used again at once.
+        ⚑ §7: else every sweep would fail on a write whose rows are gone. Its id can be used again at once.
         """
         before = self._found.value
         names = [each.name for each in before.objects]
@@ -252,7 +252,7 @@ class DecidedWrite:
         return dropped
 
     async def _publish(self, chunk: Sequence[_Placed], left: Sequence[_Placed]) -> bool:
-        """Put messages into the topic; return False where another one has taken over."""
+        """Put messages into the topic; return False if another process has taken over."""
         while left:
             may_land, self._may_land = self._may_land, True
             results, there = await all_of(
@@ -269,7 +269,7 @@ class DecidedWrite:
                 raise topic_not_found(self._topic, "commit_write")
             faults = [result.fault for result in results if result.fault is not None]
             if faults:
-                raise self._not_all(faults)
+                raise self._publish_error(faults)
             in_doubt = any(result.landed is None for result in results)
             left = [each for each, result in zip(left, results, strict=True) if not result.landed]
             if left and not await self._note(published=self._found.value.published):
@@ -279,28 +279,28 @@ class DecidedWrite:
 
     async def _send(self, each: _Placed) -> Sent:
         async def is_sent() -> bool:
-            # ⚑ §7: who has claimed and acked it before the answer was missed has left a trace in the claim's record.
+            # ⚑ §7: a consumer that has already claimed and acked it has left a trace in its claim record.
             return not await self._without_trace([each])
 
         if each.envelope is None:
-            return Sent(landed=True)  # there is nothing to send: it is noted as lost
+            return Sent(landed=True)  # its row is gone: it is noted as lost
         return await send(self._context, self._topic, each.name, each.envelope, self._is_trusted, is_sent)
 
     def _is_trusted(self) -> bool:
-        """⚑ §7: nothing is sent by who may have been taken over, as it might come behind its message's ack."""
+        """⚑ §7: a process that may have been taken over sends nothing: it might land after the message's ack."""
         context = self._context
         until = context.time.trusted_until(self._found.value.until, context.margin, in_doubt=True)
         return context.clock.elapsed() < until
 
     async def _note(self, *, published: int, lost: Sequence[range] = ()) -> bool:
-        """Note by compare-and-set how far it is, and what is begun next; return False where another one goes on."""
+        """Note the progress and what is begun next, by compare-and-set; return False if another process took over."""
         now = await self._context.now()
         before = self._found.value
         is_done = published == before.count
         update: dict[str, Any] = {
             "published": published,
             "begun": max(before.begun, min(published + MESSAGES_PER_NOTE, before.count)),
-            "lost": together(before.lost, lost),
+            "lost": merge_ranges(before.lost, lost),
             "unread_since": 0.0,
         }
         if is_done:
@@ -323,16 +323,16 @@ class DecidedWrite:
         return True
 
     async def _without_trace(self, chunk: Sequence[_Placed]) -> list[_Placed]:
-        """Return those of a chunk that another one has begun which left no trace: they are sent, perhaps once more.
+        """Return the messages of a chunk, begun by another attempt, that left no trace: they are sent, perhaps again.
 
-        A message is looked for before its lease, and that before its claim's record, as they go in this order.
-        ⚑ §7: Each of them counts by the message's full name, as another message may have the same uuid.
+        A message is looked for before its lease, and the lease before the claim record, as they vanish in this order.
+        ⚑ §7: each of them counts by the message's full name, as another message may have the same uuid.
         """
         if not chunk:
             return []
         context, topic = self._context, self._topic
-        here = await units.names_between(context.store, topic, chunk[0].name, chunk[-1].name)
-        sought = [each for each in chunk if each.name not in here]
+        stored = await units.names_between(context.store, topic, chunk[0].name, chunk[-1].name)
+        sought = [each for each in chunk if each.name not in stored]
         found = await for_each(
             lambda each: has_landed(context, topic, each.name, each.id), sought, at_once=context.at_once
         )
@@ -343,23 +343,25 @@ class DecidedWrite:
     async def _claimed_since(self) -> set[str]:
         """Return the names of the messages in claims that were changed since the write was decided."""
         record = self._found.value
-        return await write_traces.claimed_since(self._context, self._topic, record, decided_at(self._context, record))
+        return await write_traces.find_claimed_since(
+            self._context, self._topic, record, decided_at(self._context, record)
+        )
 
     async def _withdraw(self, chunk: Sequence[_Placed]) -> None:
-        """Remove what was written into a topic that was deleted behind our back."""
+        """Remove messages that were written into a topic that was deleted meanwhile."""
         topic, write_id = self._topic, self._found.value.write_id
         keys = [units.key_of(topic, each.name) for each in chunk]
         failed = await self._context.registers.delete([*keys, layout.write(topic, write_id)])
         for key, error in failed.items():
-            logger.warning("%s could not be withdrawn from a topic that was deleted: %s", key, error)
+            logger.warning("%s could not be removed from a topic that was deleted: %s", key, error)
         await staging.remove_all(self._context, topic, write_id)
 
-    def _not_all(self, faults: Sequence[StoreError]) -> PublishError:
+    def _publish_error(self, faults: Sequence[StoreError]) -> PublishError:
         record = self._found.value
         return PublishError(
-            f"Write {record.write_id} of topic {self._topic!r} is decided, and of its {record.count:,} messages "
-            f"{len(faults):,} could not be published now: {faults[0]} The rest follows when it is committed again, or "
-            f"when the topic is swept{f', after {HOLD_SECONDS:g} seconds' if self._may_land else ''}.",
+            f"Write {record.write_id} of topic {self._topic!r} is decided, but {len(faults):,} of its "
+            f"{record.count:,} messages could not be published now: {faults[0]} The rest follows when it is committed "
+            f"again, or when the topic is swept{f', after {HOLD_SECONDS:g} seconds' if self._may_land else ''}.",
             topic=self._topic,
             operation="commit_write",
             cause=faults[0],
@@ -367,5 +369,5 @@ class DecidedWrite:
 
 
 def _are_some_gone(record: WriteRecord, present: Mapping[str, int]) -> bool:
-    """Say whether some of what was staged is not stored any more."""
+    """Say whether some of the staged objects are not stored any more."""
     return any(present.get(each.name) != each.size for each in record.objects)

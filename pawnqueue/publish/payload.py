@@ -1,4 +1,4 @@
-"""What may be in a message: a JSON object, and nothing that JSON would silently turn into something else."""
+"""Checks of payloads and headers: JSON, with no value that JSON would silently turn into another one."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pawnqueue.domain.records import canonical
 from pawnqueue.errors import InvalidPayloadError
 from pawnqueue.settings import LimitsSettings
 
-#: Python reads and writes no number of more than 4,300 digits.
+#: Python neither reads nor writes numbers of more than 4,300 digits.
 MAX_NUMBER_BITS = 14_000
-#: Headers as canonical JSON: consumers take a message that is much larger than its payload for malformed.
+#: Of the headers as canonical JSON: consumers take a message that is much larger than its payload for malformed.
 MAX_HEADER_BYTES = 32 * 1024
-#: Of a place in a payload, in an error: of a longer one, the beginning and the end are told.
+#: An error shows the beginning and the end of a place in a payload that is longer than this.
 MAX_PLACE_CHARACTERS = 160
 
 
 def checked_payload(payload: object, limits: LimitsSettings, topic: str, position: int) -> dict[str, Any]:
-    """Return a copy of the payload, or raise naming the place in it that is wrong.
+    """Return a copy of the payload, or raise an error that names the wrong place in it.
 
-    A copy, as its owner may change it before it is sent: a generator may yield one dict again and again.
+    It is a copy because the caller may change the payload before it is sent: a generator may yield one dict repeatedly.
     """
     where = f"payloads[{position}]"
     if not isinstance(payload, dict):
-        raise _invalid(topic, where, f"is {_a(payload)}", "a payload is a JSON object: pass a dict")
+        raise _invalid(topic, where, f"is {_describe_type(payload)}", "a payload is a JSON object: pass a dict")
     try:
         own = _copied_object(payload, 1, limits.max_payload_depth)
     except _Wrong as wrong:
@@ -44,20 +44,20 @@ def checked_payload(payload: object, limits: LimitsSettings, topic: str, positio
 
 
 def checked_headers(headers: object, topic: str, position: int | None = None) -> dict[str, str]:
-    """Return a copy of the headers, or raise naming the one that is wrong.
+    """Return a copy of the headers, or raise an error that names the wrong one.
 
-    :param position: of the message whose own they are; without it, they are those of the call.
+    :param position: of the message that has these headers; without it, they are those of the call.
     """
     where = "headers" if position is None else f"payloads[{position}].headers"
     if headers is None:
         return {}
     if not isinstance(headers, dict):
-        raise _invalid(topic, where, f"is {_a(headers)}", "headers are a dict of text to text")
+        raise _invalid(topic, where, f"is {_describe_type(headers)}", "headers are a dict of text to text")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise _invalid(topic, f"{where}[{name!r}]", f"is {_a(value)}", "headers are text, both sides")
+            raise _invalid(topic, f"{where}[{name!r}]", f"is {_describe_type(value)}", "headers are text, both sides")
         if not _is_unicode(name) or not _is_unicode(value):
-            raise _invalid(topic, f"{where}[{name!r}]", *_HALF_A_PAIR)
+            raise _invalid(topic, f"{where}[{name!r}]", *_LONE_SURROGATE)
     size = len(canonical(headers))
     if size > MAX_HEADER_BYTES:
         raise _invalid(
@@ -66,13 +66,13 @@ def checked_headers(headers: object, topic: str, position: int | None = None) ->
     return dict(headers)
 
 
-def _a(value: object) -> str:
+def _describe_type(value: object) -> str:
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 class _Wrong(Exception):  # noqa: N818 - it is caught in this file, and turned into an error for users
-    """What is wrong within a payload. Its place is put together on the way up: few payloads need one."""
+    """An error in a payload. Its place is assembled while it is raised: most payloads never need one."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)
@@ -81,23 +81,23 @@ class _Wrong(Exception):  # noqa: N818 - it is caught in this file, and turned i
         self.steps: list[str] = []
 
     def place(self, where: str) -> str:
-        """Name the place, in what is itself found there."""
+        """Return the place, inside the value that is named here."""
         path = "".join([where, *reversed(self.steps)])
         half = MAX_PLACE_CHARACTERS // 2
         return path if len(path) <= MAX_PLACE_CHARACTERS else f"{path[:half]}...{path[-half:]}"
 
 
-# One frame a level, and no more: the depth that is allowed must not meet Python's own limit.
+# One Python frame for each level, so that an allowed depth does not meet Python's own limit.
 
 
 def _copied_object(value: dict[Any, Any], depth: int, deepest: int) -> dict[str, Any]:
-    _not_too_deep(depth, deepest)
+    _check_depth(depth, deepest)
     own = {}
     for key, inner in value.items():
         if not isinstance(key, str):
             raise _Wrong(f"has the key {key!r}", "keys of JSON objects are text: use str(key)")
         if not _is_unicode(key):
-            raise _Wrong(f"has the key {key!r}, which {_HALF_A_PAIR[0]}", _HALF_A_PAIR[1])
+            raise _Wrong(f"has the key {key!r}, which {_LONE_SURROGATE[0]}", _LONE_SURROGATE[1])
         try:
             copied = _COPIED.get(type(inner)) or _copied_as(inner)
             own[key] = copied(inner, depth + 1, deepest)
@@ -108,7 +108,7 @@ def _copied_object(value: dict[Any, Any], depth: int, deepest: int) -> dict[str,
 
 
 def _copied_list(value: Sequence[Any], depth: int, deepest: int) -> list[Any]:
-    _not_too_deep(depth, deepest)
+    _check_depth(depth, deepest)
     own = []
     for index, inner in enumerate(value):
         try:
@@ -122,7 +122,7 @@ def _copied_list(value: Sequence[Any], depth: int, deepest: int) -> list[Any]:
 
 def _copied_text(value: str, _depth: int, _deepest: int) -> str:
     if not _is_unicode(value):
-        raise _Wrong(*_HALF_A_PAIR)
+        raise _Wrong(*_LONE_SURROGATE)
     return value
 
 
@@ -155,15 +155,15 @@ _COPIED: dict[type, Callable[[Any, int, int], Any]] = {
 
 
 def _copied_as(value: object) -> Callable[[Any, int, int], Any]:
-    """Return how to copy what is of a type derived from one of JSON's."""
+    """Return the function that copies a value of a type derived from one of JSON's."""
     for kind, copied in _COPIED.items():
         if isinstance(value, kind):
             return copied
     remedy = "JSON has no such type: convert it, as with .isoformat() or list()"
-    raise _Wrong(f"is {_a(value)}", remedy)
+    raise _Wrong(f"is {_describe_type(value)}", remedy)
 
 
-_HALF_A_PAIR = ("holds half of a surrogate pair", "text must be valid Unicode")
+_LONE_SURROGATE = ("holds half of a surrogate pair", "text must be valid Unicode")
 
 
 def _is_unicode(text: str) -> bool:
@@ -176,8 +176,8 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _not_too_deep(depth: int, deepest: int) -> None:
-    # Checked on the way down, so that neither a self-containing list nor a hostile payload meets Python's own limit.
+def _check_depth(depth: int, deepest: int) -> None:
+    # Checked before descending, so that neither a list that contains itself nor a forgery meets Python's own limit.
     if depth > deepest:
         raise _Wrong(f"is nested more than {deepest} deep", "flatten it, or raise limits.max_payload_depth")
 

@@ -1,4 +1,4 @@
-"""Publish: one PUT a message, concurrently; the outcome of each is known, or said to be unknown (§7)."""
+"""Publish: one concurrent PUT for each message, and the outcome of each: stored, failed or unknown (§7)."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ logger = logger_of("publish")
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of one message."""
+    """The outcome of one message."""
 
-    landed: bool | None  # None: nobody can tell
-    fault: StoreError | None = None  # none, where it did not land: it was not to be sent any more
+    landed: bool | None  # None: unknown
+    fault: StoreError | None = None  # None although it did not land: it was not to be sent any more
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to publish, where a payload alone does not say all of it."""
+    """A message to publish that is more than a payload."""
 
     payload: Mapping[str, Any] = field(repr=False)
     """The JSON object."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Text to text. Beside those of the call; where both have a name, this one's holds."""
+    """Text to text, in addition to those of the call. If both have a name, this value is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What is to be published, copied and found to be in order."""
+    """A message to publish, copied and checked."""
 
     payload: dict[str, Any]
     headers: dict[str, str]
@@ -61,7 +61,7 @@ class Checked:
 def checked_messages(
     payloads: object, headers: Mapping[str, str] | None, limits: LimitsSettings, topic: str, *, first: int = 0
 ) -> list[Checked]:
-    """Return copies of the payloads, or raise naming the one, and the place in it, that is wrong.
+    """Return checked copies of the payloads, or raise an error that names the wrong one and the place in it.
 
     :param first: the number of the first of them.
     """
@@ -77,27 +77,27 @@ def checked_messages(
     checked = []
     for position, payload in enumerate(payloads, first):
         given = payload if isinstance(payload, NewMessage) else NewMessage(payload)
-        # Checked together: their size counts together.
-        own = common if not given.headers else checked_headers(_joined(common, given.headers), topic, position)
+        # They are checked together, as their common size is bounded.
+        own = common if not given.headers else checked_headers(_merge_headers(common, given.headers), topic, position)
         checked.append(Checked(checked_payload(given.payload, limits, topic, position), own))
     return checked
 
 
-def _joined(common: dict[str, str], own: object) -> object:
+def _merge_headers(common: dict[str, str], own: object) -> object:
     return {**common, **own} if isinstance(own, Mapping) else own
 
 
 class Publisher:
-    """Writes messages into topics of one bucket."""
+    """Publishes messages into topics of one bucket."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._last = 0  # in ticks
 
     def place(self, now: float, count: int) -> int:
-        """Return the place in the queue, in ticks, of the first of so many messages; the others follow, a tick apart.
+        """Return the place in the queue, in ticks, of the first of these messages; the others follow, a tick apart.
 
-        They are behind all that this publisher has placed before.
+        They come behind all messages that this publisher has placed before.
         """
         first = max(round(now * TICKS_PER_SECOND), self._last + 1)
         self._last = first + max(count, 1) - 1
@@ -117,7 +117,7 @@ class Publisher:
         :raises TopicNotFoundError: it does not: the messages that were written are removed again.
         """
         now = await self._context.time.now()
-        # Id and key are fixed before the first attempt: whatever is sent again aims at the same object.
+        # Id and key are fixed before the first attempt, so that every retry writes the same object.
         envelopes = []
         for place, message in enumerate(messages, self.place(now, len(messages))):
             stamp = place / TICKS_PER_SECOND
@@ -134,7 +134,7 @@ class Publisher:
             for_each(lambda each_: send(self._context, topic, *each_), envelopes, at_once=self._context.at_once),
             topic_may_exist(topic, topic_exists),
         )
-        # A bucket that is gone has no topic either: where nothing was written, the store's own words say why.
+        # Without its bucket the topic does not exist either: if nothing was written, the store's own error is raised.
         if not there and any(result.landed is not False for result in results):
             await finish_despite_cancellation(lambda: self._withdraw(topic, envelopes, results))
         ids: list[str] = [envelope.id for _, envelope in envelopes]
@@ -145,23 +145,23 @@ class Publisher:
             message_id: r.fault for message_id, r in zip(ids, results, strict=True) if r.fault and r.landed is None
         }
         if failed or unknown:
-            raise _error(topic, ids, failed, unknown)
+            raise _publish_error(topic, ids, failed, unknown)
         self._context.events.tell(Published(topic=topic, ids=tuple(ids)))
         return ids
 
     async def _withdraw(
         self, topic: str, envelopes: Sequence[tuple[str, Envelope]], results: Sequence[Sent]
     ) -> NoReturn:
-        """Remove messages from a topic that was deleted behind its publisher's back, and say so."""
+        """Remove messages from a topic that was deleted meanwhile, and raise."""
         keys = {units.key_of(topic, name): envelope.id for name, envelope in envelopes}
         left = {keys[key] for key in await self._context.store.delete(list(keys))}
         left |= {envelope.id for (_, envelope), result in zip(envelopes, results, strict=True) if result.landed is None}
-        sentence = f"Topic {topic!r} does not exist any more: it was deleted. "
+        sentence = f"Topic {topic!r} was deleted. "
         if left:
             sentence += (
-                f"Of {len(left)} of the {len(keys)} messages ({min(left)}, say) it is not known whether they "
-                "could be removed again, and they are delivered if it is created again; of the others none was "
-                "published."
+                f"Of {len(left)} of the {len(keys)} messages ({min(left)}, for example) it is not known whether they "
+                "were removed again: if the topic is created again, those that were not are delivered. The others were "
+                "not published."
             )
         else:
             sentence += f"Nothing was published: create it with create_topic({topic!r})."
@@ -176,10 +176,10 @@ async def send(  # noqa: PLR0913, PLR0917 - a message, its place, and two questi
     may_send: Callable[[], bool] | None = None,
     is_sent: Callable[[], Awaitable[bool]] | None = None,
 ) -> Sent:
-    """Put a message into the topic; what is sent again is looked for first.
+    """Put a message into the topic. Before a retry, look whether an earlier attempt has landed.
 
-    :param may_send: asked before each attempt.
-    :param is_sent: says whether an attempt without an answer has arrived, in place of :func:`has_landed`.
+    :param may_send: called before each attempt.
+    :param is_sent: says whether an attempt without an answer has landed, in place of :func:`has_landed`.
     """
     key = units.key_of(topic, name)
     body = envelope.encode()
@@ -193,7 +193,7 @@ async def send(  # noqa: PLR0913, PLR0917 - a message, its place, and two questi
         except StoreError as error:
             return Sent(None if in_doubt else False, error)
         if not isinstance(outcome, Unknown):
-            # A plain PUT has no condition; a store that refuses one did not take it.
+            # A plain PUT has no condition: a store that refuses it has not stored it.
             refused = None if isinstance(outcome, Done) else StoreError(f"The store refused {key}.", topic=topic)
             return Sent((None if in_doubt else False) if refused else True, refused)
         in_doubt = True
@@ -207,14 +207,14 @@ async def send(  # noqa: PLR0913, PLR0917 - a message, its place, and two questi
 
 
 async def has_landed(context: Context, topic: str, name: str, uuid: str) -> bool:
-    """Say whether an attempt without an answer arrived: the message is stored, or left a lease or a dead letter.
+    """Say whether an attempt without an answer has landed: the message, its lease or its dead letter is stored.
 
-    §7: A message that was claimed and settled meanwhile has left none of them, and is sent again. It is then
-    delivered twice, under one id: the one duplicate that a publisher can make.
+    §7: a message that was claimed and settled meanwhile has left none of them, and is sent again. It is then
+    delivered twice, under one id: the only duplicate that a publisher can make.
 
-    ⚑ §7: A lease and a dead letter are a trace of the message whose full name is in their bodies, and of no other one.
-    Another message may have the same uuid: anybody can publish one, and so does a write whose id is used again. Where
-    the body has no name, the message is sent again, as a duplicate costs less than a loss.
+    ⚑ §7: a lease or a dead letter is a trace of the message whose full name is in its body, and of no other one.
+    Another message may have the same uuid: anybody can publish one, and so does a write whose id is used again. If the
+    body has no name, the message is sent again, as a duplicate is better than a loss.
     """
     stored, leased, buried = await all_of(
         context.store.head(units.key_of(topic, name)),
@@ -235,7 +235,7 @@ async def _leased_name(context: Context, topic: str, uuid: str) -> str:
 
 
 async def _buried_name(context: Context, topic: str, uuid: str) -> str:
-    """Return the name that the dead letter under this uuid had, by its reason, which is written before the letter."""
+    """Return the name that the dead letter under this uuid had, from its reason, which is written before the letter."""
     key = letters.reason_key_of(topic, uuid)
     try:
         found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
@@ -245,18 +245,20 @@ async def _buried_name(context: Context, topic: str, uuid: str) -> str:
 
 
 async def topic_may_exist(topic: str, ask: Callable[[str], Awaitable[bool]]) -> bool:
-    """Say whether the topic that is published into is there; where nobody can tell, it is.
+    """Say whether the topic exists, or may exist as the store does not answer.
 
-    What was published is there if the topic is, or is created again.
+    Published messages are delivered if the topic exists, or is created again.
     """
     try:
         return await ask(topic)
     except StoreError as error:
-        logger.warning("It could not be found out whether topic %r is there still: %s", topic, error)
+        logger.warning("It is not known whether topic %r still exists: %s", topic, error)
         return True
 
 
-def _error(topic: str, ids: list[str], failed: dict[str, StoreError], unknown: dict[str, StoreError]) -> PublishError:
+def _publish_error(
+    topic: str, ids: list[str], failed: dict[str, StoreError], unknown: dict[str, StoreError]
+) -> PublishError:
     first = next(iter([*failed.values(), *unknown.values()]))
     parts = []
     if failed:
@@ -265,8 +267,8 @@ def _error(topic: str, ids: list[str], failed: dict[str, StoreError], unknown: d
         parts.append(f"of {len(unknown)} it is not known whether they were")
     return PublishError(
         f"Of {len(ids)} messages for topic {topic!r}, {' and '.join(parts)}: {first} "
-        "The error's .failed, .unknown and .published name them. Publish the failed ones again; what is unknown may be "
-        "there, and would then be there twice.",
+        "The error's .failed, .unknown and .published name them. Publish the failed ones again. The unknown ones may "
+        "be stored: publishing them again may store them twice.",
         topic=topic,
         operation="publish",
         cause=first,

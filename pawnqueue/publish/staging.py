@@ -1,4 +1,4 @@
-"""Staged rows of a write: messages that nobody can see yet, in a few objects beside the queue (§7)."""
+"""Staged rows of a write: messages that are not visible yet, in a few objects beside the queue (§7)."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
 
 logger = logger_of("publish")
 
-#: So much of a nonce is in the names of an attempt's objects.
+#: How many characters of a nonce are in the names of an attempt's objects.
 _ATTEMPT_ID_CHARACTERS: Final = 32
-#: How long a write waits for a process that can read all of its staged rows: time to upgrade one, or to raise a limit.
+#: How long a write waits for a process that can read all its staged rows: time for an upgrade, or to raise a limit.
 MAX_WAIT_FOR_ROWS_SECONDS: Final = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What an attempt has staged of one part of a write. It can be pickled, and is small."""
+    """What one attempt has staged of one part of a write. It can be pickled, and is small."""
 
     topic: str
-    """The topic that it is for."""
+    """The topic."""
     write_id: str
-    """The write that it is of."""
+    """The id of the write."""
     part: int
-    """Which part of that."""
+    """The number of the part."""
     objects: tuple[StagedObject, ...] = ()
-    """The objects that carry it."""
+    """The objects that hold its messages."""
 
     def __len__(self) -> int:
         """Count the messages."""
         return sum(each.count for each in self.objects)
 
     def __bool__(self) -> bool:
-        """Be true, if there is nothing in it either: a part without rows is staged."""
+        """Return True: a part without rows is staged too."""
         return True
 
 
 async def stage(context: Context, before: Staged, messages: Sequence[Checked], producer_id: str) -> Staged:
-    """Stage messages behind those that were staged before, and return all of it. Nothing of it can be seen.
+    """Stage messages behind those that were staged before, and return all of them. None of them is visible.
 
-    ⚑ Each call has names of its own: nothing that another attempt has staged is overwritten, or counts as its own.
+    ⚑ Each call uses names of its own: it overwrites nothing that another attempt has staged, and adopts nothing of it.
     """
     attempt = context.clock.nonce()[:_ATTEMPT_ID_CHARACTERS]
     topic, write_id, part = before.topic, before.write_id, before.part
@@ -72,7 +72,7 @@ async def stage(context: Context, before: Staged, messages: Sequence[Checked], p
             at_once=context.at_once,
         )
     except StoreError:
-        # Nobody has heard of these names: no commit can rely on them.
+        # These names were not returned, so no commit can rely on them.
         await remove(context, [layout.staged_object(topic, write_id, each.name) for each, _ in made])
         raise
     return replace(before, objects=(*before.objects, *(each for each, _ in made)))
@@ -103,15 +103,15 @@ class Row:
     """A message of a write, as it was staged."""
 
     id: str
-    envelope: Envelope | None  # has no time yet; None: what was staged is gone, or was changed
+    envelope: Envelope | None  # without its time; None: the staged row was removed or changed
 
 
 class UnreadRowsError(StoreError):
-    """This process cannot read some staged rows of a write, and another one may."""
+    """This process cannot read some staged rows of a write. Another process may be able to."""
 
 
 class RowReader:
-    """Reads the messages of a write, in order, from one on, one staged object at a time."""
+    """Reads the messages of a write, in order, one staged object at a time."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - which rows these are, and what is known of their objects
         self,
@@ -124,10 +124,10 @@ class RowReader:
         *,
         is_wait_over: bool = False,
     ) -> None:
-        """Begin at a row.
+        """Start at this row.
 
-        :param present: the names and sizes of the objects that were found, if somebody has listed them: no other one
-            is asked for.
+        :param present: the names and sizes of the objects that were found, if they were listed already: no other
+            object is read.
         :param is_wait_over: rows that this process cannot read count as gone.
         """
         self._context = context
@@ -136,14 +136,14 @@ class RowReader:
         self._objects = iter(objects)
         self._present = present
         self._is_wait_over = is_wait_over
-        self._passed_over = ""  # the last object of which rows were
+        self._skipped = ""  # the last object of which rows were skipped
         self._before: Counter[int] = Counter()  # how many messages of each part came before
         self._object: StagedObject | None = None
-        self._lines: list[bytes] | None = None  # of that object, where it was read; none: it is gone, or was changed
+        self._lines: list[bytes] | None = None  # of that object, if it was read; empty: it was removed or changed
         self._line = start
 
     async def take(self, count: int) -> list[Row]:
-        """Read the next messages, as many as this.
+        """Return the next messages, at most this many.
 
         :raises UnreadRowsError: this process cannot read some of them.
         """
@@ -156,8 +156,8 @@ class RowReader:
             self._line = last
         return rows
 
-    def pass_over_gone(self) -> int:
-        """Pass over the messages that come next and are known to be gone, by whole objects; return how many."""
+    def skip_gone(self) -> int:
+        """Skip the next messages as long as their whole objects are known to be gone; return how many."""
         count = 0
         while (each := self._next()) is not None and self._is_gone(each):
             count += each.count - self._line
@@ -165,7 +165,7 @@ class RowReader:
         return count
 
     def _next(self) -> StagedObject | None:
-        """Return the object that has the next message, or None behind the last message."""
+        """Return the object with the next message, or None after the last message."""
         while self._object is None or self._line >= self._object.count:
             if self._object is not None:
                 self._before[layout.part_of_staged(self._object.name)] += self._object.count
@@ -182,7 +182,7 @@ class RowReader:
         return self._present is not None and self._present.get(each.name, -1) < each.size
 
     async def _read(self, each: StagedObject) -> list[bytes]:
-        """Return the lines of an object, or none where it does not have the rows that it had."""
+        """Return the lines of an object, or none if it does not hold the rows that were staged."""
         if self._is_gone(each):
             return []
         key = layout.staged_object(self._topic, self._write_id, each.name)
@@ -190,8 +190,8 @@ class RowReader:
             found = await self._context.store.get(key, max_staged_bytes(self._context.settings.limits))
         except ObjectTooLargeError as error:
             if error.size == each.size:
-                self._wait_or_pass_over(key, error)  # a process whose limits are larger has staged it
-            return []  # or somebody else has put it there
+                self._wait_or_skip(key, error)  # it was staged by a process with larger limits
+            return []  # or it is not the object that was staged
         lines = [] if found is None else found.body.splitlines()
         return lines if len(lines) == each.count else []
 
@@ -209,30 +209,30 @@ class RowReader:
         except UnreadableRecordError:
             return None
         except CompatibilityError as error:
-            self._wait_or_pass_over(key, error)
+            self._wait_or_skip(key, error)
             return None
-        # ⚑ §1: it becomes a part of the message's key.
+        # ⚑ §1: the id becomes a part of the message's key.
         return envelope if layout.is_message_id(envelope.id) else None
 
-    def _wait_or_pass_over(self, key: str, why: PawnQueueError) -> None:
-        """⚑ §7: A write does not wait for ever for a process that can read its rows."""
+    def _wait_or_skip(self, key: str, why: PawnQueueError) -> None:
+        """⚑ §7: a write does not wait for ever for a process that can read its rows."""
         if self._is_wait_over:
-            if key != self._passed_over:  # one line for each object, however many rows it has
-                logger.warning("Rows of %s are not published, as nobody could read them for so long: %s", key, why)
-            self._passed_over = key
+            if key != self._skipped:  # one log line for each object, however many rows it has
+                logger.warning("Rows of %s are not published, as no process could read them for a week: %s", key, why)
+            self._skipped = key
             return
         raise UnreadRowsError(
-            f"Write {self._write_id} of topic {self._topic!r} is decided, and cannot be finished here: rows of {key} "
-            f"cannot be read: {why} The rest follows when it is committed or swept by a process that can read them. "
-            f"If there is none for {MAX_WAIT_FOR_ROWS_SECONDS / 86_400:g} days, it is finished without these rows.",
+            f"Write {self._write_id} of topic {self._topic!r} is decided, but cannot be finished by this process: it "
+            f"cannot read rows of {key}: {why} The rest follows when a process that can read them commits it again or "
+            f"sweeps the topic. After {MAX_WAIT_FOR_ROWS_SECONDS / 86_400:g} days it is finished without these rows.",
             topic=self._topic,
             operation="commit_write",
             cause=why,
         )
 
 
-async def listed(context: Context, topic: str, write_id: str) -> dict[str, int]:
-    """Return the names and sizes of what is staged for a write, whoever has staged it."""
+async def list_staged(context: Context, topic: str, write_id: str) -> dict[str, int]:
+    """Return the names and sizes of all objects that are staged for a write, by any attempt."""
     return {
         parsed[1]: info.size
         async for page in context.store.pages(layout.staged(topic, write_id))
@@ -242,7 +242,7 @@ async def listed(context: Context, topic: str, write_id: str) -> dict[str, int]:
 
 
 async def remove(context: Context, keys: Sequence[str]) -> int:
-    """Remove staged objects that no commit can rely on, and return how many are gone. The janitor sees to the rest."""
+    """Remove staged objects that no commit can rely on, and return how many are gone. The janitor removes the rest."""
     try:
         failed: Mapping[str, StoreError] = await context.store.delete(keys) if keys else {}
     except StoreError as fault:
@@ -256,15 +256,15 @@ async def remove(context: Context, keys: Sequence[str]) -> int:
 async def remove_all(context: Context, topic: str, write_id: str) -> None:
     """Remove all that is staged for a write that is done, by all its attempts, earlier and later ones."""
     try:
-        names = await listed(context, topic, write_id)
+        names = await list_staged(context, topic, write_id)
     except StoreError as error:
         logger.warning("What is staged for write %s of topic %r stays until a sweep: %s", write_id, topic, error)
     else:
         await remove(context, [layout.staged_object(topic, write_id, name) for name in names])
 
 
-def continued(part: Staged, after: object) -> Staged:
-    """Return what was staged of a part so far, behind which more is staged."""
+def continue_part(part: Staged, after: object) -> Staged:
+    """Return what was staged of a part so far, to stage more behind it."""
     if after is None:
         return part
     if isinstance(after, Staged) and (after.topic, after.write_id, after.part) == (
@@ -274,29 +274,30 @@ def continued(part: Staged, after: object) -> Staged:
     ):
         return after
     raise InvalidArgumentError(
-        f"after is what stage() has returned for part {part.part} of write {part.write_id} of topic {part.topic!r}.",
+        f"after must be what stage() has returned for part {part.part} of write {part.write_id} of topic "
+        f"{part.topic!r}.",
         topic=part.topic,
         operation="stage",
     )
 
 
-def in_order(topic: str, write_id: str, given: object) -> list[Staged]:
-    """Return what was staged in the order of its parts.
+def sort_parts(topic: str, write_id: str, given: object) -> list[Staged]:
+    """Return what was staged, in the order of its parts.
 
-    :raises InvalidArgumentError: it is of another write, or a part is in it twice.
+    :raises InvalidArgumentError: it belongs to another write, or contains a part twice.
     """
     parts: dict[int, Staged] = {}
     for each in given if isinstance(given, Iterable) else (None,):
         if not isinstance(each, Staged):
             break
         if (each.topic, each.write_id) != (topic, write_id):
-            raise _wrong(f"{each.write_id!r} of topic {each.topic!r} was staged, and this is another write", write_id)
+            raise _wrong(f"{each.write_id!r} of topic {each.topic!r} was staged, not this write", write_id)
         if each.part in parts:
-            raise _wrong(f"part {each.part} is in it twice: pass what one attempt at each part has returned", write_id)
+            raise _wrong(f"part {each.part} is given twice: pass the result of one attempt at each part", write_id)
         parts[each.part] = each
     else:
         return [parts[part] for part in sorted(parts)]
-    raise _wrong("it takes what stage() has returned, of each part once", write_id)
+    raise _wrong("pass what stage() has returned, once for each part", write_id)
 
 
 def _wrong(why: str, write_id: str) -> InvalidArgumentError:

@@ -1,4 +1,4 @@
-"""What a commit of a staged write returns, and what it says where the write has other rows, or fewer."""
+"""What a commit of a staged write returns or raises when the write has other rows, or fewer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 logger = logger_of("publish")
 
-#: Of the runs of rows that an error or an event names.
+#: How many runs of rows an error or an event names.
 SHOWN_RANGES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of a write: all of it is in the topic."""
+    """The outcome of a write: all of it is in the topic."""
 
     topic: str
     """The topic."""
@@ -33,14 +33,14 @@ class Written:
     count: int
     """How many messages were published."""
     already: bool = False
-    """It had been decided before: what was staged for this commit was not used, and is removed."""
+    """It was decided before: the rows of this commit were not used, and are removed."""
 
 
 def check_same_rows(done: WriteRecord, topic: str, staged: Sequence[Staged], *, allow_empty: bool) -> None:
-    """Compare a commit with the write that was done before under its id, as the commit's rows are not published.
+    """Compare a commit, whose rows are not published, with the write that was done before under its id.
 
-    Where the two differ, the log says so. ⚑ §7: a write that was done without rows is another case, as all of its rows
-    would be lost to a line in a log.
+    If the two differ, the log says so. ⚑ §7: if the write was done without rows, that is an error, as all rows of this
+    commit would be lost.
 
     :raises InvalidArgumentError: the write was done without rows, this commit has some, and that was not allowed.
     """
@@ -67,10 +67,10 @@ def check_same_rows(done: WriteRecord, topic: str, staged: Sequence[Staged], *, 
         )
 
 
-def together(before: Sequence[Rows], lost: Sequence[range]) -> list[Rows]:
-    """Add rows to those that were lost before; they are behind them, and in order.
+def merge_ranges(before: Sequence[Rows], lost: Sequence[range]) -> list[Rows]:
+    """Append rows to those that were lost before: they come later, and are in order.
 
-    ⚑ §1: what would not be read is not written. Beyond the bound, the last run has all rows from there on.
+    ⚑ §1: no record is written that would not be read. Beyond the bound, the last run covers all rows from there on.
     """
     rows = list(before)
     for each in lost:
@@ -82,42 +82,42 @@ def together(before: Sequence[Rows], lost: Sequence[range]) -> list[Rows]:
     return rows
 
 
-def shown(lost: Sequence[Rows]) -> str:
-    """Return the first runs of rows as a text, and how many more there are."""
+def describe_ranges(lost: Sequence[Rows]) -> str:
+    """Return the first runs of rows as a text, and the number of the others."""
     first = lost[:SHOWN_RANGES]
     parts = [f"{rows.first}-{rows.first + rows.count - 1}" if rows.count > 1 else f"{rows.first}" for rows in first]
     more = len(lost) - len(first)
     return ", ".join(parts) + (f" and {more:,} more" if more else "")
 
 
-def incomplete(topic: str, record: WriteRecord) -> StagedGoneError:
-    """Say that a write is done without some of its rows."""
+def incomplete_error(topic: str, record: WriteRecord) -> StagedGoneError:
+    """Return the error for a write that is done without some of its rows."""
     return StagedGoneError(
         f"Write {record.write_id} of topic {topic!r} is done without {sum(each.count for each in record.lost):,} of "
-        f"its {record.count:,} messages, as somebody else has removed or changed what was staged of them, after the "
-        f"decision, or nobody could read it for a week: rows {shown(record.lost)}, counted from 0 (the field `lost` of "
-        f"{layout.write(topic, record.write_id)} has them all). Publish these rows anew, under another write id.",
+        f"its {record.count:,} messages: their staged rows were removed or changed after the decision, or no process "
+        f"could read them for a week. They are rows {describe_ranges(record.lost)}, counted from 0 (the field `lost` "
+        f"of {layout.write(topic, record.write_id)} has them all). Publish these rows anew, under another write id.",
         topic=topic,
         operation="commit_write",
     )
 
 
-def not_there(topic: str, write_id: str, each: StagedObject) -> StagedGoneError:
-    """Say that a commit was not decided, as an object that it relies on is not stored."""
+def missing_error(topic: str, write_id: str, each: StagedObject) -> StagedGoneError:
+    """Return the error for a commit that was not decided, as one of its staged objects is missing."""
     return StagedGoneError(
         f"Write {write_id} of topic {topic!r} was not committed, as {layout.staged_object(topic, write_id, each.name)} "
-        "is not there (any more): it was aborted, or the janitor has removed it, as nothing was staged for it for a "
-        "day. Nothing was published: stage its rows again, all of them.",
+        "does not exist (any more): the write was aborted, or the janitor has removed the object, as nothing was "
+        "staged for a day. Nothing was published: stage its rows again, all of them.",
         topic=topic,
         operation="commit_write",
     )
 
 
-def gone_before_the_end(topic: str, write_id: str) -> StagedGoneError:
-    """Say that a write was decided and then dropped, as its rows were gone."""
+def dropped_error(topic: str, write_id: str) -> StagedGoneError:
+    """Return the error for a write that was decided and then dropped, as its rows were gone."""
     return StagedGoneError(
-        f"Write {write_id} of topic {topic!r} was not finished, as somebody else has removed or changed what was "
-        "staged for it, or nobody could read it for a week. Nothing was published: stage its rows again, all of them.",
+        f"Write {write_id} of topic {topic!r} was not finished: its staged rows were removed or changed, or no "
+        "process could read them for a week. Nothing was published: stage its rows again, all of them.",
         topic=topic,
         operation="commit_write",
     )

@@ -1,4 +1,4 @@
-"""Traces that the messages of a staged write have left in claim records (§7)."""
+"""The traces that messages of a staged write have left in claim records (§7)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class UnreadTracesError(StoreError):
     """A claim record that may name messages of a write cannot be read."""
 
 
-async def claimed_since(context: Context, topic: str, write: WriteRecord, since: float) -> set[str]:
-    """Return the names of the messages that were in claims which were changed since then.
+async def find_claimed_since(context: Context, topic: str, write: WriteRecord, since: float) -> set[str]:
+    """Return the names of the messages in claims that were changed since then.
 
-    ⚑ §7: The full names, as another message may have the uuid of one of the write's.
+    ⚑ §7: these are full names, as another message may have the uuid of one of the write's messages.
 
-    ⚑ §7: a record that cannot be read may name some of them, so the write waits for it, but not for ever. Half a write
-    that stays visible is worse than messages of one chunk that are published twice, under the same ids.
+    ⚑ §7: a record that cannot be read may name some of them, so the write waits for it, but not for ever. A write that
+    stays half visible is worse than messages of one chunk that are published twice, under the same ids.
 
-    :raises UnreadTracesError: some record cannot be read, and has not been for long.
+    :raises UnreadTracesError: some record cannot be read, and the write has not waited long enough for it.
     """
-    patient = context.with_budget(cut=True)
+    impatient = context.with_budget(cut=True)
     stems = [
         layout.claim_stem(*parsed)
         async for page in context.registers.pages(layout.claims(topic))
@@ -45,7 +45,7 @@ async def claimed_since(context: Context, topic: str, write: WriteRecord, since:
 
     async def read(stem: str) -> Versioned[ClaimRecord] | PawnQueueError | None:
         try:
-            return await patient.claim_record(topic, stem).read()
+            return await impatient.claim_record(topic, stem).read()
         except PawnQueueError as error:
             return error
 
@@ -57,18 +57,18 @@ async def claimed_since(context: Context, topic: str, write: WriteRecord, since:
         elif found is not None:
             claimed.update(member.name for member in found.value.members.values())
     if unread:
-        _wait_or_go_on(topic, write, unread, await context.now())
+        _wait_or_continue(topic, write, unread, await context.now())
     return claimed
 
 
-def _wait_or_go_on(topic: str, write: WriteRecord, unread: dict[str, PawnQueueError], now: float) -> None:
+def _wait_or_continue(topic: str, write: WriteRecord, unread: dict[str, PawnQueueError], now: float) -> None:
     stem, why = next(iter(unread.items()))
     key = layout.claim(topic, stem)
     begun = write.unread_since or now
     until = begun + MAX_WAIT_FOR_RECORDS_SECONDS
     if now < until:
         raise UnreadTracesError(
-            f"Write {write.write_id} of topic {topic!r} is decided, and cannot be finished now: {key} may name some of "
+            f"Write {write.write_id} of topic {topic!r} is decided, but cannot be finished now: {key} may name some of "
             f"its messages, and cannot be read: {why} The rest follows when it can be read, or when it is committed "
             f"again or swept after {iso(until)}.",
             topic=topic,

@@ -1,10 +1,11 @@
-"""Committing a staged write: one compare-and-set decides it, and whoever comes carries it out (§7).
+"""Committing a staged write: one compare-and-set decides it, and any process can carry it out (§7).
 
     (none) --commit--> begun --note of progress--> begun --all is published--> done
     (none) --abort, janitor, deletion of the topic--> dropped --commit of other objects--> begun
     begun --staged rows are gone, and nothing of it is visible--> dropped
 
-Before ``begun`` nothing of a write is visible, whatever dies; after it all of it will be, whoever finishes it.
+Before ``begun`` nothing of a write is visible, whatever dies. After it all of it becomes visible: if its process dies,
+another one finishes it (:mod:`.decided_writes`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from pawnqueue.publish.publisher import topic_may_exist
 from pawnqueue.publish.write_outcome import (
     Written,
     check_same_rows,
-    gone_before_the_end,
-    incomplete,
-    not_there,
+    dropped_error,
+    incomplete_error,
+    missing_error,
 )
 from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.write_records import HOLD_SECONDS
@@ -39,32 +40,32 @@ if TYPE_CHECKING:
 
 logger = logger_of("publish")
 
-#: Ten million messages that are published at once are placed up to ten seconds ahead of the time.
+#: A place in the queue that is later than this is forged: ten million messages at once are placed ten seconds ahead.
 FARTHEST_AHEAD_SECONDS: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A staged write that is to be published: all of it or nothing."""
+    """A commit of a staged write: all of it is published, or nothing."""
 
     context: Context
     topic: str
     write_id: str
     staged: Sequence[Staged]
     place: Callable[[float, int], int]
-    """Gives the place in the queue of the first of so many messages, at this server time."""
+    """Returns the place in the queue of the first of these messages, from the server time and their number."""
     topic_exists: TopicExists
-    """Says whether the topic is there still."""
+    """Says whether the topic still exists."""
     ended: set[str] = field(default_factory=set)
-    """The attempts of this process that have ended, with nothing of them under way any more."""
+    """The attempts of this process that have ended and have no request in flight any more."""
     allow_empty: bool = False
-    """Whether a write that was done without rows may have rows the next time, which are not published."""
+    """Whether rows of a write that was done without rows are ignored; else they are an error."""
 
-    async def done(self) -> Written:
-        """Decide and publish it, or finish what another one has decided under its id.
+    async def carry_out(self) -> Written:
+        """Decide and publish the write, or finish it if another commit has decided it.
 
-        :raises WriteBusyError: another one is at it.
-        :raises StagedGoneError: some of it is not there; nothing was published.
+        :raises WriteBusyError: another process is publishing it.
+        :raises StagedGoneError: some of its staged objects do not exist; nothing was published.
         :raises InvalidArgumentError: the write was done without rows, and this commit has some.
         """
         context, topic, write_id = self.context, self.topic, self.write_id
@@ -85,22 +86,22 @@ class Commit:
                 done = await held.finish()
                 if done is not None and done.state == "dropped":
                     await self._check_may_go_on(is_ours=is_ours)
-                    done = None  # what is staged for this commit is decided on its own, or found to be gone
-                backoff = context.store.backoff()  # that was work, and not a wait for others
+                    done = None  # the next round decides on the objects of this commit, or finds that they are gone
+                backoff = context.store.backoff()  # the retry budget is for waiting, and that was work
             if done is None and not await backoff.pause():
                 raise _undecided(topic, write_id)
         await staging.remove_all(context, topic, write_id)
         if done.lost:
-            raise incomplete(topic, done)
+            raise incomplete_error(topic, done)
         if not is_ours:
             check_same_rows(done, topic, self.staged, allow_empty=self.allow_empty)
         return Written(topic, write_id, done.count, already=not is_ours)
 
     async def _decide(self, found: Versioned[WriteRecord] | None) -> DecidedWrite | None:
-        """⚑ §7: the creation of the record is the decision. It fixes what is published, and under which keys."""
+        """⚑ §7: writing the record is the decision. It fixes what is published, and under which keys."""
         context, topic, write_id = self.context, self.topic, self.write_id
         objects = [each for part in self.staged for each in part.objects]
-        await self._check_there(objects, found)
+        await self._check_stored(objects, found)
         if not await topic_may_exist(topic, self.topic_exists):
             raise topic_not_found(topic, "commit_write")
         count = sum(each.count for each in objects)
@@ -112,7 +113,7 @@ class Commit:
             until=now + HOLD_SECONDS,
             holder=context.clock.uuid(),
             ttl=HOLD_SECONDS if count else 0.0,
-            # ⚑ §7: a request of a dead committer that lands late meets the key that its message has now.
+            # ⚑ §7: a late request of a dead committer writes the key that its message has now, and no second one.
             place=_inherited_place(found, now) or self.place(now, count),
             count=count,
             size=sum(each.size for each in objects),
@@ -127,27 +128,27 @@ class Commit:
         return DecidedWrite(context, topic, decided, self.topic_exists, self.ended)
 
     async def _check_may_go_on(self, *, is_ours: bool) -> None:
-        """Raise where a write was dropped as its rows are gone, and this commit has no others to decide on."""
+        """Raise if a write was dropped as its rows are gone, and this commit has no others to decide on."""
         objects = [each for part in self.staged for each in part.objects]
         if is_ours:
-            await self._check_there(objects, None)  # which names what is gone
+            await self._check_stored(objects, None)  # its error names the missing object
         if is_ours or not objects:
-            raise gone_before_the_end(self.topic, self.write_id)
+            raise dropped_error(self.topic, self.write_id)
 
-    async def _check_there(self, objects: Sequence[StagedObject], found: Versioned[WriteRecord] | None) -> None:
-        """⚑ §7: what is not there now, or may be removed at any time, is relied on by no decision."""
-        there = await staging.listed(self.context, self.topic, self.write_id) if objects else {}
+    async def _check_stored(self, objects: Sequence[StagedObject], found: Versioned[WriteRecord] | None) -> None:
+        """⚑ §7: no decision relies on an object that is not stored now, or may be removed at any time."""
+        stored = await staging.list_staged(self.context, self.topic, self.write_id) if objects else {}
         gone = set(found.value.dropped) if found is not None else set()
         for each in objects:
-            if there.get(each.name) != each.size or each.name in gone:
-                raise not_there(self.topic, self.write_id, each)
+            if stored.get(each.name) != each.size or each.name in gone:
+                raise missing_error(self.topic, self.write_id, each)
 
 
 async def drop(context: Context, topic: str, write_id: str, names: Sequence[str]) -> bool:
-    """Let no commit of a write that is not decided rely on these objects any more; return False where it is decided.
+    """Exclude these objects from every commit of an undecided write; return False if the write is decided.
 
-    ⚑ §7: a commit may be about to rely on them, so that is decided by compare-and-set, and noted by name before they
-    go: a write that is decided has all of its objects.
+    ⚑ §7: a commit may be about to rely on them, so their names are recorded by compare-and-set before they are removed:
+    a decided write has all its objects.
     """
     backoff = context.store.backoff()
     while True:
@@ -166,9 +167,9 @@ async def drop(context: Context, topic: str, write_id: str, names: Sequence[str]
 
 
 async def abort(context: Context, topic: str, write_id: str, staged: Sequence[Staged] | None) -> int:
-    """Remove what was staged, unless it was decided; return how many objects are gone."""
+    """Remove what was staged, unless the write was decided; return how many objects were removed."""
     if staged is None:
-        names = list(await staging.listed(context, topic, write_id))
+        names = list(await staging.list_staged(context, topic, write_id))
     else:
         names = [each.name for part in staged for each in part.objects]
     if not names or not await drop(context, topic, write_id, names):
@@ -177,9 +178,9 @@ async def abort(context: Context, topic: str, write_id: str, staged: Sequence[St
 
 
 def _inherited_place(found: Versioned[WriteRecord] | None, now: float) -> int:
-    """Return the place that a dropped write had; 0 where it had none, or one that is none of ours, as it is far ahead.
+    """Return the place of a dropped write; 0 if it had none, or a forged one, which is far ahead.
 
-    Messages that are published there would wait behind all others for ever.
+    Messages published there would wait behind all others for ever.
     """
     place = found.value.place if found is not None else 0
     return place if place <= (now + FARTHEST_AHEAD_SECONDS) * TICKS_PER_SECOND else 0

@@ -102,8 +102,8 @@ def refuse_if_larger(info: ObjectInfo, most: int) -> None:
     """
     if info.size > most:
         raise ObjectTooLargeError(
-            f"{info.key} has {info.size:,} bytes, and at most {most:,} are read of such an object here: it is left as "
-            "it is.",
+            f"{info.key} has {info.size:,} bytes, and this process reads at most {most:,} of such an object: it is "
+            "left as it is.",
             operation="GetObject",
             size=info.size,
             version=info.version,

@@ -382,7 +382,7 @@ def test_a_message_that_is_as_it_was_claimed_stays_in_its_batch(
             restarted.setattr(Envelope, "decode", _too_new)
         else:
             restarted.setattr(bodies, "max_message_bytes", lambda _: 10)
-        with pytest.raises(PawnQueueError, match="newer" if kind == "newer" else "at most 10 are read"):
+        with pytest.raises(PawnQueueError, match="newer" if kind == "newer" else "reads at most 10 of"):
             claims.plan(end, None)
     claims.close()
     assert _planned(world.process(), end) == 3

@@ -15,7 +15,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_PLACE, MOST_COUNT, MOST_RANGES
 from pawnqueue.domain.records import TICKS_PER_SECOND, Rows, WriteRecord
 from pawnqueue.maintenance.sweep_report import SweepReport
-from pawnqueue.publish.write_outcome import together
+from pawnqueue.publish.write_outcome import merge_ranges
 from tests.pawnqueue.publish.written import (
     EVERY,
     OVER,
@@ -96,7 +96,7 @@ async def test_rows_that_are_missing_everywhere_are_told_in_a_sentence(world: Wo
     lost = [Rows(first=2 * n, count=1) for n in range(MOST_RANGES)]
     forged = WriteRecord(write_id=WRITE, state="done", count=count, published=count, begun=count, lost=lost)
     world.bucket.plant(layout.write(TOPIC, WRITE), forged.encode())
-    told = r"done without 10,000 of its 20,000 .*: rows 0, 2, 4.* and 9,990 more"
+    told = r"done without 10,000 of its 20,000 .*They are rows 0, 2, 4.* and 9,990 more"
     with pytest.raises(StagedGoneError, match=told) as caught:
         await ann.queue.commit_write(TOPIC, WRITE, [])
     assert layout.write(TOPIC, WRITE) in str(caught.value)
@@ -105,7 +105,7 @@ async def test_rows_that_are_missing_everywhere_are_told_in_a_sentence(world: Wo
 
 def test_a_record_names_no_more_runs_of_rows_than_are_read() -> None:
     """Beyond the bound, the last one has all from there on: rows in it are published again rather than lost."""
-    lost = together([], [range(2 * n, 2 * n + 1) for n in range(MOST_RANGES + 3)])
+    lost = merge_ranges([], [range(2 * n, 2 * n + 1) for n in range(MOST_RANGES + 3)])
     assert len(lost) == MOST_RANGES
     assert (lost[-1].first, lost[-1].count) == (2 * MOST_RANGES - 2, 7)
     assert lost[:2] == [Rows(first=0, count=1), Rows(first=2, count=1)]

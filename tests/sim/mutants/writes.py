@@ -47,7 +47,7 @@ def objects_are_not_looked_for() -> Patches:
     async def check(self: Commit, objects: Any, standing: Any) -> None:
         pass
 
-    return [(Commit, "_check_there", check)]
+    return [(Commit, "_check_stored", check)]
 
 
 @mutant("§7 What is removed is decided against the commit", test=f"{_TESTS}::test_what_was_decided_is_not_aborted")
