@@ -26,7 +26,7 @@ PHRASES = re.compile(
     r"(?:^|[.:;,(] | (?:and|by|of|for|to|that) )(?:[Ww]ho|[Ww]hoever) [a-z]+ "  # "who comes next waits"
     r"|\b[Ss]o (?:long|many|often|much) [^at]"  # "so many looks are taken"
     r"|\b(?:stands?|standing|(?:is|are|was|were) told|be had)\b"
-    r"|(?<!there )\b(?:is|are) no (?:valid )?(?:[a-z]+ (?:name|id)\b|(?:number|message|order|topic|claim)s?\b)"
+    r"|(?<![Tt]here )\b(?:is|are) no (?:valid )?(?:[a-z]+ (?:name|id)\b|(?:number|message|order|topic|claim)s?\b)"
     r"|\b(?:is|are|was|were) there[.,;]|\b(?:that|what|who|nobody|one) (?:(?:is|are|was|were) there|has it)\b"
 )
 CODE_BLOCK = re.compile(r"^ *(```+|~~~+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)

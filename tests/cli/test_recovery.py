@@ -29,7 +29,7 @@ def test_the_pages_commands_recover(queue: SyncPawnQueue, run: Run) -> None:
 
     dead = []
     for words in commands():
-        if words[0] == "purge" and "--dry-run" in words:  # one is no order at all
+        if words[0] == "purge" and "--dry-run" in words:  # one is an invalid order
             queue.nack(queue.claim("orders", "billing", max_messages=1, wait=20), reason="no order")
         done = run(*(letter if word == "LETTER" else word for word in words))
         assert done.code == 0, (words, done.err)

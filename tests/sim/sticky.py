@@ -23,7 +23,7 @@ class Fault:
     denied: bool
 
     def error(self, kind: str, key: str) -> StoreError:
-        """Return what the client is told."""
+        """Return the client's answer."""
         answer = "403 AccessDenied" if self.denied else "500 InternalError"
         return StoreError(
             f"The simulated store always answers {answer} to {kind} {key}.",

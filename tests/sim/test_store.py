@@ -200,7 +200,7 @@ def test_requests_are_counted() -> None:
 
 
 def test_observers_see_every_change() -> None:
-    """Who changed which object, and the object before and after."""
+    """The process that changed an object, and the object before and after."""
     seen: list[tuple[str, str, bytes | None, bytes | None]] = []
     world = World(1, weather=CALM)
     world.bucket.observers.append(

@@ -51,7 +51,7 @@ def spark() -> Iterator[SparkSession]:
 def spark_cluster(seaweedfs: S3Server) -> Iterator[SparkCluster]:
     """A master and two workers. Their executors know the address of the SeaweedFS, but not the bucket.
 
-    Jobs reach it by ``submit``: a process can have one session, and this one has it.
+    Jobs reach it by ``submit``: a process can have one session, and this is the one.
     """
     env = {
         "PAWNQUEUE_S3_ENDPOINT_URL": seaweedfs.endpoint,

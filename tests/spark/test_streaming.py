@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-# Writes what is there as files, by Spark's own sink.
+# Writes all waiting messages as files, by Spark's own sink.
 JOB = """
 import json
 import sys

@@ -119,7 +119,7 @@ def test_retries_and_dead_letters(airflow: Airflow, example: Callable[[str], Non
     for _ in range(3):
         airflow.run("payments")
     queue.publish("payments", [{"amount": 7}])
-    airflow.run("payments")  # whoever claims next buries it
+    airflow.run("payments")  # the next claim buries it
     [letter] = queue.dead_letters("payments")
     assert letter.message.id == bad
     assert (letter.reason, letter.max_deliveries) == ("payments.book: an amount is above zero", 3)
