@@ -1,4 +1,4 @@
-"""Keep a claim in the background over long work, and never stop keeping it in silence."""
+"""Renewal of a claim in the background while its consumer works, which never stops without saying so."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 logger = logger_of("claims")
 
-#: When the block is left, a renewal under way is waited for so long, and so is ``on_lost``; then they are cut.
-GRACE = 5.0
-#: So long a renewal may go without an answer before that is worth a warning.
-PATIENCE = 5.0
-#: The shortest pause between two renewals: whatever is asked for, and whatever fails, it is no busy loop.
-LEAST_PAUSE = 0.05
+#: When the block is left, a renewal under way may take this long, and so may ``on_lost``. Then they are cancelled.
+LEAVE_TIMEOUT_SECONDS = 5.0
+#: A renewal that has had no answer for this long is logged as a warning.
+SLOW_RENEWAL_SECONDS = 5.0
+#: The shortest pause between two renewals, whatever interval is asked for and whatever fails.
+MIN_RENEWAL_PAUSE_SECONDS = 0.05
 
 
 class KeepAlive:
     """Renews a claim in the background for the length of an ``async with`` block, and says when it is lost.
 
-    ``.lost`` is set then, ``.error`` says why, and ``on_lost`` is called once, with that error; the block goes on, as
-    only it knows how to stop. The renewals end in silence only where there is nothing to keep any more: all messages
-    are settled, the claim was handed over, or the block is left.
+    When it is lost, ``.lost`` is set, ``.error`` says why, and ``on_lost`` is called once with that error. The block
+    goes on, as only its code knows how to stop. The renewals end without a word only where nothing is left to renew:
+    all messages are settled, the claim was handed over, or the block was left.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of one thing, made in one place
@@ -50,7 +50,7 @@ class KeepAlive:
         self._ttl = ttl
         self._interval = interval
         self._on_lost = on_lost
-        self._kept = kept  # those of the same queue whose blocks are not left: it ends them when it is closed
+        self._kept = kept  # the running ones of the same queue, which ends them when it is closed
         self._is_left = False
         self._task: asyncio.Task[None] | None = None
         self._renewal: asyncio.Future[None] | None = None
@@ -72,16 +72,16 @@ class KeepAlive:
         try:
             await self._let_finish()
             if self._telling is not None:
-                await self._wait(GRACE, self._telling)
+                await self._wait(LEAVE_TIMEOUT_SECONDS, self._telling)
         finally:
             if self in self._kept:
                 self._kept.remove(self)
             await self._cut(self._task, self._renewal, self._telling)
 
     async def end(self, why: str) -> None:
-        """Keep the claim no longer although its block goes on, and tell so."""
+        """Stop renewing the claim although its block goes on, and report it as lost."""
         if not self._is_over():
-            self._tell(_kept_no_longer(self._claim, why))
+            self._tell(_no_longer_renewed(self._claim, why))
         try:
             await self._let_finish()
         finally:
@@ -102,14 +102,14 @@ class KeepAlive:
             if error is None:
                 pause = self._interval
             else:
-                # Whatever it was, the claim is trusted until its deadline: try again soon, and give up only then.
+                # Whatever the error was, the claim is trusted until its deadline. Try again soon until then.
                 self._warn(error)
                 pause = self._interval / 4
 
     def _is_over(self) -> bool:
-        """Whether there is nothing to keep any more: all is settled, or another process has it by our own leave."""
+        """Say whether nothing is left to renew: all is settled, or the claim was handed over."""
         record = self._claim.record
-        # What the janitor gave back after it had ended the claim is in the record too, and was lost.
+        # Messages that the janitor gave back after it had ended the claim are settled in the record too, and are lost.
         was_taken = any(decision.lost for decision in record.settled.values())
         return self._claim.given_away or not (record.unsettled or was_taken)
 
@@ -117,17 +117,17 @@ class KeepAlive:
         return self._claim.trusted_until(in_doubt=False) - self._context.clock.elapsed()
 
     def _until_next(self, pause: float) -> float:
-        """Return how long to wait before a renewal: rather less than asked for than until there is no time for two."""
+        """Return how long to wait before a renewal: at most half of the time left, so that a second one is possible."""
         left = self._left()
-        return min(max(min(pause, left / 2), LEAST_PAUSE), left)
+        return min(max(min(pause, left / 2), MIN_RENEWAL_PAUSE_SECONDS), left)
 
     async def _renew(self) -> BaseException | None:
-        """Renew, but not for longer than the claim is trusted: a store that is silent must not delay the bad news.
+        """Renew the claim, at most until its deadline: a silent store must not delay the report of its loss.
 
-        Returns what went wrong, whatever it was.
+        Return what went wrong, if anything did.
         """
         renewal = asyncio.ensure_future(renewing.renew(self._context, self._claim, self._ttl))
-        renewal.add_done_callback(_fault)  # it may be cut below, and nobody asks it any more
+        renewal.add_done_callback(_fault)  # it may be cancelled below, where its exception is not retrieved
         self._renewal = renewal
         slow = False
         try:
@@ -135,7 +135,7 @@ class KeepAlive:
                 left = self._left()
                 if left <= 0:
                     return None if self._is_left or self._is_over() else self._too_late()
-                await self._wait(left if slow else min(left / 2, PATIENCE), renewal)
+                await self._wait(left if slow else min(left / 2, SLOW_RENEWAL_SECONDS), renewal)
                 if not (slow or renewal.done()):
                     slow = True
                     logger.warning(
@@ -153,7 +153,7 @@ class KeepAlive:
         record = self._claim.record
         why = "its time was over before it was renewed"
         if renewing.lengthened(self._context, record, math.inf) <= record.until:
-            why = "it has come to the age of claims.max_claim_age_seconds, past which none is renewed"
+            why = "it has reached claims.max_claim_age_seconds, and no older claim is renewed"
         elif self._failure is None:
             why = f"{why}, as the store has not answered since"
         else:
@@ -163,22 +163,22 @@ class KeepAlive:
         return error
 
     def _warn(self, error: BaseException) -> None:
-        what = "Claim %s could not be renewed, and is tried again until its time is over: %s: %s"
+        what = "Claim %s could not be renewed. The renewal is tried again until its time is over: %s: %s"
         trace = None if isinstance(error, PawnQueueError) else error
         logger.warning(what, self._claim.claim_id, type(error).__name__, error, exc_info=trace)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Tell, where the renewals came to an end that nobody asked for: somebody cancelled them, or they died."""
+        """Report that the renewals have ended although they should not: they were cancelled, or failed."""
         fault = _fault(task)
         if fault is not None and not self._is_left and not self._is_over():
-            self._tell(_kept_no_longer(self._claim, f"its renewals came to an end by {fault!r}"))
+            self._tell(_no_longer_renewed(self._claim, f"its renewals ended with {fault!r}"))
 
     def _tell(self, error: LeaseLostError) -> None:
         if self.error is not None:
             return
         self.error = error
         self.lost.set()
-        if self._claim.lost is None:  # else it was told of when it was lost
+        if self._claim.lost is None:  # otherwise its loss was logged when it was noticed
             logger.warning("%s", error)
         if self._on_lost is None:
             return
@@ -188,7 +188,7 @@ class KeepAlive:
             logger.exception("on_lost of claim %s failed.", self._claim.claim_id)
             return
         if inspect.isawaitable(told):
-            # Beside the renewals: it may never return.
+            # In a task of its own, as it may never return.
             self._telling = asyncio.ensure_future(self._hear_out(told))
 
     async def _hear_out(self, told: Awaitable[None]) -> None:
@@ -197,30 +197,30 @@ class KeepAlive:
         except Exception:
             logger.exception("on_lost of claim %s failed.", self._claim.claim_id)
         except asyncio.CancelledError:
-            logger.warning("on_lost of claim %s had not come to its end, and was cancelled.", self._claim.claim_id)
+            logger.warning("on_lost of claim %s did not end in time and was cancelled.", self._claim.claim_id)
             raise
 
     async def _let_finish(self) -> None:
-        """Wait for the renewal that is under way: a request that is cut may land all the same, and nobody would know.
+        """Wait for the renewal that is under way, but not for long, and not past the claim's time.
 
-        But not for long, and not past the claim's time.
+        A request that is cancelled may land all the same, and nobody would know.
         """
         self._is_left = True
         if self._task is not None and self._renewal is not None:
-            await self._wait(min(GRACE, self._left()), self._task)
+            await self._wait(min(LEAVE_TIMEOUT_SECONDS, self._left()), self._task)
 
     async def _cut(self, *parts: asyncio.Future[Any] | None) -> None:
-        """Cancel what still runs, and wait until it has ended, but for nothing that does not want to end."""
+        """Cancel the tasks that still run, and wait at most :data:`LEAVE_TIMEOUT_SECONDS` for their end."""
         running = [part for part in parts if part is not None and not part.done()]
         for part in running:
             part.cancel()
         if running:
-            await self._wait(GRACE, asyncio.gather(*running, return_exceptions=True))
+            await self._wait(LEAVE_TIMEOUT_SECONDS, asyncio.gather(*running, return_exceptions=True))
         if not all(part.done() for part in running):
-            logger.warning("What kept claim %s does not end, and is left behind.", self._claim.claim_id)
+            logger.warning("A task that renewed claim %s does not end and is left running.", self._claim.claim_id)
 
     async def _wait(self, seconds: float, *others: asyncio.Future[Any]) -> None:
-        """Wait until so much time has passed, or one of the others is done."""
+        """Wait until this time has passed, or one of the others is done."""
         alarm = asyncio.ensure_future(self._context.clock.sleep(max(seconds, 0.0)))
         try:
             await asyncio.wait((alarm, *others), return_when=asyncio.FIRST_COMPLETED)
@@ -232,15 +232,15 @@ class KeepAlive:
 
 
 def _fault(task: asyncio.Future[None]) -> BaseException | None:
-    """Return what a task that has ended was ended by, or None if it came to its own end."""
+    """Return the exception of a task that has ended, or None if it returned."""
     return asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception()
 
 
-def _kept_no_longer(claim: HeldClaim, why: str) -> LeaseLostError:
-    """Make the error that says that nobody renews the claim any more, though it is not lost before its time is over."""
+def _no_longer_renewed(claim: HeldClaim, why: str) -> LeaseLostError:
+    """Make the error for a claim that is no longer renewed, though its time is not over."""
     return LeaseLostError(
-        f"Claim {claim.claim_id} of topic {claim.topic!r} is kept no longer: {why}. Stop working on its {len(claim)} "
-        "messages: others may have them as soon as it is given back, or its time is over.",
+        f"Claim {claim.claim_id} of topic {claim.topic!r} is no longer renewed: {why}. Stop working on its "
+        f"{len(claim)} messages: others may have them as soon as it is given back, or its time is over.",
         topic=claim.topic,
         operation="keep_alive",
     )

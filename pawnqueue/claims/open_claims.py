@@ -1,4 +1,4 @@
-"""The desk at which consumers ask for messages and give them back: one for each open queue."""
+"""The claims of an open queue: claiming, attaching, settling, and giving back what is held when it is closed."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 logger = logger_of("claims")
 
 #: How many claims a log line names.
-SHOWN = 20
+MAX_CLAIMS_SHOWN = 20
 
 
 class Claims:
-    """Gives out claims of one bucket. Remembers of each topic what need not be read twice."""
+    """Claims messages for one open queue, and remembers of each topic what need not be read twice."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._rooms: dict[str, _Room] = {}
+        self._topics: dict[str, _TopicState] = {}
         self._given_out: list[HeldClaim] = []
-        self._parting = _Parting([])
+        self._closing = _Closing([])
         self._under_way: set[asyncio.Task[HeldClaim]] = set()
         self._effect_retries = EffectRetries(context, self.look_anew)
 
@@ -58,12 +58,12 @@ class Claims:
         """Claim what is asked for in a new session, or find again what was claimed under the id."""
         claim_id = asked.claim_id if asked.named else self._context.clock.uuid()
         request = replace(asked, claim_id=claim_id, session=self._context.clock.uuid())
-        room = self._room(request.topic.name)
-        return await self._in_hand(room.by_id.claim(request) if request.named else self._claim_any(room, request))
+        state = self._topic(request.topic.name)
+        return await self._in_hand(state.by_id.claim(request) if request.named else self._claim_any(state, request))
 
-    async def _claim_any(self, room: _Room, request: ClaimRequest) -> HeldClaim:
+    async def _claim_any(self, state: _TopicState, request: ClaimRequest) -> HeldClaim:
         # A made-up id was never used: there is nothing to find.
-        claim = await claim_fresh(self._context, room.finder, room.contention, request)
+        claim = await claim_fresh(self._context, state.finder, state.contention, request)
         if claim is None:
             raise not_had(request, "its leases were taken for abandoned before it was recorded: ttl is too short")
         return claim
@@ -96,7 +96,7 @@ class Claims:
             payloads=payloads,
             own_ttl=own_ttl,
         )
-        return await self._in_hand(self._room(topic.name).by_id.attach(request, reference.session))
+        return await self._in_hand(self._topic(topic.name).by_id.attach(request, reference.session))
 
     def held(self, reference: ClaimReference) -> HeldClaim | None:
         """Return the claim that a reference names, if it was given out here and is worked on."""
@@ -112,7 +112,7 @@ class Claims:
     ) -> list[str]:
         """Give back what the claim of this id has, if it is one of these owners', and return which messages those were.
 
-        Whoever is cancelled waits for the end of it, for a while: nobody else may come for what it has decided.
+        A caller that is cancelled waits a while for the end of it, as no other process may carry out its decision.
         """
         request = ClaimRequest(
             topic=topic,
@@ -130,11 +130,11 @@ class Claims:
 
     async def _release(self, request: ClaimRequest, owners: Collection[str], decision: Decision) -> list[str]:
         topic = request.topic.name
-        claim = await self._room(topic).by_id.release(request, owners, decision)
+        claim = await self._topic(topic).by_id.release(request, owners, decision)
         if claim is None:
             return []
         ids = list(claim.ids)
-        self._given_out.append(claim)  # cut off here, it is finished by closing the queue
+        self._given_out.append(claim)  # if this is cancelled, closing the queue finishes it
         await settling.carry_out_decided(self._context, claim)
         self._effect_retries.go_on_with(claim)
         if ids:
@@ -183,7 +183,7 @@ class Claims:
         return answered(self._context, claim, told, operation)
 
     async def settle_overwritten(self, claim: HeldClaim) -> list[str]:
-        """Settle what others have overwritten or removed since it was claimed; return the ids under which it is kept.
+        """Settle messages that were overwritten or removed since they were claimed, and return the ids of their units.
 
         :raises LeaseLostError: the claim was taken over.
         """
@@ -204,7 +204,7 @@ class Claims:
         return list(decisions)
 
     async def _learn_ids(self, claim: HeldClaim, ids: Collection[str]) -> set[str]:
-        """Read of a claim without payloads what these ids may mean; return the uuids of what could not be read."""
+        """Read the ids of a claim without payloads that may be meant. Return the units that could not be read."""
         unread = claim.meant_by(ids)
         if not unread:
             return set()
@@ -214,7 +214,7 @@ class Claims:
         return set(unread).difference(found)
 
     async def _in_hand(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
-        """Do what gives out a claim, such that closing the queue can end it: whatever it has won is given back then."""
+        """Run the work that returns a claim. Closing the queue cancels it, and gives back what it has won."""
         task = asyncio.ensure_future(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -231,13 +231,13 @@ class Claims:
         return self._give_out(claim)
 
     async def close(self, *, keep: bool) -> None:
-        """Give back what is still held and was not handed over, so that nobody waits for its time to end.
+        """Give back the claims that are still held and were not handed over, so that no consumer waits for their time.
 
-        :param keep: leave the claims as they are, and give back only that this process works for them: whoever comes by
-            their ids next has them at once.
+        :param keep: keep the claims, and end this process's session on them. The next process that claims by their ids
+            has them at once.
         """
-        for room in self._rooms.values():
-            room.idle_pauses.look_again()  # claims that wait end now
+        for state in self._topics.values():
+            state.idle_pauses.look_again()  # claims that wait end now
         for task in list(self._under_way):
             task.cancel()
         if self._under_way:
@@ -247,45 +247,45 @@ class Claims:
         ours = [claim for claim in self._given_out if claim.is_held(now)]
         unfinished = [claim for claim in self._given_out if claim not in ours and claim.is_unfinished()]
         self._given_out = []
-        self._parting = _Parting(list(ours), claims=len(ours))
+        self._closing = _Closing(list(ours), claims=len(ours))
 
         async def part(claim: HeldClaim) -> None:
-            # A claim whose id was made up is kept for nobody.
+            # Nobody can come for a claim whose id was made up.
             kept = keep and not claim.is_fleeting
             left = len(claim.left)
             back = await (self._leave if kept else self._return)(claim)
-            self._parting.messages += back
+            self._closing.messages += back
             if back == left or not claim.is_held(self._context.clock.elapsed()):
-                self._parting.held.remove(claim)
+                self._closing.held.remove(claim)
 
         await for_each(part, ours, at_once=self._context.at_once)
         await for_each(self._finish, unfinished, at_once=self._context.at_once)
-        for room in self._rooms.values():
-            await room.finder.background.close(LAST_ANSWER_SECONDS)
-        if self._parting.held:
-            logger.warning("The queue was closed, and %s", _not_given_back(self._parting.held))
+        for state in self._topics.values():
+            await state.finder.background.close(LAST_ANSWER_SECONDS)
+        if self._closing.held:
+            logger.warning("The queue was closed, and %s", _not_given_back(self._closing.held))
         self._tell_closed(keep=keep)
 
     def abandon(self, seconds: float, *, keep: bool) -> None:
-        """Log what closing the queue has not given back, as its time was over."""
+        """Log the claims that were not given back when the time for closing the queue was over."""
         now = self._context.clock.elapsed()
-        early = [claim for claim in self._given_out if claim.is_held(now)]  # it was cut off before it came to them
+        early = [claim for claim in self._given_out if claim.is_held(now)]  # closing was cut off before it reached them
         self._given_out = []
-        self._parting.held += early
-        self._parting.claims += len(early)
-        held = self._parting.held
+        self._closing.held += early
+        self._closing.claims += len(early)
+        held = self._closing.held
         logger.warning(
             "Closing the queue was cut off after %g seconds, as the store had not answered: %s",
             seconds,
-            _not_given_back(held) if held else "what it was still doing is finished by others.",
+            _not_given_back(held) if held else "other processes finish what it was still doing.",
         )
         self._tell_closed(keep=keep, complete=not held)
 
     def _tell_closed(self, *, keep: bool, complete: bool | None = None) -> None:
-        parting = self._parting
-        is_complete = (keep or not parting.held) if complete is None else complete
+        closing = self._closing
+        is_complete = (keep or not closing.held) if complete is None else complete
         self._context.events.tell(
-            QueueClosed(claims=parting.claims, messages=parting.messages, kept=keep, complete=is_complete)
+            QueueClosed(claims=closing.claims, messages=closing.messages, kept=keep, complete=is_complete)
         )
 
     async def _leave(self, claim: HeldClaim) -> int:
@@ -297,7 +297,7 @@ class Claims:
         return left
 
     async def _finish(self, claim: HeldClaim) -> None:
-        """Carry out what was decided and cut off."""
+        """Carry out a decision whose effects were cut off."""
         try:
             await settling.carry_out_decided(self._context.with_budget(), claim)
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
@@ -312,50 +312,53 @@ class Claims:
             return 0
         self._context.events.tell(
             GivenBack(
-                topic=claim.topic, claim=claim.stem, messages=len(result.decided), why="its process works on it no more"
+                topic=claim.topic,
+                claim=claim.stem,
+                messages=len(result.decided),
+                why="its process has closed the queue",
             )
         )
         return len(result.decided)
 
     def look_anew(self, topic: str) -> None:
-        """Let the next look at the topic be a full one: something was given back here."""
-        if topic in self._rooms:
-            self._rooms[topic].finder.mark_stale()
+        """Make the next look at the topic a full listing, as messages were given back here."""
+        if topic in self._topics:
+            self._topics[topic].finder.mark_stale()
         self.look_again(topic)
 
     def look_again(self, topic: str, messages: float = math.inf) -> None:
-        """Let as many claims that wait for the topic look at once: messages of it have become claimable here."""
-        if topic in self._rooms:
-            self._rooms[topic].idle_pauses.look_again(messages)
+        """Wake as many waiting claims of the topic: this many messages have become claimable here."""
+        if topic in self._topics:
+            self._topics[topic].idle_pauses.look_again(messages)
 
     def idleness(self, topic: str) -> IdlePauses:
-        """Return how long nothing was to be claimed in the topic."""
-        return self._room(topic).idle_pauses
+        """Return the pauses of claims that wait for the topic."""
+        return self._topic(topic).idle_pauses
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forget what was remembered of these topics."""
         for topic in topics:
-            self._rooms.pop(topic, None)
+            self._topics.pop(topic, None)
 
     def _give_out(self, claim: HeldClaim) -> HeldClaim:
         now = self._context.clock.elapsed()
         self._given_out = [given for given in self._given_out if given.is_held(now) or given.is_unfinished()]
         if claim:
             self._given_out.append(claim)
-            self._effect_retries.go_on_with(claim)  # it may have found messages that are to be buried
+            self._effect_retries.go_on_with(claim)  # it may have found messages that have to be buried
             told = Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
             self._context.events.tell(told)
         return claim
 
-    def _room(self, topic: str) -> _Room:
-        if topic not in self._rooms:
-            self._rooms[topic] = _Room(self._context, topic)
-        return self._rooms[topic]
+    def _topic(self, topic: str) -> _TopicState:
+        if topic not in self._topics:
+            self._topics[topic] = _TopicState(self._context, topic)
+        return self._topics[topic]
 
 
 @dataclass(slots=True)
-class _Parting:
-    """What closing the queue has still to give back, and how much it has given back."""
+class _Closing:
+    """The progress of closing the queue: the claims that are still held, and how much was given back."""
 
     held: list[HeldClaim]
     claims: int = 0
@@ -364,15 +367,15 @@ class _Parting:
 
 def _not_given_back(held: Sequence[HeldClaim]) -> str:
     shown = [f"{claim.stem} of {claim.topic!r} ({len(claim.left)}, {iso(claim.record.free_at)})" for claim in held]
-    more = ", …" if len(shown) > SHOWN else ""
+    more = ", …" if len(shown) > MAX_CLAIMS_SHOWN else ""
     return (
         f"{len(held)} of its claims were not given back. Others have their messages when each claim's time is over "
-        f"(its messages, its time): {', '.join(shown[:SHOWN])}{more}"
+        f"(its messages, its time): {', '.join(shown[:MAX_CLAIMS_SHOWN])}{more}"
     )
 
 
-class _Room:
-    """What is remembered of one topic."""
+class _TopicState:
+    """What an open queue remembers of one topic."""
 
     def __init__(self, context: Context, topic: str) -> None:
         self.finder = Finder(context, topic)

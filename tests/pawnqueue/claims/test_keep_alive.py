@@ -11,7 +11,7 @@ import pytest
 
 from pawnqueue import Claim, InvalidArgumentError, LeaseLostError, QueueClosedError, StoreError
 from pawnqueue.claims.held import HeldClaim
-from pawnqueue.claims.keep_alive import GRACE, LEAST_PAUSE
+from pawnqueue.claims.keep_alive import LEAVE_TIMEOUT_SECONDS, MIN_RENEWAL_PAUSE_SECONDS
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 from tests.support.claims import trusted_until
 
@@ -269,7 +269,7 @@ async def test_whatever_on_lost_does_changes_nothing(
         await world.later(100)
         assert keeper.lost.is_set()
         left = world.clock.elapsed()
-    assert world.clock.elapsed() - left <= GRACE
+    assert world.clock.elapsed() - left <= LEAVE_TIMEOUT_SECONDS
     assert known == ([] if kind == "cannot be called" else [True])
     assert f"on_lost of claim {claim.claim_id}" in caplog.text
     assert asyncio.all_tasks() == before
@@ -280,7 +280,7 @@ async def test_on_lost_has_time_to_come_to_its_end(world: World, ann: Process) -
     told: list[LeaseLostError] = []
 
     async def post(error: LeaseLostError) -> None:
-        await world.later(GRACE - 1)
+        await world.later(LEAVE_TIMEOUT_SECONDS - 1)
         told.append(error)
 
     claim = await claimed(ann)
@@ -367,7 +367,7 @@ async def test_nothing_makes_it_a_busy_loop(world: World, ann: Process, fails: b
         ann.client.meanwhile = failing(ZeroDivisionError())
     async with ann.queue.keep_alive(claim, interval=1e-9):
         await world.later(2)
-    assert 2 < len(renewals(ann)) <= 2 / LEAST_PAUSE + 2
+    assert 2 < len(renewals(ann)) <= 2 / MIN_RENEWAL_PAUSE_SECONDS + 2
 
 
 async def test_keep_alive_of_nothing_asks_nothing(world: World, ann: Process) -> None:
@@ -430,7 +430,7 @@ async def test_a_loss_that_the_last_renewal_finds_is_told(world: World, ann: Pro
     assert keeper.lost.is_set()
 
 
-@pytest.mark.parametrize(("seconds", "longest"), [(12, GRACE), (TTL - MARGIN - 1, 1)])
+@pytest.mark.parametrize(("seconds", "longest"), [(12, LEAVE_TIMEOUT_SECONDS), (TTL - MARGIN - 1, 1)])
 async def test_a_renewal_under_way_delays_the_end_of_a_block_only_so_long(
     world: World, ann: Process, seconds: float, longest: float
 ) -> None:
@@ -496,7 +496,7 @@ async def test_a_request_that_does_not_end_delays_neither_news_nor_block(
         await world.later(100)
         left = world.clock.elapsed()
     assert times == [pytest.approx(deadline, abs=0.1)]
-    assert world.clock.elapsed() - left <= GRACE + 0.1
+    assert world.clock.elapsed() - left <= LEAVE_TIMEOUT_SECONDS + 0.1
     assert "is left behind" in caplog.text
     over.set()
     await world.later(1)
