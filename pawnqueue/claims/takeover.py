@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pawnqueue.claims import effects
 from pawnqueue.domain import layout
+from pawnqueue.domain.judgement import UnitState, needs_record
+from pawnqueue.domain.judgement import judge as judge_unit
 from pawnqueue.domain.records import ClaimRecord, Lease
 from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import TakenOver, logger_of
@@ -96,50 +98,44 @@ class _Judging:
 
     async def judge(self, leases: Leases) -> None:
         by_claim: dict[str, dict[str, Versioned[Lease]]] = defaultdict(dict)
-        for uuid, found in leases.items():
-            lease = found.value
-            if lease.state == "moving" or not self._context.is_due(lease, self._now):
-                continue  # a move is finished by who redrives or sweeps
-            if lease.state == "released" or layout.parse_stem(lease.claim) is None:
-                # Given back; or garbage, or pawn-queue's: there is no record to fence, only a time that is over.
-                self.judged.free[uuid] = found
-            else:
-                by_claim[lease.claim][uuid] = found
+        for unit_id, found in leases.items():
+            if needs_record(found.value, self._now, self._context.margin):
+                by_claim[found.value.claim][unit_id] = found
+            elif self._state(found, unit_id, None) is UnitState.FREE:
+                self.judged.free[unit_id] = found
 
         async def of_claim(stem: str) -> None:
             try:
-                await self._judge_claim(stem, by_claim[stem], self._now)
+                await self._judge_claim(stem, by_claim[stem])
             except PawnQueueError as error:
                 # ⚑ §5.6: a record that cannot be read concerns the messages of its claim.
                 self.judged.faults.update(dict.fromkeys(by_claim[stem], error))
 
         await for_each(of_claim, by_claim, at_once=self._context.at_once)
 
-    async def _judge_claim(self, stem: str, leases: Leases, now: float) -> None:
+    async def _judge_claim(self, stem: str, leases: Leases) -> None:
         judged = self.judged
         found = await self._context.claim_record(self._topic, stem).read()
-        if found is None:
+        record = None if found is None else found.value
+        by_state: dict[UnitState, dict[str, Versioned[Lease]]] = defaultdict(dict)
+        for unit_id, lease in leases.items():
+            by_state[self._state(lease, unit_id, record)][unit_id] = lease
+        if found is None or record is None:
             if self._dry_run or await self._create_fenced(stem):
-                judged.free.update(_not_handed_out(leases))
+                judged.free.update(_not_handed_out(by_state[UnitState.UNRECORDED]))
             return
-        record = found.value
-        decided: dict[str, str] = {uuid: lease.version for uuid, lease in leases.items() if uuid in record.settled}
-        if decided:
-            # ⚑ §5.3: they were settled, only not carried out. Doing it is all that is left; they are not delivered
-            # again.
-            judged.decided.append((record, decided))
-        # A lease that landed late: its claim was recorded without it.
-        judged.free.update(
-            _not_handed_out({uuid: lease for uuid, lease in leases.items() if uuid not in record.members})
-        )
-        undecided = {
-            uuid: lease for uuid, lease in leases.items() if uuid in record.members and uuid not in record.settled
-        }
-        # ⚑ §4: open, or fenced early on behalf of somebody: its process may be alive and know nothing yet.
-        if undecided and self._context.is_over(record.free_at, now) and await self._has_ended(found):
-            # Begun once more, and not as far as its record: it is another lease of the same claim that was recorded.
-            anew = {u: one for u, one in undecided.items() if one.value.deliveries > record.members[u].deliveries}
-            judged.free.update({**undecided, **_not_handed_out(anew)})
+        if by_state[UnitState.DECIDED]:
+            versions: dict[str, str] = {uuid: lease.version for uuid, lease in by_state[UnitState.DECIDED].items()}
+            judged.decided.append((record, versions))
+        judged.free.update(_not_handed_out(by_state[UnitState.NOT_LISTED]))
+        lapsed = by_state[UnitState.LAPSED]
+        if lapsed and await self._has_ended(found):
+            # A claim that began once more, and did not get as far as its record, has newer leases than the record.
+            anew = {uuid: one for uuid, one in lapsed.items() if one.value.deliveries > record.members[uuid].deliveries}
+            judged.free.update({**lapsed, **_not_handed_out(anew)})
+
+    def _state(self, lease: Versioned[Lease], unit_id: str, record: ClaimRecord | None) -> UnitState:
+        return judge_unit(lease.value, unit_id, record, now=self._now, margin=self._context.margin).state
 
     async def _has_ended(self, found: Versioned[ClaimRecord]) -> bool:
         if found.value.state != "open" or self._dry_run:

@@ -484,7 +484,7 @@ async def test_a_message_that_was_settled_between_listing_and_lease(world: World
 async def test_what_others_were_faster_at_is_replaced_by_the_next_ones(world: World, ann: Process) -> None:
     """Refused leases do not make a claim smaller while there are other messages."""
     ids = await ann.queue.publish(TOPIC, numbered(40))
-    ann.queue._claims._room(TOPIC).contention._factor = 2
+    ann.queue._claims._topic(TOPIC).contention._factor = 2
     taken: list[str] = []
 
     def take(kind: str, key: str) -> None:

@@ -62,7 +62,7 @@ async def test_large_records_are_read_a_few_at_a_time(monkeypatch: pytest.Monkey
             w.bucket.plant(layout.claim(TOPIC, f"c{n}.0"), body.encode())
         keys = [layout.claim(TOPIC, f"c{n}.0") for n in range(9)]
         sizes = {key: len(w.bucket.body(key)) for key in keys}
-        finder = a.queue._claims._room(TOPIC).finder
+        finder = a.queue._claims._topic(TOPIC).finder
         under_way: list[str] = []
         most = 0
 
