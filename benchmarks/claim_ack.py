@@ -106,7 +106,7 @@ def run() -> None:
         )
     print(
         f"\n   {MESSAGES:,} messages in batches of {BATCH}, claimed and acked by all at once. Empty-handed: claims of "
-        f"nothing while\n   {BATCH} or more could be had. The store and its clients share the machine's cores, "
+        f"nothing while\n   {BATCH} or more could be claimed. The store and its clients share the machine's cores, "
         f"{max(crowd.busy for crowd in crowds.values()):.0%} busy.\n"
     )
 

@@ -147,5 +147,5 @@ def _print(found: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
             print(f"   {program:28} {way:28} {statistics.median(seconds):6.2f} s {min(seconds):6.2f} s {told}".rstrip())
     print(
         f"\n   Added to the bare program, run by run; the goal of ours is under {GOAL:g} s. The claim has {MESSAGES} "
-        "messages;\n   it is attached to, renewed while the job runs, and left to who settles it.\n"
+        "messages;\n   it is attached to, renewed while the job runs, and left to its settlement.\n"
     )

@@ -34,13 +34,13 @@ claim = so_long  # who has it stands there
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Return a repository with one page and one module, each of which has one phrase of the list."""
+    """Return a repository with a page and a module: the page has a phrase of the list, the module two."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "package").mkdir()
     (tmp_path / "tools").mkdir()
     (tmp_path / "docs" / "page.md").write_text(f"# A page\n\n{BAD[0]}\n\n{'A long line. ' * 60}\n")
-    (tmp_path / "package" / "module.py").write_text(f'"""A module."""\n\nNAME = "who has it"  # {BAD[3]}\n')
-    allow(tmp_path, phrases={"docs": 1, "package": 1}, paragraphs={"docs/page.md": 1})
+    (tmp_path / "package" / "module.py").write_text(f'"""A module."""\n\nERROR = "{BAD[4]}"  # {BAD[3]}\n')
+    allow(tmp_path, phrases={"docs": 1, "package": 2}, paragraphs={"docs/page.md": 1})
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     subprocess.run(["git", "-C", tmp_path, "add", "."], check=True)
     return tmp_path
@@ -77,7 +77,7 @@ def test_a_count_that_rises_fails(project: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_long_paragraph_more_fails(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One paragraph of more than six lines more on a page fails the lint, and the page is named."""
-    allow(project, phrases={"docs": 1, "package": 1}, paragraphs={})
+    allow(project, phrases={"docs": 1, "package": 2}, paragraphs={})
 
     assert prose.main([], project) == 1
     assert "docs/page.md: 1 long paragraphs" in capsys.readouterr().out

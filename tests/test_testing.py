@@ -232,7 +232,7 @@ def test_what_fails_comes_again_is_buried_and_redriven(queue):
     for number in (1, 2):
         assert deferring.test().state == "failed"
         assert counts(queue) == (1, 0, 0), number
-    # What has used up its deliveries is buried by who claims next.
+    # The next claim buries a message without deliveries left.
     queue.publish("orders", [{"total": 1}])
     assert deferring.test().state == "success"
     assert counts(queue) == (0, 0, 1)

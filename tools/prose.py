@@ -1,6 +1,6 @@
 """``python -m tools.prose [--write]``: count phrases that stop a reader, and long paragraphs. The counts may only fall.
 
-It reads the tracked Markdown files, and the docstrings and comments of the tracked Python files, as they are on disk.
+It reads the tracked Markdown files, and the texts and comments of the tracked Python files, as they are on disk.
 ``prose.json`` has what is allowed: phrases per top-level folder, long paragraphs per page. ``--write`` lowers it.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 TOP = Path(__file__).parents[1]
 ALLOWED = "tools/prose.json"
-GENERATED = "docs/reference/"  # written from docstrings, which are counted where they are
+GENERATED = "docs/reference/"  # written from docstrings, which are counted in the code
 LONG = 6 * 120  # characters of a paragraph: six lines of this project's width
 
 PHRASES = re.compile(
@@ -46,10 +46,10 @@ def paragraphs(markdown: str) -> Iterator[str]:
 
 
 def python_prose(source: str) -> Iterator[str]:
-    """Yield the docstrings of a module and its comments, each in one line."""
+    """Yield the texts of a module (docstrings, log lines, errors) and its comments, each in one line."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from paragraphs(ast.get_docstring(node) or "")
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from paragraphs(node.value)
     blocks: dict[int, list[str]] = {}  # by their last lines
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:

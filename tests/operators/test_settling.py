@@ -65,7 +65,7 @@ def test_several_claims(queue: SyncPawnQueue) -> None:
 
 @pytest.mark.parametrize("operator", [PawnQueueAckOperator, PawnQueueRequeueOperator, PawnQueueBuryOperator])
 def test_ids_of_several_claims(queue: SyncPawnQueue, operator: Any) -> None:
-    """Each id is settled in the claim that has it; an unknown id prevents all of it."""
+    """Each id is settled in the claim to which it belongs; an unknown id prevents all of it."""
     queue.create_topic("other")
     claims = [claim_of(queue, 2), claim_of(queue, 2, topic="other")]
     meant = [ids_of(claim)[1] for claim in claims]

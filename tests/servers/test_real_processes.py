@@ -58,7 +58,7 @@ def test_nothing_is_lost_or_held_twice_though_one_consumer_is_killed_and_one_fro
         for blow in (killed, frozen):
             assert blow.ids
             assert delivered_to_others(it, blow) == blow.ids
-        assert it.consumers[2].ended, "the frozen consumer went on and ended as it was told to"
+        assert it.consumers[2].ended, "the frozen consumer went on and ended after the signal"
 
 
 def test_keep_alive_keeps_a_claim_over_work_that_takes_longer_than_its_time(seaweedfs: S3Server) -> None:

@@ -316,7 +316,7 @@ async def _claim_of_run(stage: Stage, process: Process, queue: PawnQueue, chance
                 stage.history.broken.append(f"a claim that waits {wait:g} seconds took {took:.1f}")
             if loop.now - began > RETRY_WITHIN:
                 stage.history.broken.append(
-                    f"the retry waited too long: {loop.now - began:.1f} seconds, and is told {busy}"
+                    f"the retry waited too long: {loop.now - began:.1f} seconds, and its error is {busy}"
                 )
                 return None
             await process.clock.sleep(min(max(busy.retry_after, 0.2), RETRY_PAUSE))

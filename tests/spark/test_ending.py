@@ -180,7 +180,7 @@ def test_killing_a_task_waits_for_no_log(queue: SyncPawnQueue, place: Place, mon
     log = type(operator).log.fget  # type: ignore[attr-defined]  # Airflow's property
 
     def not_in_a_handler(self: object) -> object:
-        assert threading.current_thread() is threading.main_thread(), "who kills would wait for ever"
+        assert threading.current_thread() is threading.main_thread(), "the killing thread would wait for ever"
         return log(self)
 
     monkeypatch.setattr(type(operator), "log", property(not_in_a_handler), raising=False)

@@ -203,7 +203,7 @@ class Crew:
         workers = [one for one in workers if one.fate != "killed"]
         for one in workers:
             one.end()
-        self.wait(lambda: all(one.ended for one in workers), "all have ended as they were told to")
+        self.wait(lambda: all(one.ended for one in workers), "all have ended after the signal")
 
     def sweep_until_clean(self) -> Remains:
         """Let the janitor sweep until nothing is left, or until whatever is left has no reason to be."""

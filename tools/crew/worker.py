@@ -91,7 +91,7 @@ class Worker:
         """SIGSTOP: it is frozen, and does not know it."""
         self.fate = "frozen"
         self.process.signal(signal.SIGSTOP)
-        wait_until(self._stands_still, f"{self.name} stands still", seconds=10)
+        wait_until(self._is_frozen, f"{self.name} is frozen", seconds=10)
         self.look()
 
     def thaw(self) -> None:
@@ -144,7 +144,7 @@ class Worker:
                 self.refused += event.get("refused", 0)
                 self.holding.difference_update(event.get("ids", self.holding))
 
-    def _stands_still(self) -> bool:
+    def _is_frozen(self) -> bool:
         stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8")
         return stat.rpartition(")")[2].split()[0] == "T"
 

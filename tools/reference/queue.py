@@ -28,7 +28,7 @@ CALLS = {
     "Looking": ["stats", "backlog", "peek", "find", "messages", "held", "known_claims", "last_claim"],
     "Dead letters and the janitor": ["dead_letters", "redrive", "sweep"],
     "Reading and writing by many processes": ["portions", "read", "look_again", "stage", "commit_write", "abort_write"],
-    "Who is here": ["register_producer", "register_consumer", "list_producers", "list_consumers"],
+    "Producers and consumers": ["register_producer", "register_consumer", "list_producers", "list_consumers"],
 }  # fmt: skip
 SYNC_ONLY = ["awaited", "run", "close"]
 RETURNED = {

@@ -259,7 +259,7 @@ async def test_a_claim_whose_run_has_ended_is_given_back_after_its_sessions_time
     taken = await bob.queue.claim(TOPIC, "d")
     assert [message.deliveries for message in taken] == [2, 2, 2]
     result = await late(ann.queue.ack(claim))
-    assert (result.lost, result.complete) == (claim.ids, False), "it was too late, and is told so"
+    assert (result.lost, result.complete) == (claim.ids, False), "it was too late, and the result says so"
     assert (await bob.queue.ack(taken)).complete
 
 

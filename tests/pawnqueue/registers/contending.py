@@ -40,7 +40,7 @@ class History:
             [(winner, outcome)] = done
             standing = outcome.version
         if json.loads(final_body)["by"] != [len(self.rounds) - 1, winner]:
-            found.append(f"{final_body!r} stands there, and {winner} was told that it won")
+            found.append(f"{final_body!r} is stored, and {winner} was answered that it won")
         return found
 
 

@@ -81,7 +81,7 @@ async def scripted_history(kind: type[ConditionalWrite], seed: int) -> list[str]
     told = [outcome.version for _, outcomes in history.rounds for outcome in outcomes if isinstance(outcome, Done)]
     landed = Counter(landed.version for landed in store.landed)
     violations += [
-        f"{version} was told, and landed {landed[version]} times" for version in told if landed[version] != 1
+        f"{version} was reported, and landed {landed[version]} times" for version in told if landed[version] != 1
     ]
     return violations
 

@@ -56,7 +56,7 @@ def _run(it: Crew, screen: Screen, *, calm: bool) -> tuple[Verdict, list[str]]:
     blows = [] if calm else _strike(it, screen)
     it.wait_until_empty()
     pace = f", at {_pace(it):,.0f} a second" if calm else ""
-    screen.tell(f"No order is left in the topic{pace}. The consumers are told to go home.")
+    screen.tell(f"No order is left in the topic{pace}. The consumers get a signal to end.")
     it.end(it.consumers)
     remains = it.sweep_until_clean()
     screen.tell("The janitor has swept. Now the books: what the processes noted, and what the bucket holds.")
