@@ -40,7 +40,7 @@ from pawnqueue.claims.waiting import until_free, until_there
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.domain.records import Decision
-from pawnqueue.maintenance import AskOwner, SweepReport, asking, finish, removal, sweep
+from pawnqueue.maintenance import AskOwner, SweepReport, ask_by_record, finish, removal, sweep
 from pawnqueue.maintenance.redrive import RedriveResult, redrive
 from pawnqueue.maintenance.removal import Removed
 from pawnqueue.publish import staging, writes
@@ -51,7 +51,7 @@ from pawnqueue.reads.counting import Backlog, Stats, backlog, stats
 from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage, dead_letters
 from pawnqueue.reads.health import Health, health
 from pawnqueue.reads.inspect_topic import Location, find, peek
-from pawnqueue.reads.portions import Portion, look_again, read_portion
+from pawnqueue.reads.portions import Portion, read_portion, refresh_portion
 from pawnqueue.registers.probe import ProbeResult, probe
 from pawnqueue.runtime.cancellation import cancel_after
 from pawnqueue.runtime.concurrency import all_of
@@ -742,7 +742,7 @@ class PawnQueue(ForAsyncWith):
         checked_flag(dry_run, "dry_run", "sweep")
         checked_callback(ask, "ask", "an open claim", "sweep")
         await self._topic(topic, "sweep")
-        report = await sweep(self._context, topic, dry_run=dry_run, ask=asking(topic, ask))
+        report = await sweep(self._context, topic, dry_run=dry_run, ask=ask_by_record(topic, ask))
         self._claims.look_anew(topic)
         return await finish(self._context, report)
 
@@ -824,7 +824,7 @@ class PawnQueue(ForAsyncWith):
         end stays where it was. A portion of a claim is returned unchanged.
         """
         self._life.check_open()
-        return await look_again(self._context, checked_portion(portion, "look_again"))
+        return await refresh_portion(self._context, checked_portion(portion, "look_again"))
 
     # --- its end ---
 

@@ -1,4 +1,4 @@
-"""Redrive: give dead letters back to the queue, under a new key (§5)."""
+"""Redrive: move dead letters back into the queue, under a new key (§5)."""
 
 from __future__ import annotations
 
@@ -11,55 +11,57 @@ from pawnqueue.claims import finish_redrive
 from pawnqueue.domain import lease as leases
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.events import LettersRedriven
-from pawnqueue.reads.dead_letters import kept_under
+from pawnqueue.reads.dead_letters import find_letter_ids
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
     from pawnqueue.catalog.letters import ListedLetter
     from pawnqueue.context import Context
 
-#: How long a redriver has a dead letter to itself; whoever meets its lock later finishes the move.
-LOCK = 60.0
-#: After so many failures it is the store rather than the letters: each is tried once, so that the call comes to an end.
-ENOUGH = 10
+#: How long a redriver holds the lock of a dead letter. After that, any process that finds the lock finishes the move.
+REDRIVE_LOCK_SECONDS = 60.0
+#: After this many failures the store is to blame rather than the letters: nothing is retried, so that the call ends.
+MAX_RETRIED_MOVES = 10
 
 
 @dataclass(slots=True)
 class RedriveResult:
-    """What a redrive did, by the uuids under which the dead letters were kept."""
+    """What a redrive did, by the ids of the dead letters."""
 
     moved: list[str] = field(default_factory=list)
     """They are in the queue again."""
     skipped: list[str] = field(default_factory=list)
-    """Still being buried, being redriven by somebody else, or gone meanwhile."""
+    """Still being buried, being redriven by another process, or gone meanwhile."""
 
     failed: dict[str, PawnQueueError] = field(default_factory=dict)
-    """Not moved, or begun and not confirmed: whoever consumes or sweeps the topic next finishes what was begun."""
+    """Not moved, or begun and not confirmed: the next consumer or sweep of the topic finishes it."""
 
 
 async def redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> RedriveResult:
-    """Give dead letters back, in the order in which they are listed.
+    """Move dead letters back into the queue, in the order of their listing.
 
-    ⚑ §5.7: a letter that cannot be moved concerns itself alone, and costs the others no more than a few seconds.
+    ⚑ §5.7: a letter that cannot be moved delays the others by no more than a few seconds.
 
-    :param only: those that these ids mean, of letters or of their messages.
-    :raises InvalidArgumentError: some are no dead letters of this topic.
+    :param only: the ids of these letters, or of their messages.
+    :raises InvalidArgumentError: some are not dead letters of this topic.
     """
-    kept = None if only is None else await kept_under(context, topic, only)
-    done = await _redrive(context, topic, only=kept, most=most)
+    kept = None if only is None else await find_letter_ids(context, topic, only)
+    done = await _move_letters(context, topic, only=kept, most=most)
     if done.moved or done.failed:
         counts = {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
         context.events.tell(LettersRedriven(topic=topic, **counts))
     return done
 
 
-async def _redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> RedriveResult:
+async def _move_letters(
+    context: Context, topic: str, *, only: Collection[str] | None, most: int | None
+) -> RedriveResult:
     done = RedriveResult()
-    patient, curt = context.with_budget(), context.with_budget(0.0)
+    with_retries, without = context.with_budget(), context.with_budget(0.0)
 
     async def move(letter: ListedLetter) -> bool:
         try:
-            return await _move(patient if len(done.failed) < ENOUGH else curt, topic, letter)
+            return await _move(with_retries if len(done.failed) < MAX_RETRIED_MOVES else without, topic, letter)
         except PawnQueueError as error:
             done.failed[letter.id] = error
             return False
@@ -67,7 +69,7 @@ async def _redrive(context: Context, topic: str, *, only: Collection[str] | None
     async for page in letters.pages(context.store, topic):
         wanted_letters = [letter for letter in page.letters if only is None or letter.id in only]
         while wanted_letters and (most is None or len(done.moved) < most):
-            # What is skipped does not count: the next ones take its place.
+            # Skipped letters do not count: the next ones take their places.
             wanted = len(wanted_letters) if most is None else most - len(done.moved)
             some, wanted_letters = wanted_letters[:wanted], wanted_letters[wanted:]
             for letter, moved in zip(some, await for_each(move, some, at_once=context.at_once), strict=True):
@@ -94,10 +96,12 @@ async def _move(context: Context, topic: str, letter: ListedLetter) -> bool:
         return False
     lock = context.lease(topic, parsed.id)
     # ⚑ §5: lock the new place first, look for the source only then (in finish_move).
-    taken = await lock.create(leases.moving(parsed.id, name, source=letter.id, until=now + LOCK, ttl=LOCK))
+    taken = await lock.create(
+        leases.moving(parsed.id, name, source=letter.id, until=now + REDRIVE_LOCK_SECONDS, ttl=REDRIVE_LOCK_SECONDS)
+    )
     if taken is not None:
         return await finish_redrive.finish_move(context, topic, parsed.id, taken)
-    # Somebody else has the lock. ⚑ §5: a redriver that finds it overdue finishes the move.
+    # Another process has the lock. ⚑ §5: a redriver that finds it overdue finishes the move.
     found = await lock.read()
     if found is None or found.value.state != "moving":
         return False

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 logger = logger_of("topics")
 
 #: How many pages of a folder are counted for a topic that is not deleted: its error says roughly what is there.
-COUNTED = 10
+MAX_COUNTED_PAGES = 10
 #: How often a topic is looked through that is deleted with all that is in it, as publishers may still be at it.
-ROUNDS = 10
+MAX_REMOVAL_ROUNDS = 10
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class _Removal:
         parts = (units.folder, units.packs_folder, layout.leases, letters.folder)
         found = await for_each(self._first_pages, [part(self._topic) for part in parts], at_once=len(parts))
         if any(folder.infos for folder in found):
-            raise self._not_empty(await _contents(self._context, *found))
+            raise self._not_empty(await _describe_contents(self._context, *found))
         return [*await self._ended_claims(), *await self._ended_writes()]
 
     async def remove_marker(self, version: Version) -> None:
@@ -191,7 +191,7 @@ class _Removal:
                 return
             found = await self._context.write_record(self._topic, write_id).read()
             if found is not None and found.value.state == "begun":
-                raise self._not_empty(_counted({"write": 1}, layout.write(self._topic, write_id)))
+                raise self._not_empty(_describe_counts({"write": 1}, layout.write(self._topic, write_id)))
 
         await for_each(drop, staged, at_once=self._context.at_once)
         await self._gone(dict.fromkeys(keys, Version("")))
@@ -202,7 +202,7 @@ class _Removal:
         # Messages go before what tells who has them: where this ends in the middle, none is given out twice.
         for part in (units.folder, units.packs_folder):
             await self._clear(part(self._topic))
-        for _ in range(ROUNDS):
+        for _ in range(MAX_REMOVAL_ROUNDS):
             if not await self._clear(layout.topic_folder(self._topic)):
                 return
         raise StoreError(
@@ -248,7 +248,7 @@ class _Removal:
                 parsed = layout.parse_claim(info.key)
                 hint = size_hint.hint_of_record(info.size, info.last_modified)
                 if parsed is None:
-                    raise self._not_empty(_counted({"stranger": 1}, info.key))
+                    raise self._not_empty(_describe_counts({"stranger": 1}, info.key))
                 if hint is not None and hint.state == "closed":
                     ended.append(info.key)
                 else:
@@ -260,7 +260,7 @@ class _Removal:
             if found is not None and found.value.state != "closed" and found.value.unsettled
         ]
         if open_:
-            raise self._not_empty(_counted({"claim": len(open_)}, open_[0]))
+            raise self._not_empty(_describe_counts({"claim": len(open_)}, open_[0]))
         # Without a message and without a lease there is nothing left to do for those that are settled.
         return [*ended, *unsure]
 
@@ -270,10 +270,10 @@ class _Removal:
         async for page in self._registers.pages(layout.writes(self._topic)):
             for info in page:
                 if layout.parse_write(info.key) is None:
-                    raise self._not_empty(_counted({"stranger": 1}, info.key))
+                    raise self._not_empty(_describe_counts({"stranger": 1}, info.key))
                 hint = size_hint.hint_of_write(info.size, info.last_modified)
                 if hint is None or hint.state == "begun":
-                    raise self._not_empty(_counted({"write": 1}, info.key))
+                    raise self._not_empty(_describe_counts({"write": 1}, info.key))
                 ended.append(info.key)
         return ended
 
@@ -284,7 +284,7 @@ class _Removal:
         found = _Folder()
         async with aclosing(self._registers.pages(folder)) as pages:
             async for page in pages:
-                if found.pages == COUNTED:
+                if found.pages == MAX_COUNTED_PAGES:
                     found.more = True
                     break
                 found.infos += page
@@ -336,7 +336,7 @@ class _Folder:
 
 
 #: What may be in a topic: one of it, and many.
-_NAMES = {
+_NAMES_OF_CONTENTS = {
     "pending": ("pending message", "pending messages"),
     "delayed": ("delayed message", "delayed messages"),
     "in flight": ("message in flight", "messages in flight"),
@@ -350,7 +350,9 @@ _NAMES = {
 }
 
 
-async def _contents(context: Context, messages: _Folder, packs: _Folder, leases: _Folder, dead: _Folder) -> str:
+async def _describe_contents(
+    context: Context, messages: _Folder, packs: _Folder, leases: _Folder, dead: _Folder
+) -> str:
     """Say what is in the topic, as far as LISTs tell."""
     now = await context.time.now() if leases.infos else 0.0
     view = TopicView(leases.infos)
@@ -369,10 +371,14 @@ async def _contents(context: Context, messages: _Folder, packs: _Folder, leases:
         "stranger": len(strangers),
     }
     roughly = any(folder.more for folder in (messages, packs, leases, dead))
-    return ("at least " if roughly else "") + _counted(counts, strangers[0] if strangers else "")
+    return ("at least " if roughly else "") + _describe_counts(counts, strangers[0] if strangers else "")
 
 
-def _counted(counts: Mapping[str, int], example: str = "") -> str:
-    parts = [f"{counts[what]:,} {names[counts[what] > 1]}" for what, names in _NAMES.items() if counts.get(what, 0) > 0]
+def _describe_counts(counts: Mapping[str, int], example: str = "") -> str:
+    parts = [
+        f"{counts[what]:,} {names[counts[what] > 1]}"
+        for what, names in _NAMES_OF_CONTENTS.items()
+        if counts.get(what, 0) > 0
+    ]
     told = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return f"{told} ({example})" if example else told

@@ -10,11 +10,11 @@ from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import SweptRecord
 from pawnqueue.events import Swept
-from pawnqueue.maintenance.fault_isolation import Care
-from pawnqueue.maintenance.sweep_claims import Claims
-from pawnqueue.maintenance.sweep_leases import Leases
+from pawnqueue.maintenance.sweep_claims import ClaimSweep
+from pawnqueue.maintenance.sweep_leases import LeaseSweep
 from pawnqueue.maintenance.sweep_report import AskByRecord, SweepReport
-from pawnqueue.maintenance.sweep_writes import Writes
+from pawnqueue.maintenance.sweep_scope import SweepScope
+from pawnqueue.maintenance.sweep_writes import WriteSweep
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from pawnqueue.context import Context
     from pawnqueue.stores.port import ObjectInfo
 
-#: What nobody wrote lately is a leftover: half a burial, a probe of a process that died.
-LEFTOVER_AGE = 3600.0
+#: An unneeded object of this age is a leftover: of half a burial, or of a process that died during a probe.
+MIN_LEFTOVER_AGE_SECONDS = 3600.0
 
 
 async def sweep(context: Context, topic: str, *, dry_run: bool, ask: AskByRecord | None = None) -> SweepReport:
-    """Finish what others left, and remove what nobody needs.
+    """Finish what dead processes left, and remove what nobody needs.
 
-    :param ask: speak for the owners of open claims: what goes on is renewed, what has ended without settling is fenced.
+    :param ask: says whether the owners of open claims go on: their claims are renewed, and the others are fenced.
     """
     return await _Sweep(context, topic, SweepReport(topic, dry_run), ask).run()
 
 
 async def finish(context: Context, report: SweepReport) -> SweepReport:
-    """Look after what is in no topic, and tell of the sweep."""
+    """Sweep what is outside the topics, and send the event of the sweep."""
     report.removed_leftovers += await sweep_probes(context, dry_run=report.dry_run)
     counts, failures = report.counts(), len(report.failures)
     context.events.tell(Swept(topic=report.topic, counts=counts, failures=failures, dry_run=report.dry_run))
@@ -49,7 +49,7 @@ async def sweep_probes(context: Context, *, dry_run: bool) -> int:
         info.key
         async for page in context.store.pages(layout.PROBES)
         for info in page
-        if now - info.last_modified.timestamp() > LEFTOVER_AGE
+        if now - info.last_modified.timestamp() > MIN_LEFTOVER_AGE_SECONDS
     ]
     if old and not dry_run:
         await context.store.delete(old)
@@ -61,65 +61,65 @@ class _Sweep:
         self._context = context
         self._topic = topic
         self._report = report
-        self._care = Care(context, topic, report)
+        self._scope = SweepScope(context, topic, report)
         self._ask = ask
 
     async def run(self) -> SweepReport:
         # ⚑ §7: writes are finished before closed records are removed, as they are looked for in those.
-        care, topic = self._care, self._topic
-        writes = Writes(care)
-        if not await care.part(layout.writes(topic), writes.sweep()):
-            writes.unfinished_since = -math.inf  # nobody knows which records are still needed
-        # ⚑ §5.4: claims are listed before all that they may have: what a record had as it was listed and is in neither
-        # of the lists that follow is gone. The other way round, so would look what was published and claimed meanwhile.
+        scope, topic = self._scope, self._topic
+        writes = WriteSweep(scope)
+        if not await scope.run_part(layout.writes(topic), writes.sweep()):
+            writes.unfinished_since = -math.inf  # every record may still be needed
+        # ⚑ §5.4: claims are listed before messages and leases: a member of a listed record that is in neither of the
+        # later lists is gone. In the other order, a message that was published and claimed meanwhile would look gone.
         claims = await self._list(self._context.registers.pages(layout.claims(self._topic)))
-        # ⚑ §5: leases are listed before messages. A message that was there when its lease was listed is in the second
-        # list, or was settled in between; the other way round, a lease of a new message would look like an orphan.
+        # ⚑ §5: leases are listed before messages. A message that was stored when its lease was listed is in the second
+        # list, or was settled in between. In the other order, a lease of a new message would look like an orphan.
         leases = await self._list(self._context.registers.pages(layout.leases(self._topic)))
         messages = await units.listed(self._context.store, self._topic)
         dead = await letters.listed(self._context.store, self._topic)
         self._report.strangers += [*messages.strangers, *dead.strangers]
         here = {unit.id for unit in messages.units}
-        sweeper = Claims(care, self._ask, here, leases, keep_since=writes.unfinished_since)
-        await care.part(layout.claims(topic), sweeper.sweep(claims))
-        await care.part(layout.leases(topic), Leases(care).sweep(leases, here))
-        await care.part(letters.folder(topic), self._leftovers(dead))
+        sweeper = ClaimSweep(scope, self._ask, here, leases, keep_since=writes.unfinished_since)
+        await scope.run_part(layout.claims(topic), sweeper.sweep(claims))
+        await scope.run_part(layout.leases(topic), LeaseSweep(scope).sweep(leases, here))
+        await scope.run_part(letters.folder(topic), self._leftovers(dead))
         if not self._report.dry_run:
             key = layout.swept(self._topic)
-            await self._care.alone(key, self._note(key), otherwise=None)
+            await self._scope.isolate(key, self._note(key), otherwise=None)
         return self._report
 
     async def _note(self, key: str) -> None:
-        """Note that the topic was swept. One that was deleted meanwhile is not to have an object again."""
-        context = self._care.context
+        """Note that the topic was swept. A topic that was deleted meanwhile must not get an object again."""
+        context = self._scope.context
         if await context.registers.head(layout.topic_marker(self._topic)) is not None:
             await context.store.overwrite(key, SweptRecord(topic=self._topic).encode())
 
     async def _leftovers(self, dead: LetterPage) -> None:
-        """Remove reasons whose dead letter is gone: requests of a burial that landed after a redrive."""
+        """Remove reasons whose dead letter is gone: they come from a burial that landed after a redrive."""
         now = await self._context.now()
         here = {letter.id for letter in dead.letters}
         old = [
             reason.id
             for reason in dead.reasons
-            if reason.id not in here and now - reason.written_at.timestamp() > LEFTOVER_AGE
+            if reason.id not in here and now - reason.written_at.timestamp() > MIN_LEFTOVER_AGE_SECONDS
         ]
 
-        async def alone(uuid: str) -> bool:
-            return await self._care.alone(
-                letters.reason_key_of(self._topic, uuid), self._is_alone(uuid), otherwise=False
+        async def isolated(uuid: str) -> bool:
+            return await self._scope.isolate(
+                letters.reason_key_of(self._topic, uuid), self._has_no_letter(uuid), otherwise=False
             )
 
-        are_alone = await for_each(alone, old, at_once=self._context.at_once)
-        lone = [letters.reason_key_of(self._topic, uuid) for uuid, yes in zip(old, are_alone, strict=True) if yes]
-        self._report.removed_leftovers += await self._care.delete(lone)
+        have_no_letter = await for_each(isolated, old, at_once=self._context.at_once)
+        lone = [letters.reason_key_of(self._topic, uuid) for uuid, yes in zip(old, have_no_letter, strict=True) if yes]
+        self._report.removed_leftovers += await self._scope.delete(lone)
 
-    async def _is_alone(self, uuid: str) -> bool:
-        """Say whether a reason will never have a dead letter: a burial that is not finished has its lease still.
+    async def _has_no_letter(self, uuid: str) -> bool:
+        """Say whether a reason will never have a dead letter: an unfinished burial still has its lease.
 
-        In this order: if the lease is gone, the letter is there, or was and has been redriven.
+        The lease is checked first: when it is gone, the letter is stored, or was stored and redriven.
         """
-        context = self._care.context
+        context = self._scope.context
         if await context.registers.head(layout.lease(self._topic, uuid)) is not None:
             return False
         return await context.store.head(letters.key_of(self._topic, uuid)) is None

@@ -13,6 +13,7 @@ from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.records import Decision
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.maintenance.sweep_report import NoAnswerError
+from pawnqueue.maintenance.sweep_scope import MAX_READ_TO_DELETE_SECONDS
 from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import NO_VERSION
@@ -21,29 +22,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from pawnqueue.domain.records import ClaimRecord
-    from pawnqueue.maintenance.fault_isolation import Care
     from pawnqueue.maintenance.sweep_report import AskByRecord, Verdict
+    from pawnqueue.maintenance.sweep_scope import SweepScope
     from pawnqueue.stores.port import ObjectInfo
 
-#: A record is deleted only while this time has not passed since it was last looked at.
-LATELY = 3.0
 #: So often it is looked at again for that.
-LOOKS = 3
+MAX_READS_BEFORE_DELETE = 3
 #: A record that changed within this time is left to its holder to carry out, in seconds.
-HOLDER_IS_AT_IT_SECONDS = 30.0
+HOLDER_WORKS_SECONDS = 30.0
 #: A lease written later than this after a claim began is not read for what that claim gave back, in seconds.
 #: (It won its leases at its beginning. What somebody else has by now would be read by every sweep.)
 WON_WITHIN_SECONDS = 300.0
 #: For so long an answer about one claim's owner is waited for.
-LONGEST_ANSWER = 60.0
+MAX_ANSWER_SECONDS = 60.0
 
 
-class Claims:
+class ClaimSweep:
     """The claims of one topic, in one sweep."""
 
     def __init__(
         self,
-        care: Care,
+        scope: SweepScope,
         ask: AskByRecord | None,
         here: Collection[str],
         leases: Sequence[ObjectInfo],
@@ -57,7 +56,7 @@ class Claims:
         :param keep_since: a staged write that was decided then is not done: records that have changed since are kept.
         """
         self._keep_since = keep_since
-        self._care = care
+        self._scope = scope
         self._here = set(here)
         by_uuid = {uuid: info for info in leases if (uuid := layout.parse_lease(info.key))}
         self._here.update(by_uuid)
@@ -65,12 +64,12 @@ class Claims:
             uuid: info.last_modified.timestamp() for uuid, info in by_uuid.items() if _may_be_held(info)
         }
         self._as_listed: set[str] = set()  # the stems of records that were read as they had been listed
-        self._report = care.report
+        self._report = scope.report
         self._ask = ask
 
     async def sweep(self, listed: Sequence[ObjectInfo]) -> None:
         """Look at every claim about which something may have to be done, however many there are."""
-        context = self._care.context
+        context = self._scope.context
         now = await context.now()
         wanted = []
         for info in listed:
@@ -83,29 +82,29 @@ class Claims:
             if closed and not self._is_past_retention(info, now):
                 continue
             is_live = hint is not None and hint.state == "open" and hint.earliest > now
-            if self._ask is None and is_live and self._is_holder_at_it(info, now):
+            if self._ask is None and is_live and self._does_holder_work(info, now):
                 continue  # its holder works, and settles it itself
             wanted.append((layout.claim_stem(*parsed), info))
 
-        async def alone(listed_claim: tuple[str, ObjectInfo]) -> None:
-            await self._care.alone(listed_claim[1].key, self._claim(*listed_claim), None)
+        async def isolated(listed_claim: tuple[str, ObjectInfo]) -> None:
+            await self._scope.isolate(listed_claim[1].key, self._sweep_claim(*listed_claim), None)
 
-        await for_each(alone, wanted, at_once=context.at_once)
+        await for_each(isolated, wanted, at_once=context.at_once)
 
     @staticmethod
-    def _is_holder_at_it(info: ObjectInfo, now: float) -> bool:
-        return now - info.last_modified.timestamp() < HOLDER_IS_AT_IT_SECONDS
+    def _does_holder_work(info: ObjectInfo, now: float) -> bool:
+        return now - info.last_modified.timestamp() < HOLDER_WORKS_SECONDS
 
     def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
-        retention = self._care.context.settings.claims.record_retention_seconds
+        retention = self._scope.context.settings.claims.record_retention_seconds
         changed = info.last_modified.timestamp()
         # ⚑ §7: of a message that was acked meanwhile, the finisher of the write finds nothing else.
         return now - changed > retention and changed < self._keep_since
 
-    async def _claim(self, stem: str, info: ObjectInfo) -> None:
-        context = self._care.context
+    async def _sweep_claim(self, stem: str, info: ObjectInfo) -> None:
+        context = self._scope.context
         looked = context.clock.elapsed()
-        found = await context.claim_record(self._care.topic, stem).read()
+        found = await context.claim_record(self._scope.topic, stem).read()
         if found is None:
             return
         if found.version == info.version != NO_VERSION:
@@ -119,10 +118,10 @@ class Claims:
         verdict: Verdict | None = None
         # ⚑ §5.5: what was decided is not left until the time of a claim, or of its session, is over.
         is_live = not context.is_over(record.until if record.state == "open" else record.free_at, now)
-        if is_live and stem in self._as_listed and record.settled and not self._is_holder_at_it(info, now):
+        if is_live and stem in self._as_listed and record.settled and not self._does_holder_work(info, now):
             await self._finish_decided(found)
         if record.state == "open" and is_live:
-            verdict = await self._verdict(info.key, record)
+            verdict = await self._ask_owner(info.key, record)
             now = await context.now()  # the answer may have taken long
         if verdict == "going" and now < record.until:
             await self._renew(found, now)
@@ -137,28 +136,32 @@ class Claims:
         for long, or a process that is paused between the look at the clock and the request, while another janitor
         removes the record and the same id is claimed by anew: no store that we know deletes by version.
         """
-        context = self._care.context
-        for _ in range(LOOKS):
-            if context.clock.elapsed() - looked <= LATELY:
-                self._report.removed_records += await self._care.delete([info.key], context=self._care.once)
+        context = self._scope.context
+        for _ in range(MAX_READS_BEFORE_DELETE):
+            if context.clock.elapsed() - looked <= MAX_READ_TO_DELETE_SECONDS:
+                self._report.removed_records += await self._scope.delete(
+                    [info.key], context=self._scope.without_retries
+                )
                 return
             looked = context.clock.elapsed()
-            found = await context.claim_record(self._care.topic, stem).read()
+            found = await context.claim_record(self._scope.topic, stem).read()
             if found is None or found.version != info.version:
                 return
-        self._care.tell(info.key, f"no look at it and its deletion fitted into {LATELY:g} seconds")
+        self._scope.report_failure(
+            info.key, f"no look at it and its deletion fitted into {MAX_READ_TO_DELETE_SECONDS:g} seconds"
+        )
 
-    async def _verdict(self, key: str, record: ClaimRecord) -> Verdict | None:
+    async def _ask_owner(self, key: str, record: ClaimRecord) -> Verdict | None:
         if self._ask is None:
             return None
         try:
             # ⚑ §5.7: an answer that does not come concerns its claim as well, and the sweep comes to an end.
-            return await self._ask(record, self._care.context.clock, LONGEST_ANSWER)
+            return await self._ask(record, self._scope.context.clock, MAX_ANSWER_SECONDS)
         except NoAnswerError as error:
             why = str(error)
         except Exception as error:  # noqa: BLE001 - whatever the caller's code raises, it concerns this claim alone
             why = f"it could not be asked about: {type(error).__name__}: {error}"
-        self._care.tell(key, why, by_the_store=False)
+        self._scope.report_failure(key, why, is_store_fault=False)
         return None
 
     async def _renew(self, found: Versioned[ClaimRecord], now: float) -> None:
@@ -168,7 +171,7 @@ class Claims:
         """
         record = found.value
         lasts = record.lasts or record.ttl
-        until = lengthened(self._care.context, record, now + lasts)
+        until = lengthened(self._scope.context, record, now + lasts)
         if until <= record.until:
             return
         # ⚑ §4: the claim's time alone. Its session's is for the process to renew, which may be dead: whoever takes up
@@ -184,7 +187,7 @@ class Claims:
                 return
             found = fenced
         # ⚑ §4: fenced early, its session's time is still waited for: its process may be alive and know nothing yet.
-        if self._care.context.is_over(found.value.free_at, await self._care.context.now()):
+        if self._scope.context.is_over(found.value.free_at, await self._scope.context.now()):
             await self._finish(found)
 
     async def _fence(self, key: str, found: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
@@ -192,10 +195,10 @@ class Claims:
             expired = found.value.model_copy(update={"state": "expired"})
             fenced: Versioned[ClaimRecord] | None = Versioned(expired, found.version)
         else:
-            fenced = await takeover.fence(self._care.context, self._care.topic, found)
+            fenced = await takeover.fence(self._scope.context, self._scope.topic, found)
         self._report.fenced_claims += fenced is not None
         if fenced is None and await self._is_unchanged(found):
-            self._care.tell(key, "it could not be fenced: the store does not take it")
+            self._scope.report_failure(key, "it could not be fenced: the store does not take it")
         return fenced
 
     async def _finish(self, found: Versioned[ClaimRecord]) -> None:
@@ -219,8 +222,8 @@ class Claims:
                 for uuid, decision in record.settled.items()
                 if (uuid in versions if decision.how == "released" else self._may_be_here(record.stem, uuid))
             ]
-            carried_out = self._carry_out_or_tell(record, todo, versions, failed)
-            _, final = await effects.finish(self._care.context, self._care.topic, confirmed, carried_out)
+            carried_out = self._carry_out_or_report(record, todo, versions, failed)
+            _, final = await effects.finish(self._scope.context, self._scope.topic, confirmed, carried_out)
             closed = not failed and final is not None
         self._report.finished_effects += sum(
             not decision.lost and uuid not in failed for uuid, decision in settled.items()
@@ -250,7 +253,7 @@ class Claims:
         if not (todo or failed) or not await self._is_unchanged(found):
             return
         if not self._report.dry_run:
-            await self._carry_out_or_tell(record, todo, versions, failed)
+            await self._carry_out_or_report(record, todo, versions, failed)
         self._report.finished_effects += len(set(todo).difference(failed))
 
     def _may_be_here(self, stem: str, uuid: str) -> bool:
@@ -270,7 +273,7 @@ class Claims:
         self, record: ClaimRecord, uuids: Sequence[str], failed: dict[str, PawnQueueError]
     ) -> dict[str, str]:
         """Return the versions of those leases that the claim still has. What cannot be read is added to ``failed``."""
-        versions, faults = await effects.held_versions(self._care.context, self._care.topic, record.stem, uuids)
+        versions, faults = await effects.held_versions(self._scope.context, self._scope.topic, record.stem, uuids)
         failed.update(faults)
         return versions
 
@@ -295,25 +298,27 @@ class Claims:
         released = {uuid: Decision(how="released", lost=True) for uuid in record.unsettled}
         return await self._change(found, record.model_copy(update={"settled": {**record.settled, **released}}))
 
-    async def _carry_out_or_tell(
+    async def _carry_out_or_report(
         self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str], failed: dict[str, PawnQueueError]
     ) -> Mapping[str, PawnQueueError]:
         """Carry out decisions; add what failed to what could not even be looked at, and tell of all that is stuck."""
         failed.update(await self._carry_out(record, uuids, versions))
         for uuid, error in failed.items():
-            key = units.key_of(self._care.topic, record.members[uuid].name)
+            key = units.key_of(self._scope.topic, record.members[uuid].name)
             self._report.stuck[key] = str(error)
             how = record.settled[uuid].how
-            self._care.tell(key, f"it is {how} by claim {record.stem}, which could not be carried out: {error}")
+            self._scope.report_failure(
+                key, f"it is {how} by claim {record.stem}, which could not be carried out: {error}"
+            )
         return failed
 
     async def _carry_out(
         self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str]
     ) -> Mapping[str, PawnQueueError]:
         """Carry out decisions, and return what failed: where one member's fault ended all, each by itself."""
-        context = self._care.context
+        context = self._scope.context
         try:
-            return await effects.carry_out(context, self._care.topic, record, uuids, versions)
+            return await effects.carry_out(context, self._scope.topic, record, uuids, versions)
         except PawnQueueError as error:
             if len(uuids) == 1:
                 return {uuids[0]: error}
@@ -324,11 +329,11 @@ class Claims:
         """Change a record by compare-and-set; None: somebody else has changed it."""
         if self._report.dry_run:
             return Versioned(changed, found.version)
-        return await self._care.context.claim_record(self._care.topic, changed.stem).replace(found, changed)
+        return await self._scope.context.claim_record(self._scope.topic, changed.stem).replace(found, changed)
 
     async def _is_unchanged(self, found: Versioned[ClaimRecord]) -> bool:
         """Say whether a record is still the one that was read."""
-        present = await self._care.context.registers.head(layout.claim(self._care.topic, found.value.stem))
+        present = await self._scope.context.registers.head(layout.claim(self._scope.topic, found.value.stem))
         return present is not None and present.version == found.version
 
 

@@ -1,4 +1,4 @@
-"""Sweep the leases: finish moves, and remove those that stand for no message."""
+"""Sweep the leases: finish moves, and remove leases without a message."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
     from pawnqueue.domain.records import Lease
-    from pawnqueue.maintenance.fault_isolation import Care
+    from pawnqueue.maintenance.sweep_scope import SweepScope
     from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo
 
 
-#: At most this long after its date, the time of a lease that has no message, or that moves one, is over. Neither a
-#: consumer that has yet to record its claim nor a redriver works for that long.
-LONGEST_WITHOUT_MESSAGE_SECONDS = 86_400.0
+#: A lease that has no message, or that moves one, ends at most this long after its date. Neither a consumer that has
+#: yet to record its claim nor a redriver takes that long.
+MAX_SECONDS_WITHOUT_MESSAGE = 86_400.0
 
 
 def _bounded(found: Versioned[Lease], listed: ObjectInfo) -> Versioned[Lease]:
-    """Return the lease with a time that a forger cannot choose.
+    """Return the lease with an end that a forger cannot choose.
 
-    ⚑ §5.7: what a lease says of its end is believed for a day after the store's own date of it, and no longer.
+    ⚑ §5.7: its end is at most a day after the store's own date of it.
     """
-    latest = listed.last_modified.timestamp() + LONGEST_WITHOUT_MESSAGE_SECONDS
+    latest = listed.last_modified.timestamp() + MAX_SECONDS_WITHOUT_MESSAGE
     return replace(found, value=found.value.model_copy(update={"until": min(found.value.until, latest)}))
 
 
-class Leases:
+class LeaseSweep:
     """The leases of one topic, in one sweep."""
 
-    def __init__(self, care: Care) -> None:
-        self._care = care
-        self._report = care.report
+    def __init__(self, scope: SweepScope) -> None:
+        self._scope = scope
+        self._report = scope.report
 
     async def sweep(self, listed: Sequence[ObjectInfo], here: Collection[str]) -> None:
-        """Look at every lease that moves a message, or whose message was not listed after it.
+        """Check every lease that moves a message, or whose message was not listed after it.
 
         :param here: the ids of the messages that were listed after the leases.
         """
@@ -56,15 +56,15 @@ class Leases:
                 suspects[uuid] = info
 
         async def orphan(uuid: str) -> Versioned[Lease] | None:
-            work = self._orphan(uuid, suspects[uuid], is_here=uuid in here)
-            return await self._care.alone(self._key(uuid), work, None)
+            work = self._find_orphan(uuid, suspects[uuid], is_here=uuid in here)
+            return await self._scope.isolate(self._key(uuid), work, None)
 
-        found = zip(suspects, await for_each(orphan, suspects, at_once=self._care.context.at_once), strict=True)
+        found = zip(suspects, await for_each(orphan, suspects, at_once=self._scope.context.at_once), strict=True)
         await self._remove({uuid: lease for uuid, lease in found if lease is not None})
 
-    async def _orphan(self, uuid: str, listed: ObjectInfo, *, is_here: bool) -> Versioned[Lease] | None:
-        """Finish a move; return a lease that stands for no message, the last trace of one that was settled."""
-        context, topic = self._care.context, self._care.topic
+    async def _find_orphan(self, uuid: str, listed: ObjectInfo, *, is_here: bool) -> Versioned[Lease] | None:
+        """Finish a move; or return a lease without a message, which was settled."""
+        context, topic = self._scope.context, self._scope.topic
         found = await context.lease(topic, uuid).read()
         if found is not None and found.version == listed.version:
             found = _bounded(found, listed)
@@ -73,19 +73,19 @@ class Leases:
             return None
         if found is None or is_here:
             return None
-        # A lease that does not name its message was written by a stranger: the list of messages is all there is.
+        # A lease that does not name its message was written by a stranger: only the listing can tell.
         name = found.value.key
         if name and await context.store.head(units.key_of(topic, name)) is not None:
             return None
-        # ⚑ §5: then GET the lease again: what is removed is what was there after the message was looked for.
+        # ⚑ §5: then GET the lease again: only a lease that is unchanged after the look for its message is removed.
         again = await context.lease(topic, uuid).read()
         return found if again is not None and again.version == found.version else None
 
     async def _move(self, uuid: str, found: Versioned[Lease]) -> None:
-        context = self._care.context
+        context = self._scope.context
         if context.is_due(found.value, await context.now()):
             if not self._report.dry_run:
-                await finish_redrive.finish_move(context, self._care.topic, uuid, found)
+                await finish_redrive.finish_move(context, self._scope.topic, uuid, found)
             self._report.finished_moves += 1
 
     async def _remove(self, orphans: Mapping[str, Versioned[Lease]]) -> None:
@@ -94,23 +94,23 @@ class Leases:
         for uuid, found in orphans.items():
             by_claim[found.value.claim if found.value.state == "held" else ""][uuid] = found
 
-        async def alone(stem: str) -> Iterable[str]:
-            # What cannot be read is then the claim's record: its other leases would meet the same.
-            key = layout.claim(self._care.topic, stem) if stem else self._key(next(iter(by_claim[stem])))
-            return await self._care.alone(key, self._free(stem, by_claim[stem]), ())
+        async def isolated(stem: str) -> Iterable[str]:
+            # If it fails, the claim record cannot be read: so it would for the other leases of the claim.
+            key = layout.claim(self._scope.topic, stem) if stem else self._key(next(iter(by_claim[stem])))
+            return await self._scope.isolate(key, self._free(stem, by_claim[stem]), ())
 
-        parts = await for_each(alone, by_claim, at_once=self._care.context.at_once)
-        self._report.removed_leases += await self._care.delete([self._key(uuid) for part in parts for uuid in part])
+        parts = await for_each(isolated, by_claim, at_once=self._scope.context.at_once)
+        self._report.removed_leases += await self._scope.delete([self._key(uuid) for part in parts for uuid in part])
 
     async def _free(self, stem: str, orphans: Mapping[str, Versioned[Lease]]) -> Iterable[str]:
-        context, topic = self._care.context, self._care.topic
+        context, topic = self._scope.context, self._scope.topic
         dry_run = self._report.dry_run
         if not dry_run and layout.parse_stem(stem) and await context.claim_record(topic, stem).read() is None:
-            # Whoever takes a message makes such a record, fenced, lest its claimer comes to record it. Here there is no
-            # message that anybody could be given.
+            # A taker writes a fenced record first, so that the claimer cannot record its claim any more. Here there is
+            # no message to take.
             now = await context.now()
             return [uuid for uuid, found in orphans.items() if context.is_due(found.value, now)]
         return await free_to_take(context, topic, orphans, dry_run=dry_run)
 
     def _key(self, uuid: str) -> str:
-        return layout.lease(self._care.topic, uuid)
+        return layout.lease(self._scope.topic, uuid)

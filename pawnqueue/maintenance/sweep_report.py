@@ -62,7 +62,7 @@ class OpenClaim:
 AskOwner: TypeAlias = Callable[[OpenClaim], Awaitable[Verdict | None] | Verdict | None]
 
 
-def asking(topic: str, ask: AskOwner | None) -> AskByRecord | None:
+def ask_by_record(topic: str, ask: AskOwner | None) -> AskByRecord | None:
     """Ask by what is shown of a record, whether the answer is awaited or not; or ask nobody."""
     if ask is None:
         return None
@@ -97,10 +97,10 @@ class _OneAtATime:
             if self._overdue:
                 raise NoAnswerError("it was not asked about, as an earlier question has no answer yet")
             self._overdue = True
-            answer = await _answer(asyncio.to_thread(self._asked, OpenClaim.of(self._topic, record)), clock, at_most)
+            answer = await _answer(asyncio.to_thread(self._call, OpenClaim.of(self._topic, record)), clock, at_most)
             return await _answer(answer, clock, at_most) if isinstance(answer, Awaitable) else answer
 
-    def _asked(self, claim: OpenClaim) -> Awaitable[Verdict | None] | Verdict | None:
+    def _call(self, claim: OpenClaim) -> Awaitable[Verdict | None] | Verdict | None:
         try:
             return self._ask(claim)
         finally:

@@ -62,7 +62,7 @@ async def stats(context: Context, topic: str) -> Stats:
     store = context.store
     messages, leases, dead = await all_of(
         units.listed(store, topic),
-        _all(context.registers.pages(layout.leases(topic))),
+        _collect(context.registers.pages(layout.leases(topic))),
         letters.listed(store, topic),
     )
     view = TopicView(leases)
@@ -96,7 +96,7 @@ async def _backlog(context: Context, topic: str, at_least: float) -> Backlog:
     view: TopicView | None = None
     async for page in units.pages(context.store, topic):
         if view is None:
-            view = TopicView(await _all(context.registers.pages(layout.leases(topic))))
+            view = TopicView(await _collect(context.registers.pages(layout.leases(topic))))
         view.add(page)
         if view.counts["pending"] >= at_least:
             break
@@ -112,5 +112,5 @@ def _age(published: float, now: float) -> float | None:
     return None if math.isinf(published) else max(0.0, now - published)
 
 
-async def _all(pages: AsyncIterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
+async def _collect(pages: AsyncIterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
     return [info async for page in pages for info in page]

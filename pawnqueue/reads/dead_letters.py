@@ -1,4 +1,4 @@
-"""Dead letters: listed by time, and read, with why each of them was given up on."""
+"""Dead letters: list_letters by time, and read, with why each of them was given up on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pawnqueue.context import Context
 
 #: So many ids are named in an error.
-SHOWN = 3
+MAX_SHOWN_IDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +84,16 @@ async def dead_letters(  # noqa: PLR0913 - which, and how much of each
     context: Context, topic: str, *, most: int, newest_first: bool, after: str | None, payloads: bool
 ) -> DeadLetterPage:
     """List dead letters: LISTs of their folder, and for each letter of the page a GET of its reason and of its body."""
-    passed = None if after is None else _parsed(after, topic)
-    letters = await listed(context, topic)
-    ordered = sorted(letters, key=_place, reverse=newest_first)
+    passed = None if after is None else _parse_token(after, topic)
+    letters = await list_letters(context, topic)
+    ordered = sorted(letters, key=_sort_key, reverse=newest_first)
     if passed is not None:
         ordered = [
-            letter for letter in ordered if (_place(letter) < passed if newest_first else _place(letter) > passed)
+            letter for letter in ordered if (_sort_key(letter) < passed if newest_first else _sort_key(letter) > passed)
         ]
     chosen = ordered[:most]
     found = await read_letters(context, topic, chosen, payloads=payloads)
-    return DeadLetterPage(tuple(found), len(letters), _token(chosen[-1]) if len(ordered) > len(chosen) else None)
+    return DeadLetterPage(tuple(found), len(letters), _make_token(chosen[-1]) if len(ordered) > len(chosen) else None)
 
 
 async def read_letters(
@@ -108,12 +108,12 @@ async def read_letters(
     return await for_each(read, letters, at_once=context.at_once)
 
 
-async def listed(context: Context, topic: str) -> list[ListedLetter]:
+async def list_letters(context: Context, topic: str) -> list[ListedLetter]:
     """Return all dead letters of a topic, without their reasons, in the order of their ids."""
     return (await listing.listed(context.store, topic)).letters
 
 
-async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[str]:
+async def find_letter_ids(context: Context, topic: str, ids: Collection[str]) -> set[str]:
     """Return the ids under which the letters are kept that somebody means, by those ids or by their messages' own.
 
     The two differ where a message was redriven and buried again. What is found by the first costs a LIST; only where
@@ -121,14 +121,14 @@ async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[
 
     :raises InvalidArgumentError: some are no dead letters of this topic.
     """
-    letters = await listed(context, topic)
+    letters = await list_letters(context, topic)
     kept: set[str] = {str(letter.id) for letter in letters} & set(ids)
     missing = set(ids) - kept
     if missing:
         patient = context.with_budget()
 
         async def message_id(letter: ListedLetter) -> str | None:
-            message, _ = await _body(patient, topic, letter, DeadReason(reason=""))
+            message, _ = await _read_body(patient, topic, letter, DeadReason(reason=""))
             return message.id if message is not None else None
 
         others = [letter for letter in letters if letter.id not in kept]
@@ -137,10 +137,11 @@ async def kept_under(context: Context, topic: str, ids: Collection[str]) -> set[
         kept |= set(by_message.values())
         missing -= set(by_message)
     if missing:
-        some = ", ".join(sorted(missing)[:SHOWN])
+        some = ", ".join(sorted(missing)[:MAX_SHOWN_IDS])
+        others_too = " and others" if len(missing) > MAX_SHOWN_IDS else ""
         raise InvalidArgumentError(
-            f"Topic {topic!r} has no dead letter {some}{' and others' if len(missing) > SHOWN else ''}: nothing was "
-            "redriven. dead_letters() lists those that there are (peek --dead, on the command line).",
+            f"Topic {topic!r} has no dead letter {some}{others_too}: nothing was redriven. dead_letters() lists them all "
+            "(peek --dead, on the command line).",
             topic=topic,
             message=min(missing),
             operation="redrive",
@@ -162,7 +163,7 @@ async def _read(context: Context, topic: str, letter: ListedLetter, *, payloads:
         fault = str(problem)
     message = None
     if payloads:
-        message, problem_of_body = await _body(context, topic, letter, reason)
+        message, problem_of_body = await _read_body(context, topic, letter, reason)
         fault = "; ".join(problem for problem in (fault, problem_of_body) if problem)
     return DeadLetter(
         id=letter.id,
@@ -181,7 +182,9 @@ async def _read(context: Context, topic: str, letter: ListedLetter, *, payloads:
     )
 
 
-async def _body(context: Context, topic: str, letter: ListedLetter, reason: DeadReason) -> tuple[Message | None, str]:
+async def _read_body(
+    context: Context, topic: str, letter: ListedLetter, reason: DeadReason
+) -> tuple[Message | None, str]:
     key = listing.key_of(topic, letter.id)
     try:
         found = await context.store.get(key, max_message_bytes(context.settings.limits))
@@ -193,16 +196,16 @@ async def _body(context: Context, topic: str, letter: ListedLetter, reason: Dead
         return None, str(problem)
 
 
-def _place(letter: ListedLetter) -> tuple[datetime, str]:
+def _sort_key(letter: ListedLetter) -> tuple[datetime, str]:
     # By when the letter came to be there, to the second: stores differ in how finely they tell it.
     return letter.written_at.replace(microsecond=0), letter.id
 
 
-def _token(letter: ListedLetter) -> str:
-    return f"{_place(letter)[0].isoformat()}/{letter.id}"
+def _make_token(letter: ListedLetter) -> str:
+    return f"{_sort_key(letter)[0].isoformat()}/{letter.id}"
 
 
-def _parsed(after: object, topic: str) -> tuple[datetime, str]:
+def _parse_token(after: object, topic: str) -> tuple[datetime, str]:
     time, _, letter_id = after.partition("/") if isinstance(after, str) else ("", "", "")
     found = instant(time)
     if found is None or not letter_id:

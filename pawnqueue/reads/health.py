@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pawnqueue.context import Context
 
 #: So many requests are timed.
-_TIMED = 5
+_TIMED_REQUESTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ async def health(context: Context) -> Health:
     """Time a few requests, and compare the clocks. Changes nothing."""
     clock = context.clock
     taken = []
-    for _ in range(_TIMED):
+    for _ in range(_TIMED_REQUESTS):
         began = clock.elapsed()
         await context.store.head(layout.BUCKET_RECORD)
         taken.append(clock.elapsed() - began)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logger_of("queue")
 
 #: After so many messages that cannot be read, each other one is tried once.
-ENOUGH = 3
+MAX_RETRIED_READS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Location:
 async def peek(context: Context, topic: str, most: int) -> list[Message]:
     """Read messages from the head, claimed or not, without changing anything. What cannot be read is left out."""
     found: list[Message] = []
-    looks = _Looks(context, topic)
+    looks = _MessageReader(context, topic)
     async for page in units.pages(context.store, topic):
         names = [unit.name for unit in page.units]
         while names and (wanted := most - len(found)) > 0:
@@ -68,13 +68,13 @@ async def peek(context: Context, topic: str, most: int) -> list[Message]:
 
 async def read_messages(context: Context, topic: str, names: Sequence[str]) -> list[Message]:
     """Read messages by their names, claimed or not. What is gone, or cannot be read, is left out."""
-    looks = _Looks(context, topic)
+    looks = _MessageReader(context, topic)
     found = await looks.read(names)
     await looks.check(found)
     return found
 
 
-class _Looks:
+class _MessageReader:
     """⚑ §5.6: what cannot be read concerns itself only, and costs the others no more than a few seconds."""
 
     def __init__(self, context: Context, topic: str) -> None:
@@ -94,7 +94,7 @@ class _Looks:
 
     async def _read(self, name: str) -> Message | None:
         try:
-            return await _read(self._patient if self._faults < ENOUGH else self._once, self._topic, name)
+            return await _read(self._patient if self._faults < MAX_RETRIED_READS else self._once, self._topic, name)
         except PawnQueueError as error:
             self._faults += 1
             logger.warning("%s is left out, as it cannot be read: %s", units.key_of(self._topic, name), error)

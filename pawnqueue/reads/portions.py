@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pawnqueue.reads.dead_letters import DeadLetter
 
 #: What a request costs, in bytes that could have been read in its time: single messages are bound by requests.
-A_REQUEST: Final = 8192
+REQUEST_COST_BYTES: Final = 8192
 #: What a portion costs by default, at most: two and a half thousand small messages, or twenty megabytes. Reading it
 #: takes long enough for what a task costs to be little beside it, and is over soon enough for no core to wait long for
 #: the last.
-A_PORTION: Final = 20 * 1024 * 1024
+MAX_PORTION_COST_BYTES: Final = 20 * 1024 * 1024
 #: Nobody here knows how many cores there will be; so many portions, or a multiple, leave none of 2 or 4 without work.
-EVEN: Final = 4
+PORTION_COUNT_STEP: Final = 4
 
 _REMEDY: Final = (
     "Start the query again if it is a stream's: that settles the message and reads the others. Of another claim, "
@@ -62,7 +62,7 @@ class PlannedUnit:
     @property
     def cost(self) -> int:
         """What it costs to read it."""
-        return self.size + A_REQUEST
+        return self.size + REQUEST_COST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Portion:
     most: int | None = None
     """The most objects that it has, counted from its beginning."""
 
-    def split(self, most: int, most_cost: int = A_PORTION) -> Iterator[Portion]:
+    def split(self, most: int, most_cost: int = MAX_PORTION_COST_BYTES) -> Iterator[Portion]:
         """Cut it into smaller ones, of at most so many units, that cost no more than this; one unit may."""
         start = cost = 0
         for position, unit in enumerate(self.units):
@@ -134,11 +134,11 @@ async def portions_of_topic(
     context: Context, topic: str, parts: int | None, most: int | None, *, dead: bool
 ) -> list[Portion]:
     """Cut what is in a topic, claimed or not, or its dead letters, into portions, by a LIST."""
-    whole = await look_again(context, Portion(topic, (), is_dead=dead, most=most))
-    return _bounded(_cut(whole, parts))
+    whole = await refresh_portion(context, Portion(topic, (), is_dead=dead, most=most))
+    return _set_bounds(_cut(whole, parts))
 
 
-async def look_again(context: Context, portion: Portion) -> Portion:
+async def refresh_portion(context: Context, portion: Portion) -> Portion:
     """Return a portion with what is in its part of the listing now; one of a claim is fixed, and stays as it is."""
     if portion.claim:
         return portion
@@ -151,7 +151,7 @@ async def look_again(context: Context, portion: Portion) -> Portion:
     return replace(portion, units=tuple(found[: portion.most]))
 
 
-def _bounded(portions: Sequence[Portion]) -> list[Portion]:
+def _set_bounds(portions: Sequence[Portion]) -> list[Portion]:
     """Say of each portion of a look where in the listing it begins and ends: together they are all of it.
 
     Of a look at the first so many, the last portion ends where it ended at first; one portion alone is counted anew.
@@ -199,7 +199,7 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
         ) from None
     for name, body in zip(names, bodies, strict=True):
         if isinstance(body, Decision):
-            raise _not_read(portion, name, body)
+            raise _lost_message_error(portion, name, body)
         found.append(body)
     await _check_held(context, portion)
     return found
@@ -233,7 +233,7 @@ async def _check_held(context: Context, portion: Portion) -> None:
             )
 
 
-def _not_read(portion: Portion, name: str, why: Decision) -> LeaseLostError:
+def _lost_message_error(portion: Portion, name: str, why: Decision) -> LeaseLostError:
     parsed = units.parse(name)
     message = parsed.id if parsed else name
     what = (
@@ -266,7 +266,7 @@ def _cut(whole: Portion, parts: int | None) -> list[Portion]:
     ⚑ Each portion has its share of what is still left, so that a large object costs those behind it nothing.
     """
     left = sum(unit.cost for unit in whole.units)
-    wanted = parts if parts is not None else _worth(left)
+    wanted = parts if parts is not None else _default_parts(left)
     found: list[Portion] = []
     units: list[PlannedUnit] = []
     cost = 0
@@ -282,7 +282,7 @@ def _cut(whole: Portion, parts: int | None) -> list[Portion]:
     return [*found, replace(whole, units=tuple(units))] if units else found
 
 
-def _worth(cost: int) -> int:
+def _default_parts(cost: int) -> int:
     """Return into how many portions it is cut where nobody says it."""
-    parts = ceil(cost / A_PORTION)
-    return max(1, parts) if parts <= EVEN // 2 else ceil(parts / EVEN) * EVEN
+    parts = ceil(cost / MAX_PORTION_COST_BYTES)
+    return max(1, parts) if parts <= PORTION_COUNT_STEP // 2 else ceil(parts / PORTION_COUNT_STEP) * PORTION_COUNT_STEP

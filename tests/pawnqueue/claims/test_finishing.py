@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pawnqueue import LeaseLostError
-from pawnqueue.maintenance.sweep_claims import HOLDER_IS_AT_IT_SECONDS, WON_WITHIN_SECONDS
+from pawnqueue.maintenance.sweep_claims import HOLDER_WORKS_SECONDS, WON_WITHIN_SECONDS
 from tests.pawnqueue.virtual import TOPIC, World, numbered, numbers
 
 PATIENCE = {"budget_seconds": 5.0}
@@ -84,7 +84,7 @@ async def test_a_sweep_carries_out_what_a_claim_had_decided_that_was_ended_early
         ann.client.inject("denied", "PUT", "*/leases/*")
         await ann.queue.requeue(claim, claim.ids[0])
         world.fence(claim)
-        await world.later(HOLDER_IS_AT_IT_SECONDS + 2)
+        await world.later(HOLDER_WORKS_SECONDS + 2)
         assert (await janitor.queue.sweep(TOPIC)).finished_effects == 1
         await world.later(20)
         assert numbers(await bob.queue.claim(TOPIC, "d")) == [0]
@@ -103,14 +103,14 @@ async def test_a_sweep_carries_out_what_a_live_claim_has_decided(world: World, a
         await ann.queue.requeue(claim, claim.ids[0])
         await ann.queue.ack(claim, claim.ids[1])
         await ann.queue.bury(claim, claim.ids[2], reason="bad")
-        await world.later(HOLDER_IS_AT_IT_SECONDS + 2)
+        await world.later(HOLDER_WORKS_SECONDS + 2)
         report = await janitor.queue.sweep(TOPIC, ask=(lambda _: "going") if asks else None)
         assert (report.finished_effects, report.failures) == (3, [])
         assert len(world.bucket.below("messages/")) == 2
         assert len(world.bucket.below("dead-letter/")) == 2
         await world.later(20)
         assert numbers(await bob.queue.claim(TOPIC, "d")) == [0]
-        await world.later(HOLDER_IS_AT_IT_SECONDS)
+        await world.later(HOLDER_WORKS_SECONDS)
         assert (await janitor.queue.sweep(TOPIC)).finished_effects == 0
         ann.client.heal()
         assert (await ann.queue.ack(claim, claim.ids[3])).acked == [claim.ids[3]]
@@ -126,7 +126,7 @@ async def test_a_sweep_reads_no_lease_of_what_others_have_taken_since(world: Wor
         await ann.queue.requeue(claim, claim.ids[:19])
         await world.later(20)
         assert len(await bob.queue.claim(TOPIC, "d", max_messages=20, ttl=7200)) == 19
-        await world.later(HOLDER_IS_AT_IT_SECONDS + 2)
+        await world.later(HOLDER_WORKS_SECONDS + 2)
         with janitor.client.counting() as requests:
             assert (await janitor.queue.sweep(TOPIC)).finished_effects == 0
         assert requests["GET"] <= 4

@@ -23,14 +23,14 @@ async def test_a_defect_at_one_record_concerns_that_record(
     """The claims beside it are finished. It is reported by its key, and logged once, with its traceback."""
     await abandoned_under(world, "a", "b", "c")
     await world.later()
-    finish = claims.Claims._finish
+    finish = claims.ClaimSweep._finish
 
-    async def finish_but_b(self: claims.Claims, standing: Versioned[ClaimRecord]) -> None:
+    async def finish_but_b(self: claims.ClaimSweep, standing: Versioned[ClaimRecord]) -> None:
         if standing.value.claim_id == "b":
             raise TypeError
         await finish(self, standing)
 
-    monkeypatch.setattr(claims.Claims, "_finish", finish_but_b)
+    monkeypatch.setattr(claims.ClaimSweep, "_finish", finish_but_b)
     with caplog.at_level(logging.WARNING):
         report = await ann.queue.sweep(TOPIC)
     assert [world.bucket.record(f"{one}.0").state for one in "abc"] == ["closed", "expired", "closed"]
@@ -43,9 +43,9 @@ async def test_a_defect_at_one_record_concerns_that_record(
 
 
 PARTS: dict[str, tuple[type, str]] = {
-    "writes/": (writes.Writes, "sweep"),
-    "claims/": (claims.Claims, "sweep"),
-    "leases/": (leases.Leases, "sweep"),
+    "writes/": (writes.WriteSweep, "sweep"),
+    "claims/": (claims.ClaimSweep, "sweep"),
+    "leases/": (leases.LeaseSweep, "sweep"),
     "dead-letter/": (_Sweep, "_leftovers"),
 }
 

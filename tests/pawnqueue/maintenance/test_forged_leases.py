@@ -9,7 +9,7 @@ import pytest
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import Lease
-from pawnqueue.maintenance.sweep_leases import LONGEST_WITHOUT_MESSAGE_SECONDS
+from pawnqueue.maintenance.sweep_leases import MAX_SECONDS_WITHOUT_MESSAGE
 from tests.pawnqueue.maintenance.swept import AN_HOUR, OTHER, UUID, report, unnoted
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
@@ -35,7 +35,7 @@ def plant(world: World, uuid: str, **fields: Any) -> str:
 async def test_a_lease_without_a_message_goes_a_day_after_its_date(world: World, ann: Process, kind: str) -> None:
     """Before that it is left alone, as it may be of a claim that is about to be recorded, or of a redrive."""
     plant(world, UUID, **KINDS[kind])
-    await world.later(LONGEST_WITHOUT_MESSAGE_SECONDS - AN_HOUR)
+    await world.later(MAX_SECONDS_WITHOUT_MESSAGE - AN_HOUR)
     assert await ann.queue.sweep(TOPIC) == report()
     await world.later(AN_HOUR + 10)
     counts = {"finished_moves": 1} if kind.startswith("moving") else {"removed_leases": 1}
@@ -53,7 +53,7 @@ async def test_a_thousand_of_them_cost_sweeps_nothing_for_long(world: World, ann
     for _ in range(1000):
         plant(world, world.clock.uuid(), claim="forged.0")
     for _ in range(2):
-        await world.later(LONGEST_WITHOUT_MESSAGE_SECONDS)
+        await world.later(MAX_SECONDS_WITHOUT_MESSAGE)
         await ann.queue.sweep(TOPIC)
     with ann.client.counting() as requests:
         await ann.queue.sweep(TOPIC)
@@ -67,7 +67,7 @@ async def test_a_lease_of_a_live_claim_stays(world: World, ann: Process) -> None
     world.bucket.remove(units.key_of(TOPIC, world.bucket.below("messages/")[0]))
     plant(world, ids[0], claim="run.0", deliveries=1)
     world.alter(claim.stem, until=FAR_FUTURE, session_until=FAR_FUTURE)
-    await world.later(2 * LONGEST_WITHOUT_MESSAGE_SECONDS)
+    await world.later(2 * MAX_SECONDS_WITHOUT_MESSAGE)
     assert (await ann.queue.sweep(TOPIC)).removed_leases == 0
     assert len(world.bucket.below("leases/")) == 2
 
@@ -75,11 +75,11 @@ async def test_a_lease_of_a_live_claim_stays(world: World, ann: Process) -> None
 async def test_a_delayed_message_keeps_its_lease(world: World, ann: Process) -> None:
     """A delay may be longer than a day."""
     await ann.queue.publish(TOPIC, numbered(1))
-    await ann.queue.requeue(await ann.queue.claim(TOPIC, "c"), delay=3 * LONGEST_WITHOUT_MESSAGE_SECONDS)
-    await world.later(2 * LONGEST_WITHOUT_MESSAGE_SECONDS)
+    await ann.queue.requeue(await ann.queue.claim(TOPIC, "c"), delay=3 * MAX_SECONDS_WITHOUT_MESSAGE)
+    await world.later(2 * MAX_SECONDS_WITHOUT_MESSAGE)
     assert (await ann.queue.sweep(TOPIC)).removed_leases == 0
     assert not await ann.queue.claim(TOPIC, "c")
-    await world.later(LONGEST_WITHOUT_MESSAGE_SECONDS)
+    await world.later(MAX_SECONDS_WITHOUT_MESSAGE)
     assert [message.deliveries for message in await ann.queue.claim(TOPIC, "c")] == [2]
 
 
@@ -87,7 +87,7 @@ async def test_a_delayed_message_keeps_its_lease(world: World, ann: Process) -> 
 async def test_a_lease_that_is_written_anew_has_a_new_date(world: World, ann: Process, reads: int) -> None:
     """The listing tells an old date of another version: the sweep that saw that leaves the new lease alone."""
     key = plant(world, UUID, state="released")
-    await world.later(2 * LONGEST_WITHOUT_MESSAGE_SECONDS)
+    await world.later(2 * MAX_SECONDS_WITHOUT_MESSAGE)
     seen: list[str] = []
 
     def write_anew(kind: str, of: str) -> None:
@@ -101,7 +101,7 @@ async def test_a_lease_that_is_written_anew_has_a_new_date(world: World, ann: Pr
     assert len(seen) == 2
     ann.client.heal()
     assert await ann.queue.sweep(TOPIC) == report()
-    await world.later(LONGEST_WITHOUT_MESSAGE_SECONDS + 10)
+    await world.later(MAX_SECONDS_WITHOUT_MESSAGE + 10)
     assert await ann.queue.sweep(TOPIC) == report(removed_leases=1)
 
 
@@ -111,6 +111,6 @@ async def test_a_move_that_never_ends_is_finished(world: World, ann: Process) ->
     await ann.queue.bury(await ann.queue.claim(TOPIC, "c"), reason="bad")
     [letter] = await ann.queue.dead_letters(TOPIC)
     plant(world, UUID, state="moving", source=letter.id)
-    await world.later(LONGEST_WITHOUT_MESSAGE_SECONDS + 10)
+    await world.later(MAX_SECONDS_WITHOUT_MESSAGE + 10)
     assert (await ann.queue.sweep(TOPIC)).finished_moves == 1
     assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]

@@ -13,8 +13,8 @@ from pawnqueue import OpenClaim
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord
 from pawnqueue.maintenance import Verdict
-from pawnqueue.maintenance.sweep_claims import LONGEST_ANSWER
-from pawnqueue.maintenance.sweep_report import asking
+from pawnqueue.maintenance.sweep_claims import MAX_ANSWER_SECONDS
+from pawnqueue.maintenance.sweep_report import ask_by_record
 from tests.pawnqueue.maintenance.swept import UUID, abandoned, ended, going, orphan, report, unnoted
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 from tests.support.clock import VirtualClock
@@ -123,7 +123,7 @@ async def test_the_wait_for_a_turn_is_no_part_of_an_answers_time() -> None:
         answered.acquire(timeout=10)
         return "going"
 
-    by_record = asking(TOPIC, ask)
+    by_record = ask_by_record(TOPIC, ask)
     assert by_record is not None
     answers = [asyncio.ensure_future(by_record(ClaimRecord(claim_id=f"{n}"), clock, 60.0)) for n in range(3)]
     for number, answer in enumerate(answers, 1):
@@ -149,7 +149,7 @@ async def test_nobody_is_asked_about_behind_an_answer_that_does_not_come(
     started = world.clock.elapsed()
     report_ = await bob.queue.sweep(TOPIC, ask=ask)
     answers.set()
-    assert world.clock.elapsed() - started == pytest.approx(LONGEST_ANSWER, abs=5)
+    assert world.clock.elapsed() - started == pytest.approx(MAX_ANSWER_SECONDS, abs=5)
     assert sorted(failure.partition(": ")[2] for failure in report_.failures) == [
         "it was asked about, and there was no answer within 60 seconds",
         *["it was not asked about, as an earlier question has no answer yet"] * 2,

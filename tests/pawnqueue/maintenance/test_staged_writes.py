@@ -109,7 +109,7 @@ async def test_an_attempt_that_came_too_late_is_removed(world: World, ann: Proce
     await committed(ann)
     await staged(ann)
     assert await bob.queue.sweep(TOPIC) == report()
-    await world.later(sweeping_writes.LATE_AGE + 100)
+    await world.later(sweeping_writes.MIN_LATE_AGE_SECONDS + 100)
     assert await bob.queue.sweep(TOPIC) == report(removed_leftovers=2)
     assert left(world) == []
 
@@ -124,7 +124,7 @@ async def test_records_go_when_nobody_asks_for_them_any_more(world: World, ann: 
     await world.later(200)
     assert await bob.queue.sweep(TOPIC) == report(removed_records=1)
     assert record(world) is not None
-    await world.later(sweeping_writes.LATE_AGE)
+    await world.later(sweeping_writes.MIN_LATE_AGE_SECONDS)
     assert await bob.queue.sweep(TOPIC) == report(removed_leftovers=2)
     assert await bob.queue.sweep(TOPIC) == report(removed_records=1)
     assert world.bucket.below("writes/") == []

@@ -23,7 +23,7 @@ from pawnqueue import (
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord
-from pawnqueue.reads.portions import A_PORTION, A_REQUEST, PlannedUnit, _cut
+from pawnqueue.reads.portions import MAX_PORTION_COST_BYTES, REQUEST_COST_BYTES, PlannedUnit, _cut
 from tests.pawnqueue.virtual import MARGIN, TOPIC, TTL, Died, Process, World, numbered
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ async def test_a_record_without_sizes_is_read_all_the_same(world: World, ann: Pr
     world.bucket.plant(layout.claim(TOPIC, "run.0"), record)
 
     portions = await bob.queue.portions(reference_of(claim), parts=2)
-    assert [[unit.cost for unit in portion.units] for portion in portions] == [[A_REQUEST] * 2] * 2
+    assert [[unit.cost for unit in portion.units] for portion in portions] == [[REQUEST_COST_BYTES] * 2] * 2
     assert await read(bob, portions) == list(claim)
 
 
@@ -505,12 +505,12 @@ def test_without_a_number_as_many_as_they_are_worth() -> None:
     assert len(_cut(whole([300] * 4000), None)) == 2
     assert len(_cut(whole([300] * 6000), None)) == 4
     assert len(_cut(whole([300] * 20_000), None)) == 12
-    assert len(_cut(whole([A_PORTION] * 40), None)) == 40
+    assert len(_cut(whole([MAX_PORTION_COST_BYTES] * 40), None)) == 40
 
 
 def test_a_portion_is_read_in_parts() -> None:
     """In order; each is a portion like the whole, and none of large objects is more than memory has room for."""
-    large = [A_PORTION // 2, A_PORTION // 4, 3 * A_PORTION, 1, 1]
+    large = [MAX_PORTION_COST_BYTES // 2, MAX_PORTION_COST_BYTES // 4, 3 * MAX_PORTION_COST_BYTES, 1, 1]
     assert [len(part) for part in whole(large).split(1000)] == [2, 1, 2]
     assert list(whole([]).split(3)) == []
     parts = list(whole([1] * 7).split(3))

@@ -17,7 +17,7 @@ from pawnqueue.domain.bounds import MOST_COUNT
 from pawnqueue.domain.records import Decision
 from pawnqueue.domain.unit import Unit
 from pawnqueue.errors import CompatibilityError, ObjectTooLargeError, StoreError
-from pawnqueue.maintenance.fault_isolation import Care
+from pawnqueue.maintenance.sweep_scope import SweepScope
 from pawnqueue.registers import csprng_verify
 from pawnqueue.registers.csprng_verify import CsprngVerify
 from pawnqueue.stores.retry import Backoff
@@ -136,10 +136,10 @@ def unreadable_record_fails_all() -> Patches:
 
 @mutant("§5.6 A record that cannot be read stops no sweep, nor does anything else", 0, 2, 3, arena="stuck")
 def one_fault_ends_the_sweep() -> Patches:
-    async def alone(_self: Care, _key: str, work: Any, otherwise: Any) -> Any:  # by name
+    async def isolate(_self: SweepScope, _key: str, work: Any, otherwise: Any) -> Any:  # by name
         return await work
 
-    return [(Care, "alone", alone)]
+    return [(SweepScope, "isolate", isolate)]
 
 
 @mutant("§5.6 What is left alone is tried again ever more seldom, and not at every look", 5, 14, arena="stuck")

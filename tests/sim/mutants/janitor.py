@@ -23,7 +23,7 @@ def janitor_order() -> Patches:
         messages = await self._list(store.pages(units.folder(self._topic)))
         leases = await self._list(registers.pages(layout.leases(self._topic)))
         here = {parsed.id for info in messages if (parsed := units.parse(info.key))}
-        await self._care.delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
+        await self._scope.delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
         return await original(self)
 
     return [(_Sweep, "run", run)]
@@ -44,18 +44,18 @@ def given_back_early() -> Patches:
         if fenced is not None:
             await self._finish(fenced)
 
-    return [(sweeping_claims.Claims, "_end", end)]
+    return [(sweeping_claims.ClaimSweep, "_end", end)]
 
 
 @mutant("§4 What has ended is given back by compare-and-set: somebody may have taken it over", 499, 838)
 def given_back_whatever_happened() -> Patches:
-    original = sweeping_claims.Claims._carry_out
+    original = sweeping_claims.ClaimSweep._carry_out
 
     async def carry_out(self: Any, record: ClaimRecord, uuids: Any, versions: Any) -> Any:
         for uuid in versions:
             lease = effects.released(record, uuid, record.settled[uuid], 0.0)
-            body = lease.stamped(self._care.context.clock.nonce()).encode()
-            await self._care.context.store.overwrite(layout.lease(self._care.topic, uuid), body)
+            body = lease.stamped(self._scope.context.clock.nonce()).encode()
+            await self._scope.context.store.overwrite(layout.lease(self._scope.topic, uuid), body)
         return await original(self, record, [uuid for uuid in uuids if uuid not in versions], {})
 
-    return [(sweeping_claims.Claims, "_carry_out", carry_out)]
+    return [(sweeping_claims.ClaimSweep, "_carry_out", carry_out)]

@@ -24,7 +24,7 @@ def nothing_is_ever_over() -> Patches:
 
 @mutant("§5.7 No garbage stays for ever: records that are past their retention are removed", 0, 1, 2)
 def records_stay() -> Patches:
-    return [(sweeping_claims.Claims, "_is_past_retention", lambda *_: False)]
+    return [(sweeping_claims.ClaimSweep, "_is_past_retention", lambda *_: False)]
 
 
 @mutant("§4.1 What a live claim has settled is its no more", 13, 122, 128, arena="patience")

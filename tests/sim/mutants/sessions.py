@@ -117,14 +117,14 @@ def holder_trusts_the_claim() -> Patches:
 
 @mutant("§4 On behalf of a run the janitor renews the claim's time alone, never its session's", 8, 10, 11, arena="long")
 def janitor_renews_the_session() -> Patches:
-    original = sweeping_claims.Claims._change
+    original = sweeping_claims.ClaimSweep._change
 
     async def change(self: Any, standing: Any, changed: ClaimRecord) -> Any:
         if changed.state == "open":
             changed = changed.model_copy(update={"session_until": changed.until})
         return await original(self, standing, changed)
 
-    return [(sweeping_claims.Claims, "_change", change)]
+    return [(sweeping_claims.ClaimSweep, "_change", change)]
 
 
 @mutant(

@@ -14,7 +14,7 @@ from pawnqueue.claims.settled_members import Settled
 from pawnqueue.context import Context
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Decision
-from pawnqueue.maintenance.sweep_claims import Claims as Swept
+from pawnqueue.maintenance.sweep_claims import ClaimSweep as Swept
 from pawnqueue.registers import claim_records
 from pawnqueue.registers.claim_records import ClaimRecordRegister
 from pawnqueue.registers.register import Versioned

@@ -11,7 +11,7 @@ from pawnqueue.domain.records import WriteRecord
 from pawnqueue.errors import StoreError
 from pawnqueue.maintenance import removal
 from pawnqueue.maintenance import sweep_writes as sweeping_writes
-from pawnqueue.maintenance.sweep_claims import Claims
+from pawnqueue.maintenance.sweep_claims import ClaimSweep
 from pawnqueue.publish import decided_writes, staging, write_traces, writes
 from pawnqueue.publish.decided_writes import DecidedWrite
 from pawnqueue.publish.writes import Commit
@@ -212,12 +212,12 @@ def messages_tell_the_time() -> Patches:
     test=f"{_TRACES}::test_records_are_kept_while_a_write_cannot_be_finished",
 )
 def records_go_before_their_writes() -> Patches:
-    original = Claims.__init__
+    original = ClaimSweep.__init__
 
-    def init(self: Claims, *given: Any, **_: Any) -> None:
+    def init(self: ClaimSweep, *given: Any, **_: Any) -> None:
         original(self, *given)
 
-    return [(Claims, "__init__", init)]
+    return [(ClaimSweep, "__init__", init)]
 
 
 @mutant(
@@ -261,7 +261,7 @@ def nobody_finishes_writes() -> Patches:
     async def finish(self: Any, write_id: str) -> None:
         pass
 
-    return [(sweeping_writes.Writes, "_finish", finish)]
+    return [(sweeping_writes.WriteSweep, "_finish", finish)]
 
 
 @mutant(
