@@ -157,7 +157,7 @@ class SyncPawnQueue(SyncCalls):
                 self._queue, self._loop = queue, loop
         return self._queue
 
-    def _drawn(self, given: G) -> G | list[Any]:
+    def _as_list(self, given: G) -> G | list[Any]:
         """Return the items of an iterable, iterated in its caller's thread: the loop's has claims to renew meanwhile.
 
         An iterable may be slow, may call this queue, or may work only in its own thread (a cursor of sqlite).

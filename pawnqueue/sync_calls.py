@@ -49,8 +49,8 @@ class SyncCalls(ABC):
         """Run ``work`` in the queue's own event loop, and wait for it."""
 
     @abstractmethod
-    def _drawn(self, given: G) -> G | list[Any]:
-        """Iterate in the thread of the caller."""
+    def _as_list(self, given: G) -> G | list[Any]:
+        """Iterate an argument in the thread of the caller."""
 
     @abstractmethod
     def _copied(
@@ -187,7 +187,7 @@ class SyncCalls(ABC):
         :raises TopicNotFoundError: the topic does not exist.
         :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was staged.
         """
-        messages = self._drawn(messages)
+        messages = self._as_list(messages)
         return self.run(lambda queue: queue.stage(topic, write_id, part, messages, producer=producer, after=after))
 
     def commit_write(
@@ -211,7 +211,7 @@ class SyncCalls(ABC):
             rows that are missing.
         :raises PublishError: it is decided, and some of it could not be published now.
         """
-        staged = self._drawn(staged)
+        staged = self._as_list(staged)
         return self.run(lambda queue: queue.commit_write(topic, write_id, staged, wait=wait, allow_empty=allow_empty))
 
     def abort_write(self, topic: str, write_id: str, staged: Iterable[Staged] | None = None) -> int:
@@ -222,7 +222,7 @@ class SyncCalls(ABC):
         :param staged: only this; without it, all that any process has staged under this id.
         :raises TopicNotFoundError: the topic does not exist.
         """
-        staged = self._drawn(staged)
+        staged = self._as_list(staged)
         return self.run(lambda queue: queue.abort_write(topic, write_id, staged))
 
     def claim(
@@ -320,7 +320,7 @@ class SyncCalls(ABC):
 
         :param claim_ids: as ``claim`` was given them.
         """
-        claim_ids = self._drawn(claim_ids)
+        claim_ids = self._as_list(claim_ids)
         return self.run(lambda queue: queue.known_claims(topic, claim_ids))
 
     def last_claim(self, topic: str, claim_id: str) -> LastClaim | None:
@@ -372,7 +372,7 @@ class SyncCalls(ABC):
             that were still the claim's are acked.
         :raises InvalidArgumentError: the claim does not have one of them. Nothing was settled.
         """
-        ids = self._drawn(ids)
+        ids = self._as_list(ids)
         return self.run(lambda queue: queue.ack(claim, ids))
 
     def requeue(
@@ -391,7 +391,7 @@ class SyncCalls(ABC):
         :raises LeaseLostError: others hold some of them, or may. Its ``.settlement`` has the outcome of each.
         :raises InvalidArgumentError: the claim does not have one of them. Nothing was settled.
         """
-        ids = self._drawn(ids)
+        ids = self._as_list(ids)
         return self.run(lambda queue: queue.requeue(claim, ids, delay=delay, reason=reason, error=error))
 
     def bury(self, claim: Claim, ids: Chosen | None = None, *, reason: str, error: str = "") -> Settlement:
@@ -406,7 +406,7 @@ class SyncCalls(ABC):
         :raises LeaseLostError: others hold some of them, or may. Its ``.settlement`` has the outcome of each.
         :raises InvalidArgumentError: the claim does not have one of them. Nothing was settled.
         """
-        ids = self._drawn(ids)
+        ids = self._as_list(ids)
         return self.run(lambda queue: queue.bury(claim, ids, reason=reason, error=error))
 
     def nack(
@@ -433,7 +433,7 @@ class SyncCalls(ABC):
         :raises LeaseLostError: others hold some of them, or may. Its ``.settlement`` has the outcome of each.
         :raises InvalidArgumentError: the claim does not have one of them. Nothing was settled.
         """
-        ids = self._drawn(ids)
+        ids = self._as_list(ids)
         return self.run(lambda queue: queue.nack(claim, ids, requeue=requeue, delay=delay, reason=reason, error=error))
 
     def settle(
@@ -477,7 +477,7 @@ class SyncCalls(ABC):
             owner, or has no record. If two processes release it at the same time, one of them returns them.
         :raises ClaimBusyError: another session holds it. It names the owner, until when, and when to try again.
         """
-        owner = self._drawn(owner)
+        owner = self._as_list(owner)
         return self.run(lambda queue: queue.release(topic, claim_id, owner, reason=reason))
 
     def dead_letters(
@@ -511,7 +511,7 @@ class SyncCalls(ABC):
         :param max_messages: how many at most.
         :raises InvalidArgumentError: one of these ids has no dead letter. None was given back.
         """
-        ids = self._drawn(ids)
+        ids = self._as_list(ids)
         return self.run(lambda queue: queue.redrive(topic, ids, max_messages=max_messages))
 
     def sweep(self, topic: str, *, dry_run: bool = False, ask: AskOwner | None = None) -> SweepReport:

@@ -229,7 +229,7 @@ class Cut:
         return cls(reference.topic, reference, wanted, dead=False, max_messages=None)
 
     async def portions(self, context: Context) -> list[Portion]:
-        """Cut it."""
+        """Return the portions."""
         if self.reference is not None:
             return await portions_of_claim(context, self.reference, self.parts)
         return await portions_of_topic(context, self.topic, self.parts, self.max_messages, dead=self.dead)

@@ -44,8 +44,8 @@ class SyncCalls(ABC):
         """Run ``work`` in the queue's own event loop, and wait for it."""
 
     @abstractmethod
-    def _drawn(self, given: G) -> G | list[Any]:
-        """Iterate in the thread of the caller."""
+    def _as_list(self, given: G) -> G | list[Any]:
+        """Iterate an argument in the thread of the caller."""
 
     @abstractmethod
     def _copied(
@@ -80,7 +80,7 @@ def _twin(call: ast.FunctionDef | ast.AsyncFunctionDef, source: str) -> str:
     given = [each.arg for each in arguments.args[1:]] + [f"{each.arg}={each.arg}" for each in arguments.kwonlyargs]
     given += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
     returned = ast.unparse(call.returns) if call.returns else "None"
-    lines = [f"{each.arg} = self._drawn({each.arg})" for each in arguments.args if _types(each) & ITERABLES]
+    lines = [f"{each.arg} = self._as_list({each.arg})" for each in arguments.args if _types(each) & ITERABLES]
     start = "" if returned == "None" else "return "
     last = f"{start}self.run(lambda queue: queue.{call.name}({', '.join(given)}))"
     if call.name == "publish":

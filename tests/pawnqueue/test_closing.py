@@ -34,7 +34,7 @@ async def test_a_store_that_hangs_does_not_hold_up_the_end(
     *,
     keep: bool,
 ) -> None:
-    """The claims are named, and their messages are others' when their time is over."""
+    """The log names the claims, and others get their messages when their time is over."""
     ann = await world.process()
     told: list[happened.Event] = []
     ann.queue._context.events._listener = told.append
@@ -90,7 +90,7 @@ async def test_a_claim_that_is_being_made_does_not_hold_up_the_end(world: World,
 
 
 async def test_a_wrong_timeout_closes_nothing(ann: Process) -> None:
-    """It is refused with a sentence, and the queue is open still."""
+    """It raises InvalidArgumentError, and the queue stays open."""
     for wrong in (-1, "x", float("nan"), None):
         with pytest.raises(InvalidArgumentError, match="timeout is a number"):
             await ann.queue.aclose(timeout=wrong)  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ async def test_a_wrong_timeout_closes_nothing(ann: Process) -> None:
 
 
 def test_the_synchronous_queue_ends_as_well(caplog: pytest.LogCaptureFixture) -> None:
-    """With the same timeout, which its thread keeps to."""
+    """It ends after the same timeout."""
     store = HookedStore(MemoryStore())
     queue = SyncPawnQueue.open(store=store)
     queue.create_topic(TOPIC)

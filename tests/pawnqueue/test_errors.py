@@ -107,7 +107,7 @@ def test_an_error_is_copied(kind: type[PawnQueueError]) -> None:
 
 
 def test_a_chain_of_causes_is_kept() -> None:
-    """What the retries gave up on, and why, arrives to the last link."""
+    """The error, its cause and the cause's cause are unpickled."""
     first = StoreError("The store is too busy.", transient=True, cause=LockedError("text"))
     error = RetryBudgetExceededError("Given up.", transient=True, cause=first, operation="GetObject")
     again = sent(error)
@@ -117,7 +117,7 @@ def test_a_chain_of_causes_is_kept() -> None:
 
 
 def test_an_attribute_that_was_added_is_kept() -> None:
-    """What somebody hung on an error on its way up is still there after pickling."""
+    """An attribute that a caller added to an error survives pickling."""
     error = StoreError("It went wrong.")
     error.attempts = ["one", "two"]  # type: ignore[attr-defined]
     assert sent(error).attempts == ["one", "two"]

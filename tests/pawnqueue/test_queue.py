@@ -85,7 +85,7 @@ OF_A_TOPIC: dict[str, Callable[[PawnQueue, str], Awaitable[Any]]] = {
 
 
 def test_every_method_is_tried_here() -> None:
-    """What is below is about all of them."""
+    """``CALLS`` has every public method."""
     there = {name for name, _ in inspect.getmembers(PawnQueue, inspect.iscoroutinefunction)}
     assert {name for name in there if not name.startswith("_")} - {"aclose"} == set(CALLS)
 
@@ -105,7 +105,7 @@ async def test_a_closed_queue_says_so_and_asks_nothing(world: World, ann: Proces
 
 @pytest.mark.parametrize("name", OF_A_TOPIC)
 async def test_a_topic_that_is_not_there_is_an_error(world: World, ann: Process, name: str) -> None:
-    """Every method of a topic says so, and makes nothing by it."""
+    """Every method of a topic raises TopicNotFoundError, and creates nothing."""
     before = world.bucket.snapshot()
     with pytest.raises(TopicNotFoundError) as caught:
         await OF_A_TOPIC[name](ann.queue, "nowhere")

@@ -1,4 +1,4 @@
-"""What is around a sync queue: its topic, the threads that it has, and somebody who ends its claims."""
+"""What tests of a synchronous queue share: its topic, its threads, and a process that fences its claims."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ TOPIC = "orders"
 
 
 def threads() -> list[str]:
-    """The threads of queues."""
+    """Return the threads of queues that run now."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("pawnqueue")]
 
 
 def fence(store: MemoryStore, claim: Claim) -> None:
-    """Let somebody end the claim."""
+    """Fence the claim, as another process does."""
     record = claim._record.model_copy(update={"state": "expired"})
     store._write(layout.claim(TOPIC, record.stem), record.encode())

@@ -1,4 +1,4 @@
-"""A sync queue with a topic, in a bucket that was opened before."""
+"""A synchronous queue with a topic, in a bucket that was opened before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def queue(store: MemoryStore) -> Iterator[SyncPawnQueue]:
-    """A queue with a topic; no thread is left when it is closed."""
+    """A queue with a topic. Closing it leaves no thread."""
     with SyncPawnQueue.open(store=store, registry={"register_consumers": False}) as queue:
         queue.create_topic(TOPIC)
         yield queue

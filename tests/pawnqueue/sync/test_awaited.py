@@ -106,8 +106,8 @@ async def test_a_cancellation_cancels_the_work(queue: SyncPawnQueue, slow: Slow)
     assert len(await queue.awaited(lambda queue: queue.claim(TOPIC, "d", wait=15))) == 2
 
 
-async def test_a_time_out_of_the_caller_is_one(queue: SyncPawnQueue) -> None:
-    """``asyncio.timeout`` ends a wait for messages."""
+async def test_a_timeout_of_the_caller_ends_the_call(queue: SyncPawnQueue) -> None:
+    """``asyncio.timeout`` around a claim that waits raises TimeoutError."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await queue.awaited(lambda queue: queue.claim(TOPIC, "c", wait=60))
@@ -115,7 +115,7 @@ async def test_a_time_out_of_the_caller_is_one(queue: SyncPawnQueue) -> None:
 
 
 async def test_a_second_cancellation_does_not_wait(queue: SyncPawnQueue) -> None:
-    """Work that does not want to end is left to itself, and its end is heard of by nobody."""
+    """Work that ignores its cancellation goes on alone, and its result is dropped."""
     begun, go_on = threading.Event(), threading.Event()
 
     async def stubborn(_: PawnQueue) -> None:
@@ -135,7 +135,7 @@ async def test_a_second_cancellation_does_not_wait(queue: SyncPawnQueue) -> None
 
 @pytest.mark.parametrize("by_id", [True, False])
 @pytest.mark.parametrize("twice", [True, False])
-async def test_a_claim_of_which_its_caller_never_hears_is_nobodys(
+async def test_a_claim_whose_caller_was_cancelled_is_given_back(
     queue: SyncPawnQueue,
     *,
     by_id: bool,
@@ -168,7 +168,7 @@ async def test_a_claim_of_which_its_caller_never_hears_is_nobodys(
 
 
 async def test_a_closed_queue_says_so(slow: Slow) -> None:
-    """Before anything is begun."""
+    """It raises before the work starts."""
     queue = await asyncio.to_thread(SyncPawnQueue.open, store=slow)
     await asyncio.to_thread(queue.close)
     with pytest.raises(QueueClosedError):
@@ -176,7 +176,7 @@ async def test_a_closed_queue_says_so(slow: Slow) -> None:
 
 
 async def test_closing_ends_what_is_awaited(slow: Slow) -> None:
-    """A caller that awaits something of it gets an error, and is not taken for cancelled."""
+    """A caller that awaits a call gets QueueClosedError, not a cancellation."""
     queue = await asyncio.to_thread(SyncPawnQueue.open, store=slow)
     slow.seconds = 30
     task = asyncio.ensure_future(queue.awaited(lambda queue: queue.list_topics()))
@@ -228,7 +228,7 @@ def test_loops_of_several_threads_share_it(slow: Slow) -> None:
 
 
 async def test_it_is_opened_anew_without_blocking_the_caller(queue: SyncPawnQueue, slow: Slow) -> None:
-    """Where its loop is another process's, a new one is started in a thread, and the store may take its time."""
+    """In a forked child a new loop is started in a thread, while the caller's loop goes on."""
     old = queue._loop
     old.pid = os.getpid() + 1
     slow.seconds = 0.2

@@ -60,7 +60,7 @@ def watched(store: MemoryStore) -> Iterator[SyncPawnQueue]:
 
 
 @pytest.mark.parametrize("error", EXITS)
-def test_what_ends_the_program_is_raised_in_who_gave_a_generator(
+def test_what_a_generator_raises_to_end_the_program_reaches_its_caller(
     watched: SyncPawnQueue, error: type[BaseException]
 ) -> None:
     """And the queue goes on for others."""
@@ -76,10 +76,10 @@ def test_what_ends_the_program_is_raised_in_who_gave_a_generator(
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("error", EXITS)
-def test_what_ends_the_program_is_raised_in_who_sweeps(
+def test_what_ask_raises_to_end_the_program_reaches_the_sweep(
     watched: SyncPawnQueue, error: type[BaseException], *, is_async: bool
 ) -> None:
-    """By whatever kind of ``ask``; and other calls that are under way go on."""
+    """It may be a function or a coroutine function. Other calls that are under way go on."""
     begun = threading.Event()
 
     def ask(_: OpenClaim) -> None:
@@ -107,7 +107,7 @@ def test_what_ends_the_program_is_raised_in_who_sweeps(
 def test_what_on_event_raises_is_logged(
     store: MemoryStore, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
-    """And changes nothing, even if it was to end the program."""
+    """It changes nothing, even if it is SystemExit."""
 
     def on_event(_: Event) -> None:
         raise error
@@ -125,7 +125,7 @@ def test_what_on_event_raises_is_logged(
 def test_what_an_async_on_lost_raises_is_logged(
     watched: SyncPawnQueue, store: MemoryStore, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
-    """As what a plain one raises: the block goes on, and so does the queue."""
+    """The block goes on, and so does the queue, as with a plain function."""
 
     async def on_lost(_: LeaseLostError) -> None:
         raise error
@@ -144,7 +144,7 @@ def test_what_an_async_on_lost_raises_is_logged(
 
 
 def test_what_is_raised_in_the_thread_of_the_loop_does_not_end_it(watched: SyncPawnQueue) -> None:
-    """Also where it belongs to no call."""
+    """This holds for exceptions that belong to no call, too."""
 
     def end() -> None:
         raise SystemExit
@@ -156,7 +156,7 @@ def test_what_is_raised_in_the_thread_of_the_loop_does_not_end_it(watched: SyncP
 
 
 def test_a_queue_whose_thread_is_gone_says_so(store: MemoryStore) -> None:
-    """A waiting call and a later call raise errors, and hang no more than the closing one."""
+    """A waiting call and a later call raise errors, and closing it does not hang."""
     queue = within(lambda: SyncPawnQueue.open(store=store))
     within(lambda: queue.create_topic(TOPIC))
     with ThreadPoolExecutor(1) as pool:
@@ -240,7 +240,7 @@ WRONG: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_wrong_iterables_are_told_of_as_in_the_asynchronous_queue(store: MemoryStore, wrong: str) -> None:
-    """In the same words."""
+    """Both queues raise the same sentence."""
     async with PawnQueue.open(store=store) as theirs:
         await theirs.create_topic(TOPIC)
         with pytest.raises(InvalidArgumentError) as expected:
@@ -252,7 +252,7 @@ async def test_wrong_iterables_are_told_of_as_in_the_asynchronous_queue(store: M
 
 
 def test_a_closed_queue_draws_nothing(store: MemoryStore) -> None:
-    """What a generator would have given is still there for another queue."""
+    """A generator that was passed to it was not started."""
     with SyncPawnQueue.open(store=store) as queue:
         queue.create_topic(TOPIC)
         claim = queue.claim(TOPIC, "c")
@@ -290,7 +290,7 @@ def test_a_claim_of_another_queue_is_refused(queue: SyncPawnQueue, store: Memory
 
 
 async def test_a_claim_of_another_asynchronous_queue_is_refused(store: MemoryStore) -> None:
-    """Also where both are of one event loop."""
+    """This holds for two queues of one event loop, too."""
     async with PawnQueue.open(store=store) as ours, PawnQueue.open(store=store) as other:
         await ours.create_topic(TOPIC)
         await ours.publish(TOPIC, numbered(1))

@@ -29,7 +29,7 @@ def run(script: str) -> str:
 
 
 def test_it_works_in_a_forked_child() -> None:
-    """The child, and a child of its own, begin anew with a loop of their own; the parent goes on as if nothing was."""
+    """The child, and the child's child, start a loop of their own. The parent's queue goes on."""
     printed = run(
         """
         queue = SyncPawnQueue.open(store=store)
@@ -69,7 +69,7 @@ def test_it_works_in_a_forked_child() -> None:
 
 
 def test_a_claim_of_before_the_fork_is_refused() -> None:
-    """Also while it was being renewed; it is handed over to the child instead, and the parent's renewal goes on."""
+    """The child attaches by the claim's reference instead. The parent goes on renewing it."""
     printed = run(
         """
         from pawnqueue import InvalidArgumentError
@@ -138,7 +138,7 @@ def test_closing_in_a_child_that_never_used_it_closes_nothing_of_the_parents() -
 
 
 def test_a_child_that_could_not_begin_may_try_again() -> None:
-    """A store that is away when a child first uses the queue is an error then, and none later."""
+    """If the store does not answer when a child first uses the queue, that call raises, and a later one succeeds."""
     printed = run(
         """
         from pawnqueue import StoreError

@@ -75,7 +75,7 @@ def test_topics_and_registrations(queue: SyncPawnQueue) -> None:
 
 
 def test_the_store_can_be_probed_again(queue: SyncPawnQueue) -> None:
-    """What it finds is what the asynchronous queue finds."""
+    """It finds what the asynchronous queue finds."""
     assert queue.probe().strategy == "conditional_write"
 
 
@@ -95,7 +95,7 @@ def test_its_calls_are_written_from_the_queues() -> None:
 
 
 def test_it_has_every_method_of_the_queue() -> None:
-    """By the same name, with the same parameters, defaults and types, and documented as well."""
+    """The names, parameters, defaults, types and docstrings are the same."""
     theirs, ours = public(PawnQueue), public(SyncPawnQueue)
     assert set(theirs) - {"aclose"} == set(ours) - ONLY_SYNC
     for name in set(ours) & set(theirs):
@@ -128,7 +128,7 @@ def test_errors_keep_their_type(queue: SyncPawnQueue, kind: type[PawnQueueError]
 
 
 def test_a_publish_error_keeps_what_it_tells() -> None:
-    """Its lists of ids come along."""
+    """The error has the lists of ids."""
     world = World()
     client = Client(world.bucket)
     client.inject("denied", "PUT", "*/messages/*", times=1)
@@ -172,7 +172,7 @@ def test_it_is_used_from_several_threads(queue: SyncPawnQueue) -> None:
 
 
 async def test_it_works_inside_a_running_event_loop(store: MemoryStore) -> None:
-    """In the thread of somebody's event loop it blocks that loop, and works."""
+    """A call in the thread of an event loop works, and blocks that loop."""
     with SyncPawnQueue.open(store=store) as queue:
         queue.create_topic(TOPIC)
         queue.publish(TOPIC, numbered(1))
@@ -302,7 +302,7 @@ def test_keep_alive_tells_of_a_loss(queue: SyncPawnQueue, store: MemoryStore) ->
 
 
 def test_a_loss_can_be_waited_for_in_any_thread(queue: SyncPawnQueue, store: MemoryStore) -> None:
-    """``.lost`` is an event of threads, which wakes who waits for it, and ``.error`` says why."""
+    """``.lost`` is a ``threading.Event``, and ``.error`` says why."""
     queue.publish(TOPIC, numbered(1))
     claim = queue.claim(TOPIC, "c")
     with queue.keep_alive(claim, interval=0.01) as keeper, ThreadPoolExecutor(2) as pool:
@@ -318,7 +318,7 @@ def test_a_loss_can_be_waited_for_in_any_thread(queue: SyncPawnQueue, store: Mem
 def test_what_on_lost_raises_is_logged(
     queue: SyncPawnQueue, store: MemoryStore, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
-    """And changes nothing: the block goes on, and so does the queue, even if it was to end the program."""
+    """The block goes on, and so does the queue, even if it is SystemExit."""
     queue.publish(TOPIC, numbered(1))
     claim = queue.claim(TOPIC, "c")
 
