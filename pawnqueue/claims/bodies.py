@@ -55,7 +55,7 @@ class Bodies:
             except (StoreError, CompatibilityError) as error:
                 for uuid in too_often:
                     bodies.aside[uuid] = error
-                    bodies.decisions[uuid] = Decision(how="released", unseen=True)
+                    bodies.decisions[uuid] = Decision(how="released", by="claim")
             else:
                 topic = found_topic.value if found_topic is not None else topic
                 for uuid in _delivered_too_often(topic, members):
@@ -72,7 +72,7 @@ class Bodies:
                 bodies.decisions[uuid] = body
             else:
                 bodies.aside[uuid] = body
-                bodies.decisions[uuid] = Decision(how="released", unseen=True)
+                bodies.decisions[uuid] = Decision(how="released", by="claim")
         return bodies
 
     def give_back_surplus(self, members: Mapping[str, Member], max_messages: int, max_bytes: float) -> bool:
@@ -88,7 +88,7 @@ class Bodies:
                 surplus.append(uuid)
         for uuid in surplus:
             del self.messages[uuid]
-            self.decisions[uuid] = Decision(how="released", unseen=True)
+            self.decisions[uuid] = Decision(how="released", by="claim")
         return bool(surplus)
 
 
@@ -167,7 +167,7 @@ async def _fetch(context: Context, topic: str, member: Member) -> tuple[Message 
 def _understood(body: bytes | None, topic: str, member: Member) -> Message | Decision:
     """Read what is in a message's object, or tell what is to be decided of it."""
     if body is None:
-        return Decision(how="gone", unseen=True)
+        return Decision(how="gone", by="claim")
     try:
         envelope = Envelope.decode(body, units.key_of(topic, member.name))
     except UnreadableRecordError as problem:
@@ -214,4 +214,4 @@ def _out_of_deliveries(topic: TopicRecord, member: Member) -> Decision:
 
 
 def _dead(reason: str, error: str) -> Decision:
-    return Decision(how="dead", reason=reason, error=error, unseen=True)
+    return Decision(how="dead", reason=reason, error=error, by="claim")

@@ -256,7 +256,7 @@ class ById:
             await settling.carry_out_decided(context, claim)
         if claim and not in_time(context, claim):
             # Nobody was given it, so it does not count, and its owner is not to go without.
-            unseen = Decision(how="released", unseen=True)
+            unseen = Decision(how="released", by="claim")
             await settling.settle(context.with_budget(), claim, dict.fromkeys(record.unsettled, unseen))
         return claim or None
 
@@ -304,7 +304,7 @@ class ById:
             raise
         # The session before us may have been given what is bad or gone now: it counts as handed out.
         bodies.decisions = {
-            uuid: decision.model_copy(update={"unseen": False}) for uuid, decision in bodies.decisions.items()
+            uuid: decision.model_copy(update={"by": "consumer"}) for uuid, decision in bodies.decisions.items()
         }
         claim = as_claim(context, request, taken, bodies, versions={}, deadline=deadline)
         if changed.session_end <= now:
@@ -325,7 +325,7 @@ class ById:
         refused if one of them did.
         """
         record = found.value
-        given_back = decision.model_copy(update={"lost": True})  # to whoever had it
+        given_back = decision.model_copy(update={"by": "other"})  # to whoever had it
         settled = {**record.settled, **dict.fromkeys(record.unsettled, given_back)}
         changed = record.model_copy(update={"settled": settled, "session": request.session, "session_until": 0.0})
         return await self._context.claim_record(request.topic.name, changed.stem).replace(found, changed)

@@ -220,7 +220,7 @@ class Claim(ABC):
     def ended_unsettled(self) -> bool:
         """Whether others ended it before all of it was settled: its time was over, or its run was taken for ended."""
         record = self._record
-        return any(decision.lost for decision in record.settled.values()) or (
+        return any(decision.by == "other" for decision in record.settled.values()) or (
             record.state != "open" and bool(record.unsettled)
         )
 
@@ -239,7 +239,7 @@ class Claim(ABC):
         return {
             decision.id or self._uuids.get(uuid, uuid): decision.how
             for uuid, decision in self._record.settled.items()
-            if decision.how != "gone" and not decision.lost
+            if decision.how != "gone" and decision.by != "other"
         }
 
     @property

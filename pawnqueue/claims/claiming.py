@@ -365,7 +365,7 @@ class Attempt:
             # one held is free as soon as somebody has deleted it.
             ours = await self._context.now() + self._request.ttl
             decisions = {
-                uuid: Decision(how="released", until=min(until, ours), unseen=True) for uuid, until in theirs.items()
+                uuid: Decision(how="released", until=min(until, ours), by="claim") for uuid, until in theirs.items()
             }
             await settling.settle(self._context, claim, decisions)
             claim.withhold(theirs)
@@ -398,7 +398,7 @@ class Attempt:
         if self._recorded is None:
             # What was asked for and cut, by a second cancellation, may be ours; whoever carries this out looks first.
             won = replace(won, members={**won.asked, **won.members})
-        given_back = dict.fromkeys(won.members, Decision(how="released", unseen=True))
+        given_back = dict.fromkeys(won.members, Decision(how="released", by="claim"))
         context, request = self._context.with_budget(), self._request
         try:
             if self._may_be_recorded and self._recorded is None:
@@ -432,7 +432,7 @@ class Attempt:
             found = await context.claim_record(request.topic.name, request.stem).read()
             mine = [uuid for uuid in won.members if found is not None and uuid not in found.value.members]
             now = await context.now()
-            record, unseen = made_record(request, won, {}), Decision(how="released", unseen=True)
+            record, unseen = made_record(request, won, {}), Decision(how="released", by="claim")
             freed = {uuid: effects.released(record, uuid, unseen, now) for uuid in mine}
             steps = [
                 Step(layout.lease(request.topic.name, uuid), lease, won.versions[uuid]) for uuid, lease in freed.items()

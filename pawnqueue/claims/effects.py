@@ -234,4 +234,4 @@ def released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> 
 
 def _handed_out(member: Member, decision: Decision) -> int:
     """⚑ §4: deliveries are hand-outs: what its claim decided of it before anybody was given it was none."""
-    return max(member.deliveries - 1, 0) if decision.unseen else member.deliveries
+    return max(member.deliveries - 1, 0) if decision.by == "claim" else member.deliveries

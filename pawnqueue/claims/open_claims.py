@@ -304,7 +304,7 @@ class Claims:
             logger.warning("What claim %s has decided could not be carried out: %r", claim.claim_id, error)
 
     async def _return(self, claim: HeldClaim) -> int:
-        decision = Decision(how="released", reason="closed", returned=True)
+        decision = Decision(how="released", reason="closed", by="closing")
         try:
             result = await settling.settle(self._context.with_budget(), claim, dict.fromkeys(claim.left, decision))
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed

@@ -38,7 +38,7 @@ async def overwritten(context: Context, claim: HeldClaim) -> dict[str, Decision]
                 raise
             return Decision(how="released", reason=OVERWRITTEN)
         # The former session may have been given it, so this counts as a delivery.
-        return body.model_copy(update={"unseen": False}) if isinstance(body, Decision) else None
+        return body.model_copy(update={"by": "consumer"}) if isinstance(body, Decision) else None
 
     left = claim.left
     found = dict(zip(left, await for_each(decided, left, at_once=context.at_once), strict=True))

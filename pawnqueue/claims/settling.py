@@ -140,7 +140,7 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
         record = claim.record
         standing = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
         # What the janitor gave back after the claim had ended is lost to this settlement.
-        lost = {uuid for uuid, decision in standing.items() if decision.lost}
+        lost = {uuid for uuid, decision in standing.items() if decision.by == "other"}
         # ⚑ §4: so is what the record lists no more, as its lease alone means nothing. ⚑ §1: it is not decided either:
         # readers take a record that decides of more than its members for garbage, and all its decisions with it.
         lost |= wanted - standing.keys() - record.members.keys()

@@ -247,9 +247,14 @@ class Decision(Part):
     reason: ReasonText = ""  # dead: for the record beside the dead letter; released: for the same, if it comes to that
     error: ReasonText = ""
     max_deliveries: Count | None = None  # dead, as it had been delivered this often: the topic's limit
-    unseen: bool = False  # decided by the claim itself: its consumer was never given the message
-    returned: bool = False  # given back by closing the queue: its owner has not finished with it
-    lost: bool = False  # released by who never had it, in spite of who did: whoever had it then comes too late
+    by: Literal["consumer", "claim", "closing", "other"] = "consumer"
+    """Who decided it.
+
+    ``consumer``: the consumer that holds the claim.
+    ``claim``: the claim itself, before the consumer was given the message.
+    ``closing``: the queue, as its process closed it before the consumer had finished.
+    ``other``: a janitor, or a release by id, instead of the holder, whose later settlement is rejected.
+    """
     #: Of the message, where it is not the uuid in its key: a redriven one's.
     id: str = Field(default="", max_length=LONGEST_MESSAGE_ID)
 
@@ -351,12 +356,12 @@ class ClaimRecord(Record):
     @property
     def was_handed_out(self) -> bool:
         """Whether its owner was, or may have been, given any message of it."""
-        return any(uuid not in self.settled or not self.settled[uuid].unseen for uuid in self.members)
+        return any(uuid not in self.settled or self.settled[uuid].by != "claim" for uuid in self.members)
 
     @property
     def was_returned(self) -> bool:
         """Whether its owner's process has closed its queue, and given back what it had not finished with."""
-        return any(decision.returned for decision in self.settled.values())
+        return any(decision.by == "closing" for decision in self.settled.values())
 
     def encode(self) -> bytes:
         """Return the body; its size tells state and time to live to whoever lists it."""

@@ -226,9 +226,9 @@ class ClaimSweep:
             _, final = await effects.finish(self._scope.context, self._scope.topic, confirmed, carried_out)
             closed = not failed and final is not None
         self._report.finished_effects += sum(
-            not decision.lost and uuid not in failed for uuid, decision in settled.items()
+            decision.by != "other" and uuid not in failed for uuid, decision in settled.items()
         )
-        given_back = [uuid for uuid in versions if uuid not in settled or settled[uuid].lost]
+        given_back = [uuid for uuid in versions if uuid not in settled or settled[uuid].by == "other"]
         self._report.given_back += len(set(given_back).difference(failed))
         self._report.closed_claims += closed
 
@@ -295,7 +295,7 @@ class ClaimSweep:
         The record lists the messages still: they count as handed out.
         """
         record = found.value
-        released = {uuid: Decision(how="released", lost=True) for uuid in record.unsettled}
+        released = {uuid: Decision(how="released", by="other") for uuid in record.unsettled}
         return await self._change(found, record.model_copy(update={"settled": {**record.settled, **released}}))
 
     async def _carry_out_or_report(

@@ -96,7 +96,7 @@ async def test_what_the_record_gave_back_is_lost(world: World, ann: Process, ver
     await ann.queue.publish(TOPIC, numbered(3))
     claim = await ann.queue.claim(TOPIC, "c", ttl=TTL, claim_id="mine", max_messages=3)
     one = claim[1]
-    forge(world, "mine.0", settled={one.unit: Decision(how="released", lost=True)})
+    forge(world, "mine.0", settled={one.unit: Decision(how="released", by="other")})
     with pytest.raises(LeaseLostError) as told:
         await (ann.queue.ack(claim) if verb == "ack" else ann.queue.requeue(claim, reason="r"))
     done = told.value.settlement
@@ -110,7 +110,7 @@ async def test_what_was_given_back_is_lost_when_the_rest_is_unknown(ann: Process
     await ann.queue.publish(TOPIC, numbered(2))
     claim = await ann.queue.claim(TOPIC, "c", ttl=TTL, claim_id="mine", max_messages=2)
     key = layout.claim(TOPIC, "mine.0")
-    forge(world, "mine.0", settled={claim[0].unit: Decision(how="released", lost=True)})
+    forge(world, "mine.0", settled={claim[0].unit: Decision(how="released", by="other")})
     with pytest.raises(LeaseLostError):
         await ann.queue.ack(claim, claim[0])
     ann.client.inject("lost", None, key)

@@ -40,7 +40,7 @@ async def test_all_that_is_left_is_given_back(world: World, ann: Process, bob: P
     assert await bob.queue.release(TOPIC, "run", "dag", reason="its task was ended") == claim.ids[2:]
     record = world.bucket.record("run.0")
     assert (record.state, record.unsettled) == ("closed", [])
-    assert record.settled[claim.ids[2]] == Decision(how="released", reason="its task was ended", lost=True)
+    assert record.settled[claim.ids[2]] == Decision(how="released", reason="its task was ended", by="other")
     taken = await bob.queue.claim(TOPIC, "d")
     assert numbers(taken) == [2, 3, 4]
     assert [message.deliveries for message in taken] == [2, 2, 2]

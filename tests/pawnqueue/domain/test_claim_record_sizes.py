@@ -10,6 +10,7 @@ from pawnqueue.claims import register_cache
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES
 from pawnqueue.domain.records import ClaimRecord, UnreadableRecordError
+from pawnqueue.registers.claim_records import ClaimRecordRegister
 from tests.pawnqueue.virtual import TOPIC, World
 
 MAX_UNKNOWN_BYTES = 64 * 1024
@@ -66,15 +67,15 @@ async def test_large_records_are_read_a_few_at_a_time(monkeypatch: pytest.Monkey
         under_way: list[str] = []
         most = 0
 
-        async def read(_: object, __: str, stem: str) -> None:
+        async def read(register: ClaimRecordRegister) -> None:
             nonlocal most
-            under_way.append(layout.claim(TOPIC, stem))
+            under_way.append(register._key)
             size = sum(sizes[key] for key in under_way)
             assert size <= 3_000 or len(under_way) == 1
             most = max(most, len(under_way))
             await w.clock.sleep(1)
-            under_way.remove(layout.claim(TOPIC, stem))
+            under_way.remove(register._key)
 
-        monkeypatch.setattr(register_cache.claim_records, "read", read)
+        monkeypatch.setattr(ClaimRecordRegister, "read", read)
         await finder.covered()
         assert most > 1

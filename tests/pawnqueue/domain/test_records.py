@@ -278,7 +278,7 @@ def test_a_claim_record_is_written_the_same_however_often_it_was_changed() -> No
         how = Decision(how="acked") if turn % 2 else Decision(how="dead", reason="ü\n", until=1.5)
         settled = {**record.settled, uuid: how}
         if turn % 7 == 0:
-            settled[uuids[-1]] = Decision(how="gone", unseen=True)
+            settled[uuids[-1]] = Decision(how="gone", by="claim")
         record = record.model_copy(update={"settled": settled, "until": float(turn)}).stamped(f"n{turn}")
         if turn == 20:
             record = record.model_copy(

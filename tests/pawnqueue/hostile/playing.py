@@ -264,7 +264,7 @@ class _Play:
         if self.chance.random() < 0.5:
             changed = {"members": {each: member for each, member in record.members.items() if each != uuid}}
         else:
-            changed = {"settled": {**record.settled, uuid: Decision(how="released", lost=True)}}
+            changed = {"settled": {**record.settled, uuid: Decision(how="released", by="other")}}
         self.world.bucket.plant(key, record.model_copy(update={**changed, "nonce": "rewritten"}).encode())
 
     async def _renew(self) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pawnqueue.domain import layout, records
+from pawnqueue.catalog import units
+from pawnqueue.domain import records
 from pawnqueue.domain.bounds import NotJsonError
 from tests.pawnqueue.hostile.playing import play
 
@@ -64,7 +65,7 @@ QUOTED = quoting(records.Record.decode.__func__)
 #: The engine without a rule, and a few seeds that show it.
 MUTANTS: dict[str, tuple[object, str, Any, tuple[int, ...]]] = {
     "any JSON is read": (records, "parse_json", any_json, (1, 12, 38)),
-    "any name is a message's": (layout, "MESSAGE_NAME", re.compile("(?s).*"), (26,)),
+    "any name is a message's": (units, "MESSAGE_NAME", re.compile("(?s).*"), (26,)),
     "fields may contradict each other": (records.WriteRecord, "fits", lambda *_: True, (40,)),
     "errors quote what was read": (records.Envelope, "decode", classmethod(QUOTED), (11, 14)),
 }

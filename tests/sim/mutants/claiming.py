@@ -161,7 +161,7 @@ def given_back_without_a_record() -> Patches:
 def rivals_are_believed_for_ever() -> Patches:
     async def leave_to_rivals(self: Attempt, claim: HeldClaim) -> None:
         theirs = await self._finder.named_by_others(self._request.stem, claim.record.members)
-        decisions = {uuid: Decision(how="released", until=LATEST_TIME, unseen=True) for uuid in theirs}
+        decisions = {uuid: Decision(how="released", until=LATEST_TIME, by="claim") for uuid in theirs}
         await settling.settle(self._context, claim, decisions)
         claim.withhold(theirs)
 

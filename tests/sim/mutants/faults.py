@@ -40,7 +40,7 @@ def _bury(bodies: Bodies, uuids: Iterable[str]) -> None:
     for uuid in list(uuids):
         bodies.aside.pop(uuid, None)
         bodies.messages.pop(uuid, None)
-        bodies.decisions[uuid] = Decision(how="dead", reason="malformed", unseen=True)
+        bodies.decisions[uuid] = Decision(how="dead", reason="malformed", by="claim")
 
 
 @mutant("§5.6 Bad messages are buried", 21, 22, 31)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from pawnqueue.claims import effects, overwritten, takeover
 from pawnqueue.claims.register_cache import RegisterCache
-from pawnqueue.domain.records import Decision
+from pawnqueue.domain.judgement import UnitState
+from pawnqueue.domain.records import ClaimRecord, Decision
 from pawnqueue.errors import StoreError
 from pawnqueue.reads import portions
 from tests.sim.mutants.entering import Patches, mutant
@@ -36,31 +36,31 @@ def no_fence() -> Patches:
 
 @mutant("§4 A claim that was fenced early still waits for its last time", 21, 4, 21)
 def early_fence_is_free() -> Patches:
-    original, original_live = takeover._Judging._judge_claim, RegisterCache._live_until
+    original, original_live = takeover._Judging._state, RegisterCache._live_until
 
-    async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
-        found = await self._context.claim_record(self._topic, stem).read()
-        fenced = found is not None and found.value.state == "expired"
-        await original(self, stem, leases, math.inf if fenced else now)
+    def state(self: Any, lease: Any, unit_id: str, record: ClaimRecord | None) -> UnitState:
+        judged = original(self, lease, unit_id, record)
+        is_fenced = record is not None and record.state == "expired"
+        return UnitState.LAPSED if is_fenced and judged is UnitState.HELD else judged
 
     def live_until(self: RegisterCache, stem: str, info: Any, now: float) -> float | None:
         known = self._records.get(stem)
         fenced = known is not None and known.state == "expired"
         return None if fenced else original_live(self, stem, info, now)
 
-    return [(takeover._Judging, "_judge_claim", judge_claim), (RegisterCache, "_live_until", live_until)]
+    return [(takeover._Judging, "_state", state), (RegisterCache, "_live_until", live_until)]
 
 
 def _free_where(*, settled: bool) -> Patches:
     """Leases of a claim that has a record are free, at any time, where one of them was settled; or where none was."""
     original = takeover._Judging._judge_claim
 
-    async def judge_claim(self: Any, stem: str, leases: Any, now: float) -> None:
+    async def judge_claim(self: Any, stem: str, leases: Any) -> None:
         found = await self._context.claim_record(self._topic, stem).read()
         if found is not None and any(uuid in found.value.settled for uuid in leases) is settled:
             self.judged.free.update(leases)
         else:
-            await original(self, stem, leases, now)
+            await original(self, stem, leases)
 
     return [(takeover._Judging, "_judge_claim", judge_claim)]
 
