@@ -164,7 +164,7 @@ def test_a_job_fails_by_its_own_sentence(queue: SyncPawnQueue, place: Place) -> 
         place.run(claim_of(queue))
 
     sentence = str(told.value)
-    assert sentence.startswith("The job failed (spark-submit ended with 1): A topic is read without claiming: .option(")
+    assert sentence.startswith("The job failed (spark-submit ended with 1): A query of a topic needs the option mode: ")
     assert "\n" not in sentence
     assert "PawnQueue:" not in sentence
 
