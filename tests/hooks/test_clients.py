@@ -32,7 +32,7 @@ def server() -> Iterator[FaultServer]:
 def test_hooks_of_one_connection_share_a_client(
     here: Clients, connection: Callable[..., str], server: FaultServer
 ) -> None:
-    """However many ask at once; a connection that has changed gets another one."""
+    """Hooks that ask at once get one client; a connection that has changed gets another one."""
     fields = {"host": server.endpoint, "login": "key", "password": "secret0"}
     conn_id = connection(extra={"bucket_name": "queues"}, **fields)
     with ThreadPoolExecutor(8) as pool:
@@ -45,7 +45,7 @@ def test_hooks_of_one_connection_share_a_client(
 
 
 def test_a_client_that_was_closed_is_opened_again(hook: PawnQueueHook) -> None:
-    """By whoever comes next."""
+    """The next caller gets an open client."""
     first = hook.queue
     first.close()
     assert hook.queue is not first
@@ -53,7 +53,7 @@ def test_a_client_that_was_closed_is_opened_again(hook: PawnQueueHook) -> None:
 
 
 def test_a_store_that_fails_is_asked_again(here: Clients, hook: PawnQueueHook, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error when it is opened is not kept."""
+    """A failure to open is not remembered."""
     here.close()
     with monkeypatch.context() as patched:
         patched.setattr(clients, "opened", lambda *_, **__: (_ for _ in ()).throw(OSError("away")))
@@ -63,7 +63,7 @@ def test_a_store_that_fails_is_asked_again(here: Clients, hook: PawnQueueHook, m
 
 
 async def test_it_may_be_called_inside_a_running_loop(hook: PawnQueueHook) -> None:
-    """It blocks that loop then, and works."""
+    """A synchronous call in a running loop blocks the loop and returns."""
     ids = hook.publish("orders", [{"n": 1}])
     assert hook.ack(hook.claim("orders", "c")).acked == ids
 
@@ -111,10 +111,10 @@ async def test_opening_blocks_no_loop(here: Clients, hook: PawnQueueHook, monkey
     assert slow.count == 1
 
 
-async def test_who_is_cancelled_while_it_opens_leaves_it_to_others(
+async def test_a_caller_that_is_cancelled_while_it_opens_leaves_it_to_others(
     here: Clients, hook: PawnQueueHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cancelled caller returns at once, and the next one gets it."""
+    """The cancelled caller returns at once, and the next caller gets the client."""
     here.close()
     slow = Slow(monkeypatch)
     call = asyncio.create_task(topics(hook))
@@ -128,7 +128,7 @@ async def test_who_is_cancelled_while_it_opens_leaves_it_to_others(
 
 
 def test_several_loops_share_one(hook: PawnQueueHook) -> None:
-    """Each in a thread of its own, one after the other and at once."""
+    """Loops in several threads share a client, one after the other and at once."""
 
     async def work() -> int:
         ids = await hook.awaited(lambda queue: queue.publish("orders", [{"n": 1}]))
@@ -141,7 +141,7 @@ def test_several_loops_share_one(hook: PawnQueueHook) -> None:
 
 
 async def test_a_call_that_is_cancelled_leaves_nothing(hook: PawnQueueHook, store: MemoryStore) -> None:
-    """A claim that waits gives up, and what comes then is had by others."""
+    """A cancelled claim stops waiting, and other consumers get messages that come later."""
     waiting = asyncio.ensure_future(hook.awaited(lambda queue: queue.claim("orders", "c", wait=60)))
     await asyncio.sleep(0.1)
     waiting.cancel()
@@ -183,7 +183,7 @@ print("=>", sorted(message.payload["n"] for message in hook.peek("orders", 20)))
 @pytest.mark.slow
 @pytest.mark.parametrize("client", ["obstore", "boto3"])
 def test_forked_children_open_their_own(server: FaultServer, client: str) -> None:
-    """And end without closing their parent's: its client goes on, with the claim that it had."""
+    """A child ends without closing its parent's client, which goes on with its claim."""
     assert done(program(FORKS, server.endpoint, client=client)) == "[1, 2, 11, 12, 21, 22]"
 
 
@@ -209,7 +209,7 @@ time.sleep(0.4)
 def test_a_process_that_ends_leaves_its_claims(
     server: FaultServer, here: Clients, connection: Callable[..., str], client: str, end: str
 ) -> None:
-    """The next claim by their ids gets them without waiting; also by requests for which keys have to be read again."""
+    """The next claim by the same id need not wait, also where the requests at the end have to read keys again."""
     process = program(f"{ENDS}\n{end}", server.endpoint, client=client)
     generation = int(done(process, {"": 0, "sys.exit(3)": 3}.get(end, 1)))
     login = {"login": "AKTEST", "password": "SKTEST0123456789"}
@@ -223,7 +223,7 @@ class TestBorrowedIdentity:
     def test_its_keys_sign_the_requests(
         self, here: Clients, connection: Callable[..., str], server: FaultServer
     ) -> None:
-        """To the endpoint that it names."""
+        """Requests to the endpoint are signed with the AWS connection's keys."""
         aws = connection(
             "aws_there", {"endpoint_url": server.endpoint}, conn_type="aws", login="AWSKEY", password="aws-secret-key"
         )
@@ -234,7 +234,7 @@ class TestBorrowedIdentity:
     def test_others_are_given_its_keys(
         self, here: Clients, connection: Callable[..., str], server: FaultServer
     ) -> None:
-        """A program beside Airflow opens the queue by them, and they are hidden in logs."""
+        """Settings for another program have the AWS connection's keys, which logs mask."""
         aws = connection(
             "aws_there", {"endpoint_url": server.endpoint}, conn_type="aws", login="AWSKEY", password="aws-secret-key"
         )
@@ -250,7 +250,7 @@ class TestBorrowedIdentity:
     def test_others_find_the_identity_of_the_machine_themselves(
         self, connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where the AWS connection has no keys, none are handed on: they would end, and that renews itself."""
+        """An AWS connection without keys gives another program none, as it finds the machine's identity itself."""
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "MACHINE")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "machine-secret")
         aws = connection("aws_there", {"region_name": "us-east-1"}, conn_type="aws")
@@ -259,7 +259,7 @@ class TestBorrowedIdentity:
 
     @pytest.mark.servers
     def test_a_role_is_assumed(self, here: Clients, connection: Callable[..., str], moto: S3Server) -> None:
-        """By the token service, whose keys are not those of the connection."""
+        """The requests are signed with the token service's keys, not with the connection's."""
         bucket = moto.make_bucket()
         aws = connection(
             "aws_there",
@@ -287,7 +287,7 @@ class TestBorrowedIdentity:
 
 
 def test_a_test_of_the_users_may_keep_it_in_memory(here: Clients, connection: Callable[..., str]) -> None:
-    """Under the connection's address."""
+    """A store that was put at a connection's address is used for that connection."""
     hook = PawnQueueHook(connection(extra={"bucket_name": "queues"}))
     here.put(hook.address, MemoryStore())
     hook.create_topic("orders")

@@ -33,7 +33,7 @@ def s3(extra: dict[str, Any] | None = None, **fields: Any) -> S3Settings:
 
 
 def test_all_ways_to_write_a_connection_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As fields, as a URI, as JSON, with short, dotted and nested names, with numbers and switches as texts."""
+    """Fields, a URI or JSON, short, dotted or nested names, numbers or texts give the same settings."""
     secret = quote(SECRET, safe="")
     query = "bucket_name=queues&key_prefix=team&batch_size=7&verify_tls=false&visibility_timeout=60"
     as_json = {
@@ -72,7 +72,7 @@ def test_all_ways_to_write_a_connection_mean_the_same(monkeypatch: pytest.Monkey
 
 
 def test_the_bucket_may_be_the_schema_of_a_uri() -> None:
-    """As the path of an address is."""
+    """The path of a URI names the bucket."""
     found = read(connection_from_uri("pawnqueue://minio:9000/queues", "q")).settings
     assert (found.s3.bucket_name, found.s3.endpoint_url) == ("queues", "https://minio:9000")
 
@@ -92,29 +92,29 @@ def test_the_bucket_may_be_the_schema_of_a_uri() -> None:
     ],
 )
 def test_the_host_is_the_endpoint(host: str | None, port: int | None, endpoint: str | None) -> None:
-    """With its port, wherever that is given."""
+    """The endpoint has the port of the host, or of the port's own field."""
     assert s3(host=host, port=port).endpoint_url == endpoint
 
 
 def test_a_port_belongs_to_an_endpoint_in_the_extra_too() -> None:
-    """There is one endpoint."""
+    """A port of its own field is added to an endpoint in the extra."""
     assert s3({"endpoint_url": "http://minio"}, port=9000).endpoint_url == "http://minio:9000"
 
 
 def test_the_port_of_aws() -> None:
-    """May be given without a host: the form of Airflow 3.3.2 can test no connection without a port."""
+    """Port 443 is accepted without a host: the form of Airflow 3.3.2 tests no connection without a port."""
     assert s3(port=443).endpoint_url is None
 
 
 @pytest.mark.parametrize(("host", "says"), [("minio:9000", "in its host, and 9001"), (None, "a port and no host")])
 def test_a_port_that_means_nothing_is_refused(host: str | None, says: str) -> None:
-    """Rather than left out."""
+    """A port without a host, or one beside another port, is an error."""
     with pytest.raises(ConfigError, match=says):
         s3(host=host, port=9001)
 
 
 def test_fields_left_empty_say_nothing() -> None:
-    """The form gives an empty text or null for them."""
+    """An empty text or null, which the form gives for an empty field, leaves the default."""
     left = dict.fromkeys(("key_prefix", "region_name", "strategy", "aws_conn_id"), "")
     nothing = dict.fromkeys(("jitter_min_ms", "visibility_timeout_seconds", "max_messages_per_poll"))
     found = read(made({"bucket_name": "queues", **left, **nothing}, host="", login="", password="", schema=""))
@@ -157,7 +157,7 @@ def test_the_environment_of_the_worker_says_nothing(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_is_wrong_in_the_extra_is_named(extra: dict[str, Any] | str, says: str) -> None:
-    """With the connection's id, and what to write instead."""
+    """The error has the connection's id, and says what to write instead."""
     with pytest.raises(ConfigError) as wrong:
         read(made(extra))
     assert says in str(wrong.value)
@@ -165,7 +165,7 @@ def test_what_is_wrong_in_the_extra_is_named(extra: dict[str, Any] | str, says: 
 
 
 def test_a_connection_of_another_type_is_refused() -> None:
-    """With what to do: an AWS connection is borrowed from."""
+    """The error says how to use the identity of an AWS connection."""
     with pytest.raises(ConfigError, match=r"of type 'aws'.*aws_conn_id"):
         read(made({"bucket_name": "queues"}, conn_type="aws"))
     assert read(made({"bucket_name": "queues"}, conn_type="generic")).settings.s3.bucket_name == "queues"
@@ -193,7 +193,7 @@ def test_secrets_show_nowhere() -> None:
     "name", ["aws_session_token", "session_token", "s3.aws_session_token", "aws_secret_access_key"]
 )
 def test_secrets_in_the_extra_are_masked_in_logs(name: str) -> None:
-    """Under every name that they have there."""
+    """They are masked under each name that they can have."""
     masker = secrets_masker()
     masker.reset_masker()
     read(
@@ -229,7 +229,7 @@ class TestBorrowed:
         return make
 
     def test_what_it_says_of_the_place_counts(self, aws: Callable[..., str]) -> None:
-        """Where the connection itself says nothing."""
+        """Its region and endpoint are used where the queue's connection has none."""
         extra = {"region_name": "eu-west-1", "endpoint_url": "https://s3.example.com", "verify": False}
         found = s3({"aws_conn_id": aws(extra)})
         assert found.region_name == "eu-west-1"
@@ -250,13 +250,13 @@ class TestBorrowed:
         *,
         verifies: bool,
     ) -> None:
-        """A switch, or the file of the authorities."""
+        """It is a switch, or the file of the certificate authorities."""
         found = s3({"aws_conn_id": aws({"verify": verify})})
         assert found.verify_tls is verifies
         assert (found.ca_bundle and str(found.ca_bundle)) == bundle
 
     def test_an_endpoint_for_s3_alone_counts(self, aws: Callable[..., str]) -> None:
-        """As the amazon provider has it, a service each."""
+        """The amazon provider's endpoint of the service s3 is used."""
         extra = {
             "endpoint_url": "https://all.example.com",
             "service_config": {"s3": {"endpoint_url": "https://s3.here"}},
@@ -265,19 +265,19 @@ class TestBorrowed:
 
     @pytest.mark.parametrize("own", [{"profile_name": "p"}, {"role_arn": "arn:aws:iam::1:role/r"}, {}])
     def test_there_is_one_identity(self, aws: Callable[..., str], own: dict[str, str]) -> None:
-        """A connection that has one of its own borrows none: it would not be used."""
+        """A connection with an identity of its own cannot name an AWS connection too."""
         fields = {} if own else {"login": "key", "password": SECRET}
         with pytest.raises(ConfigError, match="remove one of the two") as wrong:
             s3({"aws_conn_id": aws(), **own}, **fields)
         assert SECRET not in str(wrong.value)
 
     def test_one_that_is_not_there_is_refused(self) -> None:
-        """Else it would be the identity of whatever machine this is."""
+        """A missing AWS connection is an error; the machine's own identity is not used instead."""
         with pytest.raises(ConfigError, match=r"'aws_nowhere' \(aws_conn_id\), which does not exist"):
             s3({"aws_conn_id": "aws_nowhere"})
 
     def test_new_keys_in_it_are_another_address(self, aws: Callable[..., str]) -> None:
-        """So that a client does not go on with the old ones; nothing of them shows."""
+        """New keys give a new address, so that a client does not go on with old ones. Neither shows."""
 
         def address(password: str) -> Address:
             aws(password=password)
@@ -291,7 +291,7 @@ class TestBorrowed:
 
 
 def test_every_setting_has_a_name_in_a_connection() -> None:
-    """Its dotted one at least, and the short one where no other has it."""
+    """Each setting has its dotted name, and a short one where no other setting has that."""
     for path in Settings.fields_below():
         dotted = Settings.dotted_path(path)
         with pytest.raises(ConfigError) as wrong:
@@ -301,7 +301,7 @@ def test_every_setting_has_a_name_in_a_connection() -> None:
 
 @pytest.mark.parametrize("ttl", [3, "10", 20.5, 30, 300])
 def test_a_ttl_needs_no_thought_of_renewals(ttl: float | str) -> None:
-    """They come often enough for it, unless the connection says how often."""
+    """The renewal interval fits a short ttl, unless the connection names an interval."""
     found = read(made({"bucket_name": "queues", "visibility_timeout": ttl})).settings.polling
     assert found.lease_refresh_interval_seconds == pytest.approx(min(10, float(ttl) / 4))
     with pytest.raises(ConfigError, match="must be under half"):

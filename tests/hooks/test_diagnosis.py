@@ -33,7 +33,7 @@ def asked(connection: Callable[..., str], host: str, login: str = "key", bucket:
 
 
 def test_a_queue_that_can_be_used(connection: Callable[..., str], server: FaultServer) -> None:
-    """Where it is, which strategy and why, what its store promises, how far off the clock is, what requests take."""
+    """The answer names the place, the strategy and why, what the store promises, its clock and its response time."""
     good, said = asked(connection, server.endpoint)
     assert good, said
     assert f"Reached {server.endpoint}, bucket 'queues'" in said
@@ -51,7 +51,7 @@ def test_a_queue_that_can_be_used(connection: Callable[..., str], server: FaultS
 def test_what_is_wrong_is_told_in_a_sentence(
     connection: Callable[..., str], server: FaultServer, login: str, bucket: str, says: str
 ) -> None:
-    """Without a trace and without a secret."""
+    """The answer has no traceback and no secret."""
     good, said = asked(connection, server.endpoint, login, bucket)
     assert not good
     assert says in said
@@ -62,7 +62,7 @@ def test_what_is_wrong_is_told_in_a_sentence(
 
 
 def test_a_store_that_reads_what_was(connection: Callable[..., str]) -> None:
-    """It cannot carry a queue, and that is said."""
+    """The answer says that a store with stale reads cannot carry a queue."""
     with FaultServer(Behaviour(read_after_write=False), buckets=("queues",)) as server:
         good, said = asked(connection, server.endpoint)
     assert not good
@@ -70,21 +70,21 @@ def test_a_store_that_reads_what_was(connection: Callable[..., str]) -> None:
 
 
 def test_nobody_there_is_told(connection: Callable[..., str]) -> None:
-    """Where nobody was found."""
+    """The answer names the address at which no server answered."""
     good, said = asked(connection, f"http://127.0.0.1:{free_port()}")
     assert not good
     assert "127.0.0.1" in said
 
 
 def test_a_form_waits_for_less_time_than_a_task(connection: Callable[..., str]) -> None:
-    """Somebody sits before it."""
+    """The retry budget of a form is five seconds, as a person waits for it."""
     address = PawnQueueHook(connection(extra={"bucket_name": "queues"})).address
     assert PawnQueueHook._impatient(address).settings.retry.budget_seconds == 5
     assert address.settings.retry.budget_seconds == 30
 
 
 def test_no_connection_and_a_wrong_one(connection: Callable[..., str]) -> None:
-    """Each says what to do."""
+    """Each answer says what to do."""
     good, said = PawnQueueHook("nowhere").test_connection()
     assert not good
     assert said == (
@@ -106,7 +106,7 @@ def test_no_connection_and_a_wrong_one(connection: Callable[..., str]) -> None:
     ],
 )
 def test_it_speaks_of_the_form(connection: Callable[..., str], extra: dict[str, object], says: str) -> None:
-    """By its labels where it has a field; and the id of the connection is one that Airflow has drawn for the moment."""
+    """Errors have the form's labels, and not the id that Airflow has drawn for the test."""
     name = connection("mo4TNf0I", extra=extra)
     good, said = PawnQueueHook(name).test_connection()
     assert not good
@@ -121,10 +121,10 @@ def test_it_speaks_of_the_form(connection: Callable[..., str], extra: dict[str, 
         ("key", "nowhere", "create it, or correct extra.bucket_name or host."),
     ],
 )
-async def test_who_opens_it_is_told_of_its_fields(
+async def test_errors_outside_of_the_form_name_the_fields(
     connection: Callable[..., str], server: FaultServer, login: str, bucket: str, says: str
 ) -> None:
-    """A task, a command, a trigger: by the names that they have in the connection, which need not be a form's."""
+    """Tasks, commands and triggers get errors with the names of the connection's fields."""
     extra = {"bucket_name": bucket}
     name = connection(extra=extra, host=server.endpoint, login=login, password=SECRET)
     for opening in (lambda: PawnQueueHook(name).queue, lambda: PawnQueueHook(name).health()):
@@ -136,7 +136,7 @@ async def test_who_opens_it_is_told_of_its_fields(
 
 
 def test_borrowed_keys_are_those_of_another_connection() -> None:
-    """They are looked for there, and what is not of the connection is as it was."""
+    """An error of keys names the AWS connection, and other errors stay as they are."""
     error = StoreError("The store does not know 'key': correct s3.aws_access_key_id, or s3.profiles.")
     said = "Connection 'q': The store does not know 'key': correct the keys of AWS connection 'aws', or s3.profiles."
     address = Address(Settings(s3={"bucket_name": "queues"}), "aws")
@@ -145,7 +145,7 @@ def test_borrowed_keys_are_those_of_another_connection() -> None:
 
 
 async def test_https_was_assumed(connection: Callable[..., str], server: FaultServer) -> None:
-    """Where the host says neither, and the server does not speak it: the error says so, and what to write."""
+    """If the host has no scheme and the server speaks no TLS, the error says so and what to write."""
     host = server.endpoint.removeprefix("http://")
     name = connection(extra={"bucket_name": "queues"}, host=host, login="key", password=SECRET)
     with pytest.raises(
@@ -161,7 +161,7 @@ async def test_https_was_assumed(connection: Callable[..., str], server: FaultSe
 async def test_settings_that_do_not_hold_are_named_by_their_fields(
     connection: Callable[..., str], extra: dict[str, object], says: str
 ) -> None:
-    """For tasks and triggers alike, and the connection is named once."""
+    """Tasks and triggers get the same error, which names the connection once."""
     name = connection(extra=extra)
     with pytest.raises(ConfigError) as raised:
         _ = PawnQueueHook(name).queue
@@ -173,7 +173,7 @@ async def test_settings_that_do_not_hold_are_named_by_their_fields(
 
 
 def test_a_variable_that_is_broken_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow finds no connection in it; where it breaks is said, and nothing of what is in it."""
+    """The error says where the JSON is broken, and quotes nothing of it."""
     monkeypatch.setenv("AIRFLOW_CONN_BROKEN", '{"conn_type": "pawnqueue", "password": "pa55word", "extra": {')
     with pytest.raises(AirflowNotFoundException, match=r"CONN_BROKEN is not valid JSON \(line 1, column") as told:
         _ = PawnQueueHook("broken").queue
@@ -181,14 +181,14 @@ def test_a_variable_that_is_broken_json_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_endpoint_without_a_scheme(connection: Callable[..., str], server: FaultServer) -> None:
-    """Is taken for https, and what to look at is in the form."""
+    """It counts as https, and an error says which field of the form to check."""
     good, said = asked(connection, server.endpoint.removeprefix("http://"))
     assert not good
     assert "check whether 'Endpoint' begins with http:// or https://" in said
 
 
 def test_what_airflow_itself_fails_with_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is."""
+    """Any exception of Airflow's becomes one line."""
 
     def fail(_: str) -> None:
         raise RuntimeError("the API server\nis away")
@@ -208,12 +208,12 @@ def test_what_airflow_itself_fails_with_is_one_line(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_a_clock_that_is_far_off_is_no_trouble(offset: float, says: str) -> None:
-    """But told."""
+    """The answer reports the offset, and the test succeeds."""
     assert diagnosis._clock(Health(0.01, offset, 0.001)).endswith(says)
 
 
 def test_what_the_store_would_choose_today_is_told() -> None:
-    """Where all processes have agreed on something else."""
+    """The answer names the probe's choice if the bucket has agreed on another strategy."""
     with SyncPawnQueue.open(store=MemoryStore(), s3={"bucket_name": "queues", "key_prefix": "team"}) as queue:
         found = queue.probe()
         other = replace(found, strategy="other")

@@ -53,7 +53,7 @@ async def test_it_makes_calls_and_awaits_them(hook: PawnQueueHook) -> None:
 
 
 def test_a_connection_that_is_not_there(here: Clients) -> None:
-    """Is told with what to do, sync and awaited."""
+    """The error says what to do, in sync and in async calls."""
     hook = PawnQueueHook("not_there")
     with pytest.raises(AirflowNotFoundException, match="make one of type 'pawnqueue'"):
         _ = hook.settings
@@ -62,7 +62,7 @@ def test_a_connection_that_is_not_there(here: Clients) -> None:
 
 
 async def test_a_connection_that_is_wrong_is_told_to_both(here: Clients, connection: Callable[..., str]) -> None:
-    """In the same sentence."""
+    """Sync and async calls raise the same sentence."""
     hook = PawnQueueHook(connection(extra={"bucket_nme": "queues"}))
     with pytest.raises(ConfigError, match="did you mean 'bucket_name'"):
         await hook.awaited(lambda queue: queue.list_topics())
@@ -71,7 +71,7 @@ async def test_a_connection_that_is_wrong_is_told_to_both(here: Clients, connect
 
 
 def test_nothing_secret_shows(here: Clients, connection: Callable[..., str]) -> None:
-    """In what is printed of a hook, its settings and its address."""
+    """A hook, its settings and its address print no secret."""
     hook = PawnQueueHook(connection(extra={"bucket_name": "queues"}, login="key", password="s3cr3t-s3cr3t"))
     shown: list[Any] = [hook, hook.settings, hook.address, vars(hook)]
     assert "s3cr3t-s3cr3t" not in repr(shown)

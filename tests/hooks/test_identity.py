@@ -34,7 +34,7 @@ OWNER = st.builds(
 @given(OWNER)
 @example(Owner("i" * 100, "/" * 250, "%" * 250, "ü/\n" * 83, 10**6, 99, 999))
 def test_owners_read_back(owner: Owner) -> None:
-    """And the engine takes their text and their claims' id, however long the names are."""
+    """Names of any length read back, and the engine accepts the owner's text and the claim's id."""
     text = str(owner)
     assert Owner.parse(text) == owner
     assert layout.checked_holder(text, "owner") == text
@@ -43,7 +43,7 @@ def test_owners_read_back(owner: Owner) -> None:
 
 
 def test_usual_owners_are_read_by_people() -> None:
-    """What is in a name stays as it is, unless it would not read back."""
+    """Names stay as they are, unless they would not read back."""
     owner = Owner("prod", "orders", "manual__2025-01-01T00:00:00+00:00", "group.é/1", 3, 2, 1)
     assert str(owner) == "airflow/prod/orders/manual__2025-01-01T00:00:00+00:00/group.é%2F1/3/2/1"
     assert owner.sentence == "task group.é/1[3] of run manual__2025-01-01T00:00:00+00:00 of DAG orders"
@@ -64,13 +64,13 @@ def test_usual_owners_are_read_by_people() -> None:
     ],
 )
 def test_other_owners_are_none_of_airflows(text: str) -> None:
-    """A script or a service has claimed."""
+    """The owner of a script or a service is not parsed as a task."""
     assert Owner.parse(text) is None
 
 
 @given(OWNER, OWNER)
 def test_claim_ids_are_the_tasks(one: Owner, other: Owner) -> None:
-    """Those of two tasks differ, and those of one are the same in every round."""
+    """Two tasks have two ids; one task has one id in every round."""
     assert one.claim_id == one.next_round.claim_id
     same = (one.installation, one.dag_id, one.run_id, one.task_id, one.map_index) == (
         other.installation,
@@ -84,14 +84,14 @@ def test_claim_ids_are_the_tasks(one: Owner, other: Owner) -> None:
 
 @pytest.mark.parametrize("change", ["installation", "dag_id", "run_id", "task_id", "map_index"])
 def test_each_part_makes_a_claim_of_its_own(change: str) -> None:
-    """Also where the readable parts of their ids are the same."""
+    """Ids differ where any part differs, also if their readable parts are equal."""
     parts: dict[str, Any] = {"installation": "i", "dag_id": "d-", "run_id": "r", "task_id": "t", "map_index": 1}
     other = parts | {change: 2 if change == "map_index" else f"{parts[change]}-"}
     assert Owner(**parts).claim_id != Owner(**other).claim_id
 
 
 def test_a_cleared_task_succeeds_itself() -> None:
-    """And so does one that has lost its claim; others do not."""
+    """So does a task that has lost its claim. Other tasks do not succeed it."""
     task = Owner("i", "d", "r", "t")
     cleared = Owner("i", "d", "r", "t", clear_number=1)
     assert cleared.succeeds(task.next_round)
@@ -134,19 +134,19 @@ class TestInstallation:
         return kept
 
     def test_the_configuration_says_it(self, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
-        """First of all; no Variable is drawn then."""
+        """A configured name comes first, and no Variable is drawn."""
         monkeypatch.setenv("AIRFLOW__PAWNQUEUE__INSTALLATION", " production ")
         assert installation() == "production"
         assert variables == {}
 
     def test_a_name_that_is_too_long_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It would not fit into an owner."""
+        """A name that would not fit into an owner is an error."""
         monkeypatch.setenv("AIRFLOW__PAWNQUEUE__INSTALLATION", "i" * 101)
         with pytest.raises(ConfigError, match="use at most 100"):
             installation()
 
     def test_else_it_is_drawn_once(self, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-        """And kept for all processes, each of which asks once."""
+        """A drawn name is kept for all processes, each of which reads it once."""
         drawn = installation()
         assert variables == {INSTALLATION_VARIABLE: drawn}
         asked = self.asked
@@ -155,8 +155,8 @@ class TestInstallation:
         monkeypatch.setattr(identity, "_known", [])  # another process
         assert installation() == drawn
 
-    def test_who_draws_at_the_same_time_takes_what_stays(self, variables: dict[str, str]) -> None:
-        """The last one written."""
+    def test_processes_that_draw_at_once_use_one_name(self, variables: dict[str, str]) -> None:
+        """Of two processes that draw at once, both use the name that was written last."""
         wrote = sdk.Variable.set
 
         def beaten(key: str, value: str, description: str) -> None:
@@ -167,20 +167,20 @@ class TestInstallation:
         assert installation() == "the other's"
 
     def test_outside_of_airflow_it_is_nobody_for_now(self, variables: dict[str, str]) -> None:
-        """Which is not remembered: once there is somebody to ask, it is known."""
+        """The answer is not remembered: the name is read as soon as there is an Airflow to ask."""
         self.failure = ImportError("cannot import name 'SUPERVISOR_COMMS'")
         assert installation() == NO_INSTALLATION
         self.failure = None
         assert installation() == variables[INSTALLATION_VARIABLE]
 
     def test_a_task_does_not_guess(self, in_a_task: None) -> None:
-        """By another name its next try would not find the claim of this one."""
+        """A task fails if the name cannot be read: under another name, its next try would not find its claim."""
         self.failure = AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
         with pytest.raises(AirflowRuntimeError):
             installation()
 
     def test_a_task_is_who_it_is_in_its_context(self, variables: dict[str, str]) -> None:
-        """Mapped or not, cleared or not."""
+        """The owner has the task's map index and clear number."""
         variables[INSTALLATION_VARIABLE] = "here"
         ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)
         assert Owner.of({"ti": ti}) == Owner("here", "d", "r", "t")  # type: ignore[typeddict-item]
@@ -190,5 +190,5 @@ class TestInstallation:
 
 
 def test_no_task_runs_here() -> None:
-    """As far as Airflow knows."""
+    """Outside of a task, Airflow knows no context."""
     assert not identity.in_a_task()

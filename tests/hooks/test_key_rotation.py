@@ -61,7 +61,7 @@ def rotation(here: Clients, connection: Callable[..., str]) -> Iterator[Rotation
 @pytest.mark.parametrize("client", ["obstore", "boto3"])
 @pytest.mark.parametrize("expired", [False, True], ids=["revoked", "expired"])
 def test_all_goes_on_with_the_new_keys(rotation: Rotation, in_a_task: None, client: str, *, expired: bool) -> None:
-    """The task's session too: reads, listings, conditional writes, copies and bulk deletes."""
+    """Sessions, reads, listings, conditional writes, copies and bulk deletes go on."""
     hook = rotation.connect(OLD, client=client)
     hook.create_topic("orders")
     hook.publish("orders", [{"n": n} for n in range(3)])
@@ -80,7 +80,7 @@ def test_all_goes_on_with_the_new_keys(rotation: Rotation, in_a_task: None, clie
 
 
 def test_an_error_of_keys_leaves_a_task_its_other_tries() -> None:
-    """They are mended in the connection, or in the store, while the task waits for its next try."""
+    """The error is transient, as keys are mended while the task waits for its next try."""
     for error in (StoreError("so", denied=True), StoreError("so", transient=True)):
         assert not isinstance(failure_of(error), AirflowFailException)
         assert error_event(error)["transient"] is True
@@ -90,7 +90,7 @@ def test_an_error_of_keys_leaves_a_task_its_other_tries() -> None:
 
 
 def test_a_hook_that_reads_the_new_keys_first_shares_the_queue(rotation: Rotation) -> None:
-    """Whose old ones are used while the store accepts them; other settings are another queue."""
+    """The queue goes on with the old keys while the store accepts them. Other settings are another queue."""
     old = rotation.connect(OLD)
     old.create_topic("orders")
     new = rotation.connect(NEW)
@@ -104,7 +104,7 @@ def test_a_hook_that_reads_the_new_keys_first_shares_the_queue(rotation: Rotatio
 def test_a_connection_with_the_same_keys_is_not_asked_all_the_time(
     rotation: Rotation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One object may be denied for ever, and a key is corrected when it is corrected."""
+    """After a denial, a connection with the same keys is read again only after some seconds."""
     hook = rotation.connect(OLD)
     hook.create_topic("orders")
     read, asked = connections.read, []
@@ -125,7 +125,7 @@ def test_a_connection_with_the_same_keys_is_not_asked_all_the_time(
 def test_a_connection_that_names_another_queue_is_not_followed(
     rotation: Rotation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody's messages are there: what is under way fails, and its next try uses the other queue."""
+    """Work that is under way fails, and its next try uses the other queue."""
     hook = rotation.connect(OLD)
     hook.create_topic("orders")
     rotation.connect(NEW, key_prefix="other")
@@ -137,7 +137,7 @@ def test_a_connection_that_names_another_queue_is_not_followed(
 
 
 def test_other_settings_may_change_with_the_keys(rotation: Rotation) -> None:
-    """What is open keeps its settings, and takes the keys."""
+    """An open queue takes the new keys and keeps its settings."""
     hook = rotation.connect(OLD)
     hook.create_topic("orders")
     rotation.connect(NEW, visibility_timeout_seconds=900)
@@ -146,7 +146,7 @@ def test_other_settings_may_change_with_the_keys(rotation: Rotation) -> None:
 
 
 def test_a_form_with_wrong_keys_is_not_looked_up(rotation: Rotation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not stored yet."""
+    """A form's connection is not stored, so it is not read again."""
     asked: list[str] = []
 
     async def read(conn_id: str) -> None:
@@ -161,7 +161,7 @@ def test_a_form_with_wrong_keys_is_not_looked_up(rotation: Rotation, monkeypatch
 def test_a_connection_that_is_gone_leaves_the_stores_own_error(
     rotation: Rotation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which says what is wrong."""
+    """The store's error is raised, as it says what is wrong."""
     hook = rotation.connect(OLD)
     hook.create_topic("orders")
     rotation.revoke()
@@ -174,7 +174,7 @@ def test_a_connection_that_is_gone_leaves_the_stores_own_error(
 def test_a_task_that_has_ended_blames_no_connection(
     rotation: Rotation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, has_ended: bool
 ) -> None:
-    """Airflow answers its process no longer, and says of every connection that it does not exist."""
+    """Airflow answers an ended task that no connection exists; the log does not repeat that."""
     here, there = socket.socketpair()
     monkeypatch.setitem(sys.modules, TASK_RUNNER, SimpleNamespace(SUPERVISOR_COMMS=SimpleNamespace(socket=here)))  # type: ignore[arg-type]
     hook = rotation.connect(OLD)
@@ -190,7 +190,7 @@ def test_a_task_that_has_ended_blames_no_connection(
 
 
 async def test_many_requests_change_over_once(rotation: Rotation) -> None:
-    """All that were denied together."""
+    """The connection is read once for all requests that were denied together."""
     hook = rotation.connect(OLD)
     await hook.awaited(lambda queue: queue.create_topic("orders"))
     connected: list[Any] = []

@@ -78,7 +78,7 @@ def ended(how: str) -> tuple[int, str, str]:
 
 @pytest.mark.slow
 def test_a_task_that_swallows_the_loss_is_killed() -> None:
-    """Others have its messages: it works on them for seconds, and no longer."""
+    """A task that works on after its claim was lost is killed within seconds."""
     code, said, log = ended("swallow")
     assert (code, said) == (-signal.SIGKILL, "WorkStoppedError")
     assert "This task has lost its claim and still works: it is killed." in log
@@ -87,7 +87,7 @@ def test_a_task_that_swallows_the_loss_is_killed() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "heard"), [("let_pass", "WorkStoppedError"), ("leave_the_block", "LeaseLostError")])
 def test_a_task_that_hears_of_the_loss_is_not_killed(how: str, heard: str) -> None:
-    """Its callbacks, or what it does without the claim, may take longer."""
+    """Its callbacks, and work without the claim, may take longer."""
     code, said, log = ended(how)
     assert (code, said) == (0, heard), log
     assert "killed" not in log

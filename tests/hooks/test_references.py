@@ -23,7 +23,7 @@ WRITTEN = references.to_xcom(REFERENCE, HERE, count=1, size=10, messages=[MESSAG
 
 
 def test_a_reference_goes_through_xcom() -> None:
-    """As what Airflow and JSON make of it."""
+    """It reads back after Airflow's serialization and JSON."""
     assert json.loads(json.dumps(WRITTEN)) == WRITTEN
     assert deserialize(serialize(WRITTEN)) == WRITTEN
     assert references.as_received(WRITTEN)["messages"] == [references.fields_of(MESSAGE)]
@@ -34,7 +34,7 @@ def test_a_reference_goes_through_xcom() -> None:
 
 @pytest.mark.parametrize("render", [str, json.dumps])
 def test_a_reference_may_be_rendered(render: Any) -> None:  # noqa: ANN401 - a function of anything
-    """By a template, to JSON or to how Python writes a dict; its messages come along."""
+    """A template may make JSON or a Python literal of it; its messages come along."""
     assert references.from_xcom(render(WRITTEN), HERE, "ack") == REFERENCE
     assert references.inline_messages(render(WRITTEN)) == [MESSAGE]
     assert references.each_of(render(WRITTEN)) == [WRITTEN]
@@ -43,7 +43,7 @@ def test_a_reference_may_be_rendered(render: Any) -> None:  # noqa: ANN401 - a f
 
 
 def test_what_the_engine_gives_is_a_reference_too() -> None:
-    """A claim, and what it was handed over as."""
+    """A claim, and the reference that the engine handed over, are accepted."""
     assert references.from_xcom(REFERENCE, HERE, "ack") is REFERENCE
     with SyncPawnQueue.open(store=MemoryStore()) as queue:
         queue.create_topic("orders")
@@ -57,7 +57,7 @@ def test_what_the_engine_gives_is_a_reference_too() -> None:
 
 
 def test_a_reference_of_another_queue_is_refused() -> None:
-    """By the names of both."""
+    """The error names both queues."""
     there = Settings(s3={"bucket_name": "others"})
     with pytest.raises(InvalidArgumentError, match=r"'queues/team/'.*'others/'.*pawnqueue_conn_id"):
         references.from_xcom(WRITTEN, there, "ack")
@@ -67,7 +67,7 @@ def test_a_reference_of_another_queue_is_refused() -> None:
 
 @pytest.mark.parametrize("given", ["no claim at all", "5", "[1]", "", 5, {"topic": "orders"}])
 def test_what_is_no_reference_is_refused(given: Any) -> None:  # noqa: ANN401 - anything
-    """In a sentence that says what to pass."""
+    """The error says what to pass."""
     with pytest.raises(InvalidArgumentError, match=r"is (no|not a) claim") as wrong:
         references.from_xcom(given, HERE, "ack")
     assert "pass what" in str(wrong.value)
@@ -88,7 +88,7 @@ def test_what_is_no_reference_is_refused(given: Any) -> None:  # noqa: ANN401 - 
     ],
 )
 def test_a_sensor_returns_one_claim_or_several(given: Any, claims: list[Any]) -> None:  # noqa: ANN401 - anything
-    """Or none, where nothing had come."""
+    """Or none, where nothing was claimed."""
     assert references.each_of(given) == claims
 
 
@@ -106,7 +106,7 @@ HOSTILE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("payload", HOSTILE, ids=repr)
 def test_a_payload_is_no_object_of_airflows(payload: dict[str, Any]) -> None:
-    """Whatever its keys are: what a task receives is what was published."""
+    """A task receives the payload that was published, with any keys."""
     message = replace(MESSAGE, payload=payload, headers={"__id__": "7"}, id="__classname__")
     pushed = serialize(references.to_xcom(REFERENCE, HERE, count=1, size=1, messages=[message]))
     pulled: Any = deserialize(json.loads(json.dumps(pushed, ensure_ascii=False).encode()))
@@ -119,14 +119,14 @@ def test_a_payload_is_no_object_of_airflows(payload: dict[str, Any]) -> None:
 @pytest.mark.parametrize("messages", [None, [], [{"id": "a"}], [5], [{**references.fields_of(MESSAGE), "new": 1}]])
 @pytest.mark.parametrize("render", [list, json.dumps])
 def test_messages_that_cannot_be_read_did_not_come_along(messages: list[Any] | None, render: Any) -> None:  # noqa: ANN401 - a function of anything
-    """Another release wrote them, and the bucket has them too; no message at all is none."""
+    """Messages of an unknown format count as absent, as the bucket has them. An empty list is a list."""
     expected = [] if messages == [] else None
     carried = None if messages is None else render(messages)
     assert references.inline_messages({**REFERENCE.to_dict(), "messages": carried}) == expected
 
 
 def test_messages_of_a_former_release() -> None:
-    """A run that has begun before an upgrade goes on: its messages are dicts in XCom."""
+    """A run that began before an upgrade goes on: messages that are dicts in XCom are read."""
     former = WRITTEN | {"messages": [references.fields_of(MESSAGE)]}
     assert references.inline_messages(former) == [MESSAGE]
     assert references.as_received(former)["messages"] == [references.fields_of(MESSAGE)]
@@ -140,7 +140,7 @@ def test_the_size_is_that_of_the_json() -> None:
 
 
 def test_a_message_that_cannot_be_written_stays_in_the_bucket() -> None:
-    """It fails nobody; its neighbours stay there too."""
+    """It fails nothing, and the other messages of its claim stay in the bucket too."""
     payload: dict[str, Any] = {}
     for _ in range(100_000):
         payload = {"in": payload}
@@ -151,7 +151,7 @@ def test_a_message_that_cannot_be_written_stays_in_the_bucket() -> None:
 
 
 def test_a_loop_over_a_claim_says_what_to_call() -> None:
-    """A claim is a dict for its task: its fields are texts, which have no payload."""
+    """A task that takes the fields of a claim for messages gets an error with the right call."""
     claim = references.as_received(WRITTEN)
     assert claim == WRITTEN | {"messages": claim["messages"]}
     for field in claim:
@@ -165,14 +165,14 @@ def test_a_loop_over_a_claim_says_what_to_call() -> None:
 
 
 def test_texts_that_no_parser_can_read() -> None:
-    """Are no reference, and no other error."""
+    """They are refused as not a claim, and raise no other error."""
     for text in ("[" * 100_000, "(" * 100_000):
         assert references.literal(text) == text
 
 
 @pytest.mark.parametrize("generation", [float("inf"), float("nan"), "9" * 5000, None, []])
 def test_a_generation_that_is_no_number_is_refused(generation: object) -> None:
-    """In one sentence, as every other reference that is none."""
+    """The error is the same as for any other wrong reference."""
     with pytest.raises(InvalidArgumentError):
         references.from_xcom({**WRITTEN, "generation": generation}, HERE, "ack")
 

@@ -58,7 +58,7 @@ def end(store: MemoryStore, held: Any) -> None:  # noqa: ANN401 - the engine's c
 def test_a_reference_after_attaching_in_the_same_process(
     hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is settled in the session of this process, which goes on with the claim; nobody waits for itself."""
+    """A claim that this process has attached to is settled in that session, without waiting."""
     monkeypatch.setattr(sessions, "attach_when_free", None)  # what would wait for the other session
     held = hook.attach(claim)
     first, second, third = held.ids
@@ -75,7 +75,7 @@ def test_a_reference_after_attaching_in_the_same_process(
 def test_a_task_has_its_messages_alone(
     hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, in_a_task: None, here: Clients
 ) -> None:
-    """Until it ends; then the next one has them at once."""
+    """No other task has them until it ends. Then the next one has them at once."""
     assert [message.payload["n"] for message in hook.messages(claim)] == [0, 1, 2]
     with pytest.raises(ClaimBusyError):
         other.attach(references.from_xcom(claim, hook.settings, "attach"))
@@ -86,7 +86,7 @@ def test_a_task_has_its_messages_alone(
 def test_the_end_of_a_process_does_not_stop_its_task(
     hook: PawnQueueHook, claim: dict[str, Any], in_a_task: None, here: Clients, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its sessions end with its queue, and take that for no loss."""
+    """Sessions that end with their queue do not count as lost claims."""
     hook.messages(claim)
     here.close()
     time.sleep(0.2)
@@ -96,7 +96,7 @@ def test_the_end_of_a_process_does_not_stop_its_task(
 def test_another_one_waits(
     hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Says so once, and goes on as soon as the first one has ended."""
+    """The second task logs once that it waits, and goes on as soon as the first one has ended."""
     caplog.set_level("INFO")
     reference = references.from_xcom(claim, hook.settings, "attach")
     held = other.attach(reference, session_ttl=30)
@@ -120,7 +120,7 @@ def test_it_does_not_wait_for_ever(hook: PawnQueueHook, claim: dict[str, Any], o
 
 
 def test_shared_only_looks(hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, in_a_task: None) -> None:
-    """Nobody is kept from it, and nobody waits."""
+    """A shared read keeps no other task from the claim, and waits for none."""
     assert len(hook.messages(claim, shared=True)) == 3
     held = other.attach(references.from_xcom(claim, hook.settings, "attach"))
     assert len(hook.messages(claim, shared=True)) == 3
@@ -129,13 +129,13 @@ def test_shared_only_looks(hook: PawnQueueHook, claim: dict[str, Any], other: Sy
 
 
 def test_outside_of_a_task_it_only_looks(hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue) -> None:
-    """There is no end at which it would be left."""
+    """Without a task, nothing would leave the claim at its end."""
     assert len(hook.messages(claim)) == 3
     assert len(other.attach(references.from_xcom(claim, hook.settings, "attach"))) == 3
 
 
 async def test_in_the_same_process_nobody_waits(hook: PawnQueueHook, claim: dict[str, Any], in_a_task: None) -> None:
-    """What a task settles by the reference, in whatever thread, is settled in the session that it has."""
+    """Settling by the reference, sync or async, uses the task's session; the rest of the claim stays."""
     first, second, third = hook.messages(claim)
     assert hook.ack(claim, first).acked == [first.id]
     assert hook.messages(claim) == [second, third]
@@ -146,7 +146,7 @@ async def test_in_the_same_process_nobody_waits(hook: PawnQueueHook, claim: dict
 
 
 async def test_all_may_be_settled_at_once(hook: PawnQueueHook, claim: dict[str, Any], in_a_task: None) -> None:
-    """By the reference too."""
+    """All messages can be settled by the reference."""
     first, *rest = hook.messages(claim)
     settled = hook.settle(claim, bury={first.id: "no"})
     assert settled.buried == [first.id]
@@ -178,7 +178,7 @@ def test_a_session_ends_with_a_short_ttl(here: Clients, connection: Callable[...
 
 
 class TestInline:
-    """Messages that came along with the reference."""
+    """Messages in the reference."""
 
     def carried(self, hook: PawnQueueHook) -> dict[str, Any]:
         """A claim with its messages, as JSON."""
@@ -189,7 +189,7 @@ class TestInline:
         return carried
 
     def test_they_need_not_be_read_again(self, hook: PawnQueueHook, in_a_task: None) -> None:
-        """And what was settled since is left out."""
+        """They are returned without those that are settled by now."""
         ids = hook.publish("orders", [{"n": n} for n in range(3)])
         claim = self.carried(hook)
         assert [message.id for message in hook.messages(claim)] == ids
@@ -197,7 +197,7 @@ class TestInline:
         assert [message.id for message in hook.messages(claim)] == ids[1:]
 
     def test_redriven_ones_are_among_them(self, hook: PawnQueueHook, in_a_task: None) -> None:
-        """Although they are kept under other names than their ids."""
+        """Redriven messages are returned although their keys do not have their ids."""
         hook.publish("orders", [{"n": 0}, {"n": 1}])
         hook.nack(hook.claim("orders", "c"))
         assert hook.redrive("orders")
@@ -209,10 +209,10 @@ class TestInline:
 
 
 class TestWorkingOn:
-    """A claim for the length of a block."""
+    """A claim that is worked on for the length of a block."""
 
     def test_it_is_left_at_the_end(self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue) -> None:
-        """Also by an error; a block within a block goes on with it."""
+        """An error leaves it too. A block within a block keeps it."""
         for _ in range(2):
             with hook.working_on(claim) as held, hook.working_on(claim, payloads=False) as again:
                 assert held is again
@@ -221,14 +221,16 @@ class TestWorkingOn:
         assert len(other.attach(references.from_xcom(claim, hook.settings, "attach"))) == 3
 
     def test_threads_share_it(self, hook: PawnQueueHook, claim: dict[str, Any]) -> None:
-        """None waits for the other, and the last one leaves."""
+        """No thread waits for another one, and the last one leaves the claim."""
         ids = [message.id for message in hook.messages(claim)]
         with ThreadPoolExecutor(3) as pool:
             acked = [settled.acked for settled in pool.map(lambda each: hook.ack(claim, each), ids)]
         assert acked == [[each] for each in ids]
 
-    def test_who_ends_first_leaves_it_to_the_others(self, hook: PawnQueueHook, claim: dict[str, Any]) -> None:
-        """A thread that settles does not take it from one that works on."""
+    def test_the_thread_that_ends_first_leaves_the_claim_to_the_others(
+        self, hook: PawnQueueHook, claim: dict[str, Any]
+    ) -> None:
+        """A thread that settles does not end the session of one that works on."""
         with hook.working_on(claim) as held:
             with ThreadPoolExecutor(1) as pool:
                 assert len(pool.submit(hook.ack, claim, held.ids[0]).result().acked) == 1
@@ -238,14 +240,14 @@ class TestWorkingOn:
     def test_what_messages_began_goes_on_after_a_block(
         self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, in_a_task: None
     ) -> None:
-        """Until the process ends."""
+        """A session that messages() began lasts until the process ends."""
         with hook.working_on(claim):
             hook.messages(claim)
         with pytest.raises(ClaimBusyError):
             other.attach(references.from_xcom(claim, hook.settings, "attach"))
 
     def test_one_that_has_ended_is_empty(self, hook: PawnQueueHook, claim: dict[str, Any], in_a_task: None) -> None:
-        """A task that comes again after all was settled has nothing to do."""
+        """A task whose claim is settled has nothing to do."""
         hook.ack(claim)
         assert hook.messages(claim) == []
         with hook.working_on(claim) as held:
@@ -255,7 +257,7 @@ class TestWorkingOn:
     def test_one_that_was_taken_over_is_lost(
         self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, store: MemoryStore, in_a_task: None
     ) -> None:
-        """That is an error for a working task, and for a settlement: neither may take it for done."""
+        """Work and settlements fail: neither takes the claim for done."""
         held = other.attach(references.from_xcom(claim, hook.settings, "attach"))
         other.leave(held)
         end(store, held)
@@ -267,7 +269,7 @@ class TestWorkingOn:
     def test_a_lost_claim_fails_a_task_without_another_try(
         self, hook: PawnQueueHook, claim: dict[str, Any], other: SyncPawnQueue, store: MemoryStore, in_a_task: None
     ) -> None:
-        """Each try is given the same reference: none would find more than this one."""
+        """Another try would have the same reference, and fail too."""
         held = other.attach(references.from_xcom(claim, hook.settings, "attach"))
         other.leave(held)
         end(store, held)
@@ -280,7 +282,7 @@ class TestWorkingOn:
             hook.ack(claim)
 
     def test_one_of_another_queue_is_refused(self, hook: PawnQueueHook, claim: dict[str, Any]) -> None:
-        """Before any request."""
+        """It is refused before any request."""
         with pytest.raises(InvalidArgumentError, match="pawnqueue_conn_id"), hook.working_on({**claim, "queue": "x/"}):
             pass
 
@@ -290,13 +292,13 @@ class TestStopping:
 
     @pytest.fixture(autouse=True)
     def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Renewals come often."""
+        """Renew often."""
         monkeypatch.setattr(sessions, "RENEWAL_SECONDS", 0.1)
 
     def test_it_is_stopped_in_its_sleep(
         self, hook: PawnQueueHook, claim: dict[str, Any], store: MemoryStore, in_a_task: None
     ) -> None:
-        """By an error in the main thread, wherever that is."""
+        """The error is raised in the main thread, wherever it works."""
         hook.messages(claim)
 
         def work() -> None:
@@ -308,10 +310,10 @@ class TestStopping:
         with pytest.raises(LeaseLostError, match="others may work on its messages"):
             work()
 
-    def test_who_bears_each_error_of_the_work_is_stopped(
+    def test_work_that_catches_each_error_is_stopped(
         self, hook: PawnQueueHook, claim: dict[str, Any], store: MemoryStore, in_a_task: None
     ) -> None:
-        """A task that goes on with the next message where one raises: the others have them by now."""
+        """A task that catches the errors of single messages is stopped too."""
         errors = 0
         messages = hook.messages(claim)
 
@@ -331,10 +333,10 @@ class TestStopping:
             work()
         assert errors == 0
 
-    def test_who_has_a_use_for_the_signal_keeps_it(
+    def test_a_task_keeps_its_own_handler_of_the_signal(
         self, hook: PawnQueueHook, claim: dict[str, Any], store: MemoryStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Then only the log says it."""
+        """A task with its own handler of the signal is not interrupted, and the log names the loss."""
         heard: list[int] = []
         signal.signal(stopping._SIGNAL, lambda number, _: heard.append(number))
         with hook.working_on(claim) as held:
@@ -346,7 +348,7 @@ class TestStopping:
         assert heard == []
 
     def test_work_that_has_ended_is_not_stopped(self) -> None:
-        """An order that comes too late is for nobody, and neither is a signal without one."""
+        """An order that comes after the end of the work raises nothing, and neither does a foreign signal."""
         stopping.let_stop()
         ended = threading.Event()
         ended.set()
@@ -354,7 +356,7 @@ class TestStopping:
         os.kill(os.getpid(), stopping._SIGNAL)
         time.sleep(0.05)
 
-    def test_a_thread_cannot_have_it(self) -> None:
+    def test_no_other_thread_can_be_stopped(self) -> None:
         """Only the main thread can be stopped."""
         before = signal.getsignal(stopping._SIGNAL)
         with ThreadPoolExecutor(1) as pool:
@@ -435,7 +437,7 @@ class Scene:
 
 @pytest.fixture
 def scene(here: Clients, connection: Callable[..., str]) -> Iterator[Scene]:
-    """It."""
+    """A new scene."""
     with FaultServer(buckets=("queues",)) as server:
         login = {"login": "AKTEST", "password": "SKTEST0123456789"}
         yield Scene(server, PawnQueueHook(connection(extra={"bucket_name": "queues"}, host=server.endpoint, **login)))
@@ -443,7 +445,7 @@ def scene(here: Clients, connection: Callable[..., str]) -> Iterator[Scene]:
 
 @pytest.mark.slow
 def test_the_next_process_goes_on_when_the_first_has_ended(scene: Scene) -> None:
-    """At once, where that ended in good order."""
+    """It goes on at once if the first one has left the claim."""
     first = scene.start(LONG + ENDS)
     assert scene.told(first).endswith(" 3")
     second = scene.start(LONG + ENDS)
@@ -460,7 +462,7 @@ def test_the_next_process_goes_on_when_the_first_has_ended(scene: Scene) -> None
 
 @pytest.mark.slow
 def test_the_next_process_waits_for_the_time_of_one_that_was_killed(scene: Scene) -> None:
-    """It might be alive."""
+    """A killed process may be alive, so its session's time has to pass."""
     short = WORK.format(session=6.0) + ENDS
     first = scene.start(short)
     scene.told(first)
@@ -478,7 +480,7 @@ def test_the_next_process_waits_for_the_time_of_one_that_was_killed(scene: Scene
 @pytest.mark.slow
 @pytest.mark.parametrize("lives_on", ["0", "2"])
 def test_a_task_without_a_supervisor_is_stopped(scene: Scene, lives_on: str) -> None:
-    """In its sleep, and its claim is left to the next try, which need not wait: neither for its time nor its end."""
+    """It is stopped in its sleep, and leaves its claim, for which the next try need not wait."""
     supervisor = scene.start(ORPHANED, lives_on, "8")
     assert scene.told(supervisor).endswith(" 3")
     with pytest.raises(ClaimBusyError):
@@ -492,7 +494,7 @@ def test_a_task_without_a_supervisor_is_stopped(scene: Scene, lives_on: str) -> 
 
 @pytest.mark.slow
 def test_a_task_without_a_supervisor_that_works_on_is_killed(scene: Scene) -> None:
-    """It has caught the order, or its threads have not heard it."""
+    """A task that has caught the error is killed."""
     supervisor = scene.start(ORPHANED, "600", "1")
     pid = int(scene.told(supervisor).split()[0])
     supervisor.kill()
@@ -506,7 +508,7 @@ def test_a_task_without_a_supervisor_that_works_on_is_killed(scene: Scene) -> No
 
 @pytest.mark.slow
 def test_a_child_of_a_task_does_not_wait_for_it(scene: Scene) -> None:
-    """They would wait for each other: the second gets an error at once, and may look."""
+    """It gets an error at once, as the two would wait for each other. A shared read works."""
     parent = scene.start(FORKED)
     assert scene.told(parent).endswith(" 3")
     assert scene.told(parent).startswith("ClaimBusyError Claim mine.0 of topic 'orders' is worked on by the process")

@@ -28,7 +28,7 @@ TASK_RUNNER = "airflow.sdk.execution_time.task_runner"
 
 
 class Orders(PawnQueueSensor):
-    """A user's own."""
+    """A user's own sensor."""
 
 
 @pytest.fixture
@@ -67,14 +67,14 @@ def tasks() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["claim", "work", "settle", "of_own", "of_several", "several"])
 def test_tasks_behind_a_claim_are_watched(watch: Supervision, name: str) -> None:
-    """The sensor too, which would claim for ever; mapped ones; those behind a user's own sensor."""
+    """Sensors, mapped tasks, and tasks behind a user's own sensor are watched."""
     plugin.on_task_instance_running(None, SimpleNamespace(task=tasks()[name]))
     assert watch._thread is not None
 
 
 @pytest.mark.parametrize(("name", "number"), [("claim", 2), ("work", 2), ("work", 0), ("aside", 2)])
 def test_tasks_before_a_settlement_say_in_which_round_they_began(watch: Supervision, name: str, number: int) -> None:
-    """Of a run that was cleared: of any other one, that is known."""
+    """They note it if their run was cleared; without a note, it was not."""
     ti: Any = FakeTask(name)
     ti.task, ti.clear_number = tasks()[name], number
     plugin.on_task_instance_running(None, ti)
@@ -82,7 +82,7 @@ def test_tasks_before_a_settlement_say_in_which_round_they_began(watch: Supervis
 
 
 def test_other_tasks_are_not(watch: Supervision) -> None:
-    """They have no thread."""
+    """They start no thread."""
     plugin.on_task_instance_running(None, SimpleNamespace(task=tasks()["aside"]))
     plugin.on_task_instance_running(None, SimpleNamespace())
     assert watch._thread is None
@@ -90,7 +90,7 @@ def test_other_tasks_are_not(watch: Supervision) -> None:
 
 @pytest.mark.slow
 def test_the_listener_imports_nothing_of_the_engine() -> None:
-    """Each task of each DAG calls it."""
+    """Each task of each DAG calls it, so it imports little."""
     script = (
         "import sys; from airflow_provider_pawnqueue import plugin; "
         "plugin.SUPERVISION.watch_this_task(); "
@@ -100,7 +100,7 @@ def test_the_listener_imports_nothing_of_the_engine() -> None:
 
 
 def test_a_task_that_is_its_own_supervisor_is_not_watched(watch: Supervision, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``dag.test()`` goes on when the shell that started it has ended."""
+    """``dag.test()`` goes on after the shell that started it has ended."""
     inside = type("InProcessSupervisorComms", (), {})()
     monkeypatch.setitem(sys.modules, TASK_RUNNER, SimpleNamespace(SUPERVISOR_COMMS=inside))  # type: ignore[arg-type]
     watch.watch_this_task()
@@ -108,7 +108,7 @@ def test_a_task_that_is_its_own_supervisor_is_not_watched(watch: Supervision, mo
 
 
 def test_a_socket_without_another_end_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where another program is the parent (``run_as_user``); unread data stays unread."""
+    """It shows the end of a supervisor that is not the parent (``run_as_user``); unread data stays unread."""
     here, there = socket.socketpair()
     monkeypatch.setitem(sys.modules, TASK_RUNNER, SimpleNamespace(SUPERVISOR_COMMS=SimpleNamespace(socket=here)))  # type: ignore[arg-type]
     with here:
@@ -122,7 +122,7 @@ def test_a_socket_without_another_end_tells_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_ended_is_watched_no_longer(watch: Supervision) -> None:
-    """The thread ends with the last claim, where no task needs it to its end: a script may outlive its shell."""
+    """The thread ends with the last claim, unless a task needs it: a script may outlive its shell."""
 
     class Kept:
         def stop_renewing(self) -> bool:
@@ -183,7 +183,7 @@ time.sleep(60)
 @pytest.mark.slow
 @pytest.mark.parametrize("given", ["by_xcom", "by_a_look"])
 def test_a_task_without_a_session_stops_with_its_supervisor(given: str) -> None:
-    """A mapped one, and one that looks at a claim that others share: another try of it has the same messages."""
+    """A mapped task stops, and so does one with a shared read: their next try has the same messages."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, "-c", ORPHANED, given], env=environ, cwd=ROOT, text=True, stdout=subprocess.PIPE

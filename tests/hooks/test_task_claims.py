@@ -28,7 +28,7 @@ async def fired(queue: PawnQueue, *, clear: int = 0) -> Claim:
 
 @virtual
 async def test_every_try_has_the_same_claim(world: LoopWorld) -> None:
-    """A second process, by the same owner, is given the same messages, however many more there are."""
+    """A second process with the same owner gets the same messages, however many more there are."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(5))
     first = await fired(ann.queue)
@@ -39,7 +39,7 @@ async def test_every_try_has_the_same_claim(world: LoopWorld) -> None:
 
 @virtual
 async def test_died_before_the_record(world: LoopWorld) -> None:
-    """What the first attempt had won before it died is found by the next one, and nothing beside it."""
+    """The next attempt gets exactly what the first one had won before it died."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(5))
     ann.client.inject("dies", "PUT", f"{TOPIC}/claims/*")
@@ -66,7 +66,7 @@ async def test_died_after_the_record(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_cleared_task_claims_anew(world: LoopWorld) -> None:
-    """It gives back what it held, and has a claim of the next generation; all messages can be claimed."""
+    """Its claim is released, and its next claim has the next generation; all messages are claimable."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(2))
     first = await fired(ann.queue)
@@ -78,8 +78,8 @@ async def test_a_cleared_task_claims_anew(world: LoopWorld) -> None:
 
 
 @virtual
-async def test_a_cleared_task_waits_for_who_works(world: LoopWorld) -> None:
-    """While the old try works on it, the new one has nothing; as soon as it has left, the new one claims."""
+async def test_a_cleared_task_waits_for_its_old_try(world: LoopWorld) -> None:
+    """It claims nothing while its old try works, and claims as soon as that has left."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(4))
     first = await claim_for_task(ann.queue, terms(max_messages=2))
@@ -93,7 +93,7 @@ async def test_a_cleared_task_waits_for_who_works(world: LoopWorld) -> None:
 
 @virtual
 async def test_the_outdated_trigger_gets_nothing(world: LoopWorld) -> None:
-    """Neither while its successor has the claim, nor after that has settled it, nor in between."""
+    """It gets nothing while its successor has the claim, after that has settled it, and in between."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(9))
     second = await fired(bob.queue, clear=1)
@@ -107,7 +107,7 @@ async def test_the_outdated_trigger_gets_nothing(world: LoopWorld) -> None:
 
 @virtual
 async def test_the_outdated_trigger_gets_nothing_back(world: LoopWorld) -> None:
-    """What was given back because its task was cleared is not its own again, though nobody has claimed since."""
+    """It does not claim again what was released as its task was cleared, also if nobody has claimed since."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(1))
     await fired(ann.queue)
@@ -119,7 +119,7 @@ async def test_the_outdated_trigger_gets_nothing_back(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_run_that_was_deleted_and_made_anew(world: LoopWorld) -> None:
-    """Its clearings are counted from the beginning: it claims when the time of what it had is over."""
+    """Its clears count from 0 again, and it claims when the time of its former claim is over."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(3))
     for clear in (0, 2):
@@ -133,7 +133,7 @@ async def test_a_run_that_was_deleted_and_made_anew(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_task_whose_successor_never_claimed(world: LoopWorld) -> None:
-    """What it had was given back, and its run was then made anew by the same name."""
+    """It claims again after its claim was released and its run was made anew under the same name."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(1))
     await fired(ann.queue)
@@ -144,7 +144,7 @@ async def test_a_task_whose_successor_never_claimed(world: LoopWorld) -> None:
 
 @pytest.mark.parametrize("how", ["settled", "fenced", "over", "given back"])
 def test_a_lost_claim_is_followed_by_a_new_round(how: str) -> None:
-    """The task has another batch, of the next round; and in its next try this very one."""
+    """The task claims another batch in its next round, and its next try finds that batch."""
 
     @virtual
     async def played(world: LoopWorld) -> None:
@@ -172,7 +172,7 @@ def test_a_lost_claim_is_followed_by_a_new_round(how: str) -> None:
 
 @virtual
 async def test_there_is_nothing(world: LoopWorld) -> None:
-    """A claim without messages, and nothing is written; also after a claim was lost."""
+    """The claim is empty and nothing is written, also after a claim was lost."""
     ann = await world.process()
     assert not await claim_for_task(ann.queue, terms())
     await ann.queue.publish(TOPIC, numbered(1))
@@ -185,7 +185,7 @@ async def test_there_is_nothing(world: LoopWorld) -> None:
 
 @virtual
 async def test_two_at_once(world: LoopWorld) -> None:
-    """Of two attempts at one moment one has the batch, and the other one waits: there is never a second batch."""
+    """One of two attempts at one moment has the batch, and the other one waits. There is no second batch."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(20))
     for process in (ann, bob):
@@ -197,8 +197,8 @@ async def test_two_at_once(world: LoopWorld) -> None:
 
 
 @virtual
-async def test_released_gives_back(world: LoopWorld) -> None:
-    """Once; a task that releases again, or never held anything, claims nothing."""
+async def test_messages_are_released(world: LoopWorld) -> None:
+    """Messages are released once. Releasing again, or without a claim, claims nothing."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(5))
     assert await release_for_task(bob.queue, terms(), "because") == 0
@@ -211,8 +211,8 @@ async def test_released_gives_back(world: LoopWorld) -> None:
 
 
 @virtual
-async def test_released_in_a_later_round(world: LoopWorld) -> None:
-    """A task that has lost a claim gives back what it has now, though it knows nothing of the round."""
+async def test_messages_of_a_later_round_are_released(world: LoopWorld) -> None:
+    """A task that does not know its round releases what it has now."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(5))
     first = await fired(ann.queue)
@@ -223,8 +223,8 @@ async def test_released_in_a_later_round(world: LoopWorld) -> None:
 
 
 @virtual
-async def test_released_is_not_the_successors(world: LoopWorld) -> None:
-    """The outdated trigger of a cleared task gives back nothing of what its successor has."""
+async def test_a_successors_messages_are_not_released(world: LoopWorld) -> None:
+    """The outdated trigger of a cleared task releases nothing of its successor's."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(5))
     await fired(bob.queue, clear=1)
@@ -234,8 +234,8 @@ async def test_released_is_not_the_successors(world: LoopWorld) -> None:
 
 
 @virtual
-async def test_released_waits_for_who_works(world: LoopWorld) -> None:
-    """For as long as its argument says; then the error says which session works on it."""
+async def test_releasing_waits_for_a_session(world: LoopWorld) -> None:
+    """It waits for as long as its argument says. Then the error says which session works on the claim."""
     ann, bob = await world.process(), await world.process()
     await ann.queue.publish(TOPIC, numbered(1))
     claim = await claim_for_task(ann.queue, terms())
@@ -249,7 +249,7 @@ async def test_released_waits_for_who_works(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_program_claims_by_its_own_name(world: LoopWorld) -> None:
-    """An owner that is no task has claims by its name, and no rounds: what has ended has ended."""
+    """An owner that is not a task has no rounds: a claim that has ended stays ended."""
     ann = await world.process()
     await ann.queue.publish(TOPIC, numbered(2))
     asked = ClaimTerms(topic=TOPIC, owner="script-7", consumer="billing", max_messages=1)
@@ -261,7 +261,7 @@ async def test_a_program_claims_by_its_own_name(world: LoopWorld) -> None:
 
 @virtual
 async def test_as_many_as_it_waits_for(world: LoopWorld) -> None:
-    """A task that waits for more than the settings give in one claim gets as many as it waits for."""
+    """A task that waits for more messages than the settings' batch gets as many as it waits for."""
     ann = await world.process()
     await ann.queue.publish(TOPIC, numbered(40))
     assert len(await claim_for_task(ann.queue, terms(min_messages=30))) == 30
@@ -269,7 +269,7 @@ async def test_as_many_as_it_waits_for(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_wrong_time_to_live_is_told(world: LoopWorld) -> None:
-    """By the queue's own sentence."""
+    """The queue's own error is raised."""
     ann = await world.process()
     with pytest.raises(InvalidArgumentError, match="ttl"):
         await claim_for_task(ann.queue, terms(ttl=0.5))

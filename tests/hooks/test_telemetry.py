@@ -48,7 +48,7 @@ def queue(metrics: Metrics) -> Any:  # noqa: ANN401 - a generator
 
 
 def test_what_happens_is_counted(queue: SyncPawnQueue, metrics: Metrics) -> None:
-    """For each topic."""
+    """Each event raises its topic's counters."""
     queue.publish("orders", [{"n": n} for n in range(5)])
     claim = queue.claim("orders", "c")
     queue.ack(claim, claim.ids[:2])
@@ -71,7 +71,7 @@ def test_what_happens_is_counted(queue: SyncPawnQueue, metrics: Metrics) -> None
 
 
 def test_the_janitor_tells_how_a_topic_stands(queue: SyncPawnQueue, metrics: Metrics) -> None:
-    """As gauges."""
+    """The janitor's counts are gauges."""
     queue.publish("orders", [{"n": n} for n in range(3)])
     queue.claim("orders", "c", max_messages=1)
     telemetry.gauge("orders", queue.stats("orders"))
@@ -81,7 +81,7 @@ def test_the_janitor_tells_how_a_topic_stands(queue: SyncPawnQueue, metrics: Met
 
 
 def test_metrics_that_fail_are_nobodys_trouble(queue: SyncPawnQueue, metrics: Metrics) -> None:
-    """The queue goes on."""
+    """The queue goes on if metrics fail."""
     metrics.failure = OSError("statsd is away")
     queue.publish("orders", [{"n": 1}])
     assert len(queue.ack(queue.claim("orders", "c")).acked) == 1
@@ -97,7 +97,7 @@ def test_no_event_has_more_than_a_topic_in_its_tags() -> None:
 
 
 def test_airflow_takes_what_is_counted() -> None:
-    """By its own function, as it is configured here."""
+    """Airflow's own function accepts the metrics."""
     telemetry._stats.cache_clear()
     telemetry.record(events.Published(topic="orders", ids=("a", "b")))
     telemetry._stats().gauge("pawnqueue.pending", 1, tags={"topic": "orders"})

@@ -37,30 +37,30 @@ if TYPE_CHECKING:
 
 
 def sensor(topic: Any = TOPIC, **more: Any) -> PawnQueueSensor:
-    """One that waits in the triggerer."""
+    """Return a sensor that waits in the triggerer."""
     return PawnQueueSensor(**{"task_id": "claim", "topic": topic, "deferrable": True, **more})
 
 
 def polling(topic: Any = TOPIC, **more: Any) -> PawnQueueSensor:
-    """One that polls by itself, and gives up at once."""
+    """Return a sensor that polls by itself, and gives up at once."""
     return sensor(topic, **{"deferrable": False, "poke_interval": 0.05, "timeout": 0.3, **more})
 
 
 def deferred(one: PawnQueueSensor, context: Any = None) -> TaskDeferred:
-    """Execute it, which defers it."""
+    """Execute a sensor, which defers it."""
     with pytest.raises(TaskDeferred) as raised:
         one.execute(context_of(FakeTask("claim")) if context is None else context)
     return raised.value
 
 
 def trigger_of(told: TaskDeferred, topics: list[str], **more: Any) -> PawnQueueClaimTrigger:
-    """The same task's trigger, for other topics."""
+    """Return the same task's trigger for other topics."""
     _, kwargs = told.trigger.serialize()
     return PawnQueueClaimTrigger(**(kwargs | {"topics": topics, "min_messages": 1} | more))
 
 
 def plain(claim: dict[str, Any]) -> dict[str, Any]:
-    """What the engine wants of a reference."""
+    """Return what the engine accepts as a reference."""
     return {name: claim[name] for name in ("topic", "claim_id", "generation", "session")}
 
 
@@ -97,7 +97,7 @@ async def test_it_returns_a_reference(queue: SyncPawnQueue) -> None:
 
 
 async def test_large_messages_stay_in_the_bucket(queue: SyncPawnQueue) -> None:
-    """Of more than 16 KiB together, the reference alone goes through XCom."""
+    """If they have more than 16 KiB together, XCom has only the reference."""
     one, context = sensor(), context_of(FakeTask("claim"))
     told = deferred(one, context)
     queue.publish(TOPIC, [{"text": "x" * 9000} for _ in range(2)])
@@ -108,7 +108,7 @@ async def test_large_messages_stay_in_the_bucket(queue: SyncPawnQueue) -> None:
 
 
 def test_messages_may_be_kept_out_of_xcom(queue: SyncPawnQueue) -> None:
-    """However small they are: XCom is Airflow's database, which more people may read than the bucket."""
+    """With ``inline=False``, XCom has only the reference, also of small messages."""
     queue.publish(TOPIC, [{"n": 1}])
     claim = sensor(inline=False).execute(context_of(FakeTask("claim")))
     assert "messages" not in claim
@@ -116,7 +116,7 @@ def test_messages_may_be_kept_out_of_xcom(queue: SyncPawnQueue) -> None:
 
 
 async def test_it_renews(queue: SyncPawnQueue) -> None:
-    """Hours may pass between the event and its task: what is left of the time is of no matter then."""
+    """The sensor renews the claim when it goes on, as hours may have passed since the event."""
     one, context = sensor(ttl=60), context_of(FakeTask("claim"))
     told = deferred(one, context)
     queue.publish(TOPIC, [{"n": 1}])
@@ -128,7 +128,7 @@ async def test_it_renews(queue: SyncPawnQueue) -> None:
 
 
 async def test_lost_meanwhile_it_waits_again(queue: SyncPawnQueue) -> None:
-    """For what is left of its timeout, and claims another batch then."""
+    """It waits for the rest of its timeout, and claims another batch."""
     ti = FakeTask("claim")
     one, context = sensor(timeout=600, max_messages=1), context_of(ti)
     told = deferred(one, context)
@@ -145,7 +145,7 @@ async def test_lost_meanwhile_it_waits_again(queue: SyncPawnQueue) -> None:
 
 
 async def test_a_list_of_topics_returns_a_list(queue: SyncPawnQueue) -> None:
-    """Of those that have something."""
+    """The list has the claims of topics with messages."""
     queue.create_topic("other")
     one, context = sensor([TOPIC, "other"]), context_of(FakeTask("claim"))
     told = deferred(one, context)
@@ -162,7 +162,7 @@ async def test_a_list_of_topics_returns_a_list(queue: SyncPawnQueue) -> None:
     ],
 )
 def test_errors_of_the_trigger(queue: SyncPawnQueue, event: dict[str, Any], error: type[Exception]) -> None:
-    """By their sentence; tried again only where that may help."""
+    """They fail the task with their sentence. It is tried again only if that may help."""
     with pytest.raises(error, match=event["error"]) as raised:
         sensor().execute_complete(context_of(FakeTask("claim")), event)
     assert type(raised.value) is error
@@ -199,7 +199,7 @@ def test_bad_arguments(queue: SyncPawnQueue, arguments: dict[str, Any], sentence
 
 
 def test_its_templates() -> None:
-    """What may be said by a template."""
+    """The arguments that may be templates are rendered."""
     assert {"topic", "consumer", "max_messages", "min_messages", "ttl", "pawnqueue_conn_id"} == set(
         PawnQueueSensor.template_fields
     )
@@ -213,7 +213,7 @@ def test_its_templates() -> None:
 
 
 def test_what_is_there_is_claimed_without_deferring(queue: SyncPawnQueue) -> None:
-    """Airflow 3.3 often fails a task whose trigger fires at once, and a trigger of a full topic would."""
+    """Airflow 3.3 often fails a task whose trigger fires at once, as it would for a full topic."""
     queue.publish(TOPIC, [{"n": number} for number in range(3)])
     claim = sensor(max_messages=2).execute(context_of(FakeTask("claim")))
     assert (claim["count"], queue.stats(TOPIC).in_flight) == (2, 2)
@@ -233,7 +233,7 @@ async def test_what_was_claimed_before_a_crash_is_claimed_again(queue: SyncPawnQ
 
 
 def test_a_claim_that_is_worked_on_is_waited_for_in_the_triggerer(queue: SyncPawnQueue) -> None:
-    """As after a kill before it is handed over: its session may be alive. No second batch is taken."""
+    """After a kill before the hand-over, a session may be alive. No second batch is claimed."""
     queue.publish(TOPIC, [{"n": number} for number in range(4)])
     context = context_of(FakeTask("claim"))
     claim = sensor(max_messages=2).execute(context)
@@ -243,7 +243,7 @@ def test_a_claim_that_is_worked_on_is_waited_for_in_the_triggerer(queue: SyncPaw
 
 
 def test_a_task_that_is_ended_before_it_defers_gives_back(queue: SyncPawnQueue) -> None:
-    """What it has claimed in that moment is free for others."""
+    """Other consumers can claim its messages at once."""
     queue.publish(TOPIC, [{"n": 1}])
     one = sensor()
     one.execute(context_of(FakeTask("claim")))
@@ -252,14 +252,14 @@ def test_a_task_that_is_ended_before_it_defers_gives_back(queue: SyncPawnQueue) 
 
 
 def test_min_messages_are_waited_for_in_the_triggerer(queue: SyncPawnQueue) -> None:
-    """The look before the deferral takes no fewer than the trigger would."""
+    """The poll before the deferral claims no fewer messages than the trigger would."""
     queue.publish(TOPIC, [{"n": 1}])
     deferred(sensor(min_messages=2))
     assert queue.stats(TOPIC).pending == 1
 
 
 def test_what_only_a_person_can_mend_fails_before_it_defers(queue: SyncPawnQueue) -> None:
-    """By the sentence that the trigger would fire with; a sensor that may fail softly is skipped."""
+    """The task fails with the trigger's sentence. A sensor that may fail softly is skipped."""
     context = context_of(FakeTask("claim"))
     for one in (sensor("nowhere"), sensor(pawnqueue_conn_id="no_such_connection")):
         with pytest.raises(AirflowFailException, match="no"):
@@ -272,7 +272,7 @@ def test_what_only_a_person_can_mend_fails_before_it_defers(queue: SyncPawnQueue
 def test_an_unforeseen_error_quotes_no_payload(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
-    """It costs a try, and its sentence and traceback have its type and place alone."""
+    """It costs a try, and shows only the error's type and place."""
 
     async def failing(*_: Any, **__: Any) -> Any:
         raise ValueError("payload with a password")
@@ -288,7 +288,7 @@ def test_an_unforeseen_error_quotes_no_payload(
 
 
 def test_it_polls(queue: SyncPawnQueue) -> None:
-    """Until there is something, and returns what the deferred one returns."""
+    """It polls until there are messages, and returns what a deferred sensor returns."""
     queue.publish(TOPIC, [{"n": 1}])
     claim = polling().execute(context_of(FakeTask("claim")))
     assert json.loads(claim["messages"])[0]["payload"] == {"n": 1}
@@ -296,13 +296,13 @@ def test_it_polls(queue: SyncPawnQueue) -> None:
 
 
 def test_it_polls_in_vain(queue: SyncPawnQueue) -> None:
-    """It times out, and has claimed nothing."""
+    """It times out and has claimed nothing."""
     with pytest.raises(AirflowSensorTimeout):
         polling(timeout=0.2).execute(context_of(FakeTask("claim")))
 
 
 def test_every_poke_and_try_has_the_same_claim(queue: SyncPawnQueue) -> None:
-    """Also the one that follows a poke whose process died after it had claimed."""
+    """This holds for a poke after a process died that had claimed, too."""
     queue.publish(TOPIC, [{"n": number} for number in range(9)])
     context = context_of(FakeTask("claim"))
     claims = [polling(max_messages=2).execute(context) for _ in range(3)]
@@ -312,7 +312,7 @@ def test_every_poke_and_try_has_the_same_claim(queue: SyncPawnQueue) -> None:
 
 
 def test_it_polls_for_min_messages(queue: SyncPawnQueue) -> None:
-    """Nothing is claimed while there are fewer."""
+    """It claims nothing while there are fewer."""
     queue.publish(TOPIC, [{"n": 1}])
     with pytest.raises(AirflowSensorTimeout):
         polling(min_messages=2).execute(context_of(FakeTask("claim")))
@@ -322,7 +322,7 @@ def test_it_polls_for_min_messages(queue: SyncPawnQueue) -> None:
 
 
 def test_it_reschedules(queue: SyncPawnQueue) -> None:
-    """Between pokes it holds no worker, and no claim."""
+    """Between pokes it has no worker and no claim."""
     ti = FakeTask("claim")
     ti.start_date = datetime.now(UTC)
     ti.get_first_reschedule_date = lambda *_: None  # type: ignore[attr-defined]
@@ -332,7 +332,7 @@ def test_it_reschedules(queue: SyncPawnQueue) -> None:
 
 
 def test_a_killed_poll_gives_back(queue: SyncPawnQueue) -> None:
-    """What it had claimed is there for others."""
+    """Other consumers can claim its messages at once."""
     queue.publish(TOPIC, [{"n": 1}])
     one = polling()
     one.execute(context_of(FakeTask("claim")))
@@ -341,7 +341,7 @@ def test_a_killed_poll_gives_back(queue: SyncPawnQueue) -> None:
 
 
 async def test_killed_when_it_goes_on(queue: SyncPawnQueue) -> None:
-    """A deferred sensor that is ended after its trigger has fired gives back what was claimed."""
+    """A sensor that is ended after its trigger has fired releases its claim."""
     one, context = sensor(), context_of(FakeTask("claim"))
     told = deferred(one, context)
     queue.publish(TOPIC, [{"n": 1}])
@@ -353,7 +353,7 @@ async def test_killed_when_it_goes_on(queue: SyncPawnQueue) -> None:
 def test_killed_without_a_connection(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever goes wrong is logged, and the task ends: its claim ends with its time."""
+    """The failure is logged and the task ends. Its claim lasts for its ttl."""
     one = sensor()
     deferred(one)
     monkeypatch.delenv("AIRFLOW_CONN_PAWNQUEUE_DEFAULT")
@@ -374,7 +374,7 @@ atexit.register(one.on_kill)
 
 @pytest.mark.slow
 def test_killed_while_python_ends() -> None:
-    """When Python takes no work for threads any more: there is nothing to be seen of it but a line of the log."""
+    """When Python accepts no work for threads any more, the failure is one log line."""
     environ = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -390,7 +390,7 @@ def test_killed_while_python_ends() -> None:
 
 
 def test_an_unknown_topic_fails_at_once(queue: SyncPawnQueue) -> None:
-    """Without waiting for its timeout, and without another try."""
+    """It does not wait for its timeout, and has no other try."""
     for deferrable in (False, True):
         with pytest.raises(AirflowFailException) as failed:
             PawnQueueSensor(task_id="claim", topic="nowhere", deferrable=deferrable).execute(
@@ -430,7 +430,7 @@ def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_store_that_is_away_is_waited_for_in_the_triggerer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that defers does not fail for it."""
+    """A task that defers does not fail because of it."""
     store = Away(MemoryStore())
     connecting = connected(monkeypatch, store=store, retry={"budget_seconds": 0.1})
     next(connecting).publish(TOPIC, [{"n": 1}])

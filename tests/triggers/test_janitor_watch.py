@@ -38,7 +38,7 @@ async def queue(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PawnQueue]:
 
 
 async def warnings(queue: PawnQueue, caplog: pytest.LogCaptureFixture, watch: JanitorWatch | None = None) -> int:
-    """Look, as if it were time to; return how often was warned by then."""
+    """Look as if it were time to, and return how many warnings there were by then."""
     watch = watch or JanitorWatch(queue, "orders")
     watch._next = 0.0
     with caplog.at_level(logging.WARNING):
@@ -47,7 +47,7 @@ async def warnings(queue: PawnQueue, caplog: pytest.LogCaptureFixture, watch: Ja
 
 
 async def test_a_new_topic_has_an_hour(queue: PawnQueue, caplog: pytest.LogCaptureFixture) -> None:
-    """Then somebody should have swept it; it is said once."""
+    """It is warned of once, an hour after it was created."""
     watch = JanitorWatch(queue, "orders")
     assert await warnings(queue, caplog, watch) == 0
     Later.hours = 2
@@ -56,7 +56,7 @@ async def test_a_new_topic_has_an_hour(queue: PawnQueue, caplog: pytest.LogCaptu
 
 
 async def test_one_that_is_swept_is_well(queue: PawnQueue, caplog: pytest.LogCaptureFixture) -> None:
-    """Until it has not been for an hour."""
+    """There is no warning until an hour after the last sweep."""
     await queue.sweep("orders")
     assert await warnings(queue, caplog) == 0
     Later.hours = 2
@@ -64,14 +64,14 @@ async def test_one_that_is_swept_is_well(queue: PawnQueue, caplog: pytest.LogCap
 
 
 async def test_what_cannot_be_asked_concerns_nobody(queue: PawnQueue, caplog: pytest.LogCaptureFixture) -> None:
-    """A topic that is gone fails its waiters by itself."""
+    """A topic that is gone raises nothing here: its waiting tasks fail by themselves."""
     watch = JanitorWatch(queue, "gone")
     await watch.look()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_it_asks_once_an_hour(queue: PawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often it is looked."""
+    """Many looks in an hour send one request."""
     asked = 0
     original = PawnQueue.topic
 

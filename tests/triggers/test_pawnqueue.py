@@ -26,12 +26,12 @@ OWNER = str(Owner("here", "dag", "run", "claim"))
 
 
 def trigger(*topics: str, **more: Any) -> PawnQueueClaimTrigger:
-    """One for a task."""
+    """Return a task's trigger."""
     return PawnQueueClaimTrigger(**{"topics": topics or (TOPIC,), "owner": OWNER, "consumer": "dag.claim", **more})
 
 
 async def event_of(one: Any) -> Any:
-    """Wait for its first event."""
+    """Return a trigger's first event."""
     running = one.run()
     try:
         return (await asyncio.wait_for(anext(running), 20)).payload
@@ -40,7 +40,7 @@ async def event_of(one: Any) -> Any:
 
 
 def test_it_is_stored_as_json_and_made_again() -> None:
-    """The same text each time; unknown arguments of a newer release are no error."""
+    """Its serialized form does not change. Unknown arguments of a newer release are ignored."""
     first = trigger("a", "b", max_messages=5, min_messages=2, max_wait=9.5, ttl=60.0, pawnqueue_conn_id="other")
     path, kwargs = first.serialize()
     assert path == "airflow_provider_pawnqueue.triggers.pawnqueue.PawnQueueClaimTrigger"
@@ -49,8 +49,8 @@ def test_it_is_stored_as_json_and_made_again() -> None:
     assert again.serialize() == (path, stored) == first.serialize()
 
 
-def test_the_bell_is_stored_as_json_and_made_again() -> None:
-    """Airflow tells triggers apart by that text, so it never changes by itself."""
+def test_the_event_trigger_is_stored_as_json_and_made_again() -> None:
+    """Its serialized form does not change, as Airflow tells triggers apart by it."""
     first = PawnQueueEventTrigger(topic=TOPIC, ring_every=5, min_messages=3)
     path, kwargs = first.serialize()
     stored = json.loads(json.dumps(kwargs))
@@ -60,13 +60,13 @@ def test_the_bell_is_stored_as_json_and_made_again() -> None:
 
 
 def test_no_secret_is_stored(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection is named, and what is in it stays there."""
+    """The connection's id is stored, and not its content."""
     monkeypatch.setenv("AIRFLOW_CONN_PAWNQUEUE_DEFAULT", "pawnqueue://key:sesame@host/bucket-pawnqueue-default")
     assert "sesame" not in repr(trigger().serialize()) + repr(PawnQueueEventTrigger(topic=TOPIC).serialize())
 
 
 async def test_it_fires_with_a_reference(queue: SyncPawnQueue) -> None:
-    """Small, without messages, and JSON; its bearer gets the claim at once."""
+    """The event is small JSON without messages, and the reference gives the claim at once."""
     queue.publish(TOPIC, [{"n": number} for number in range(3)])
     [claim] = (await event_of(trigger()))["claims"]
     assert claim["count"] == 3
@@ -77,7 +77,7 @@ async def test_it_fires_with_a_reference(queue: SyncPawnQueue) -> None:
 
 
 async def test_a_restart_fires_with_the_same_claim(queue: SyncPawnQueue) -> None:
-    """Its event was lost with its triggerer, and the claim was not."""
+    """A triggerer that restarts loses the event, but not the claim."""
     queue.publish(TOPIC, [{"n": number} for number in range(30)])
     [first] = (await event_of(trigger(max_messages=4)))["claims"]
     [again] = (await event_of(trigger(max_messages=4)))["claims"]
@@ -86,7 +86,7 @@ async def test_a_restart_fires_with_the_same_claim(queue: SyncPawnQueue) -> None
 
 
 async def test_it_waits(queue: SyncPawnQueue) -> None:
-    """Until something is published."""
+    """It fires when messages are published."""
     waiting = asyncio.create_task(event_of(trigger()))
     await asyncio.sleep(1)
     assert not waiting.done()
@@ -95,7 +95,7 @@ async def test_it_waits(queue: SyncPawnQueue) -> None:
 
 
 async def test_it_fires_with_all_topics_that_have_something(queue: SyncPawnQueue) -> None:
-    """Not with the first one alone; those that have nothing are left out, and nothing was claimed there."""
+    """It claims in all topics with messages, and in no others."""
     for topic in ("a", "b", "c"):
         queue.create_topic(topic)
     for topic in ("a", "c"):
@@ -107,7 +107,7 @@ async def test_it_fires_with_all_topics_that_have_something(queue: SyncPawnQueue
 
 
 async def test_one_topic_is_enough(queue: SyncPawnQueue) -> None:
-    """It fires as soon as one of them has something, and waits for none of the others."""
+    """It fires as soon as one topic has messages."""
     queue.create_topic("quiet")
     waiting = asyncio.create_task(event_of(trigger("quiet", TOPIC)))
     await asyncio.sleep(0.6)
@@ -116,7 +116,7 @@ async def test_one_topic_is_enough(queue: SyncPawnQueue) -> None:
 
 
 async def cancelled(running: asyncio.Task[Any]) -> None:
-    """Cancel it, as Airflow does, and wait for its end."""
+    """Cancel a trigger as Airflow does, and wait for its end."""
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -133,7 +133,7 @@ async def test_cancelled_while_it_waits(queue: SyncPawnQueue) -> None:
 
 
 async def test_a_user_ends_the_task(queue: SyncPawnQueue) -> None:
-    """What was claimed is there for others at once; ``cleanup``, which every restart calls, gives nothing back."""
+    """Its messages are claimable at once. ``cleanup``, which each restart calls, releases nothing."""
     queue.publish(TOPIC, [{"n": number} for number in range(3)])
     one = trigger()
     await event_of(one)
@@ -146,7 +146,7 @@ async def test_a_user_ends_the_task(queue: SyncPawnQueue) -> None:
 
 
 async def test_the_user_ended_another_task(queue: SyncPawnQueue) -> None:
-    """The old trigger of a task that was cleared gives back nothing of its successor's."""
+    """The old trigger of a cleared task releases nothing of its successor's."""
     queue.publish(TOPIC, [{"n": 1}])
     await event_of(trigger(owner=str(Owner("here", "dag", "run", "claim", clear_number=1))))
     await trigger().on_kill()
@@ -156,21 +156,21 @@ async def test_the_user_ended_another_task(queue: SyncPawnQueue) -> None:
 async def test_the_user_ended_it_and_deleted_the_connection(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever goes wrong is logged: the claim ends with its time."""
+    """The failure is logged, and the claim lasts for its ttl."""
     monkeypatch.delenv("AIRFLOW_CONN_PAWNQUEUE_DEFAULT")
     await trigger().on_kill()
     assert "could not be released, and waits for its ttl: There is no connection" in capsys.readouterr().out
 
 
 async def test_an_unknown_topic_is_an_event(queue: SyncPawnQueue) -> None:
-    """With the sentence, and that another try would meet the same."""
+    """The event has the error's sentence, and says that another try would fail too."""
     event = await event_of(trigger("nowhere"))
     assert "nowhere" in event["error"]
     assert event["transient"] is False
 
 
 async def test_a_bad_connection_is_an_event(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong in it is said; and one that is not there at all is named."""
+    """The event names what is wrong, or the connection that is missing."""
     monkeypatch.setenv("AIRFLOW_CONN_BROKEN", json.dumps({"conn_type": "pawnqueue", "extra": {"bukket": "x"}}))
     event = await event_of(trigger(pawnqueue_conn_id="broken"))
     assert "'bukket'" in event["error"]
@@ -180,7 +180,7 @@ async def test_a_bad_connection_is_an_event(queue: SyncPawnQueue, monkeypatch: p
 
 
 def test_which_errors_are_transient() -> None:
-    """Those of a store that may answer a little later."""
+    """Errors of a store that may answer later are transient."""
     assert error_event(StoreError("so", transient=True)) == {"error": "so", "transient": True}
     assert error_event(StoreError("so"))["transient"] is False
     assert error_event(TopicNotFoundError("so"))["transient"] is False
@@ -191,8 +191,8 @@ async def rung(ringing: Any) -> Any:
     return (await asyncio.wait_for(anext(ringing), 20)).payload
 
 
-async def test_it_rings_again_once_a_claim_has_answered(queue: SyncPawnQueue) -> None:
-    """Each ring may be a run of its own: the next one is for what a claim has left."""
+async def test_it_fires_again_once_a_claim_has_answered(queue: SyncPawnQueue) -> None:
+    """The next event comes after a claim, for the messages that it left."""
     queue.publish(TOPIC, [{"n": number} for number in range(3)])
     ringing = PawnQueueEventTrigger(topic=TOPIC, ring_every=0.1).run()
     assert (await rung(ringing))["backlog"] == 3
@@ -210,7 +210,7 @@ async def test_it_rings_again_once_a_claim_has_answered(queue: SyncPawnQueue) ->
 
 
 async def test_a_topic_that_is_missing_is_logged_once(queue: SyncPawnQueue, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither an event, which would start a run, nor an exception, for which Airflow makes the trigger anew."""
+    """It is neither an event, which would start a run, nor an exception, which would restart the trigger."""
     ringing = PawnQueueEventTrigger(topic="later", ring_every=0.1).run()
     first = asyncio.ensure_future(rung(ringing))
     await asyncio.sleep(1.5)
@@ -227,7 +227,7 @@ async def test_a_topic_that_is_missing_is_logged_once(queue: SyncPawnQueue, caps
 
 
 def test_a_queue_of_triggers_is_handed_on() -> None:
-    """To Airflow's base class, where that takes one; it is no part of what is stored with the trigger."""
+    """Airflow's base class gets it, where it accepts one. It is not stored with the trigger."""
     if "queue" in signature(BaseEventTrigger).parameters:
         one = PawnQueueEventTrigger(topic=TOPIC, queue="gpu")
         assert one.queue == "gpu"
@@ -238,7 +238,7 @@ def test_a_queue_of_triggers_is_handed_on() -> None:
 
 
 async def test_common_messaging_finds_it(queue: SyncPawnQueue) -> None:
-    """``MessageQueueTrigger(scheme="pawnqueue", ...)`` is the bell."""
+    """``MessageQueueTrigger(scheme="pawnqueue", ...)`` is the event trigger."""
     queue.publish(TOPIC, [{"n": 1}])
     one = MessageQueueTrigger(scheme="pawnqueue", topic=TOPIC, ring_every=9.0)
     assert one.serialize() == PawnQueueEventTrigger(topic=TOPIC, ring_every=9.0).serialize()

@@ -34,7 +34,7 @@ def waiting(process: Process, count: int, **more: Any) -> list[asyncio.Task[dict
 
 
 async def gone(tasks: list[asyncio.Task[Any]]) -> None:
-    """They wait no more."""
+    """Cancel the tasks, and wait for their end."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -103,7 +103,7 @@ async def test_first_come_first_served(world: LoopWorld) -> None:
 
 @virtual
 async def test_an_idle_topic_is_looked_at_ever_less(world: LoopWorld) -> None:
-    """Soon at first, then once in ``polling.interval_seconds``."""
+    """The pauses grow from half a second to ``polling.interval_seconds``."""
     ann = await world.process()
     looks: list[float] = []
     ann.client.meanwhile = lambda _, key: looks.append(world.clock.elapsed()) if "messages" in key else None
@@ -146,7 +146,7 @@ async def test_min_messages_are_waited_for(world: LoopWorld) -> None:
 
 
 @virtual
-async def test_two_who_want_many_share_no_backlog(world: LoopWorld) -> None:
+async def test_two_sensors_do_not_count_the_same_messages(world: LoopWorld) -> None:
     """What the first one was given is not counted for the second one."""
     ann, bob = await world.process(), await world.process()
     tasks = waiting(ann, 2, min_messages=5, max_messages=5)
@@ -169,8 +169,8 @@ async def test_the_oldest_has_waited_for_long_enough(world: LoopWorld) -> None:
 
 
 @pytest.mark.parametrize("moment", range(1, 24))
-def test_who_is_cancelled_leaves_nothing_behind(moment: int) -> None:
-    """Before its claim, after each of its requests, or when it was given: the messages are there for others at once."""
+def test_a_cancelled_sensor_leaves_nothing_behind(moment: int) -> None:
+    """At whatever request a sensor is cancelled, its messages are claimable soon after."""
 
     @virtual
     async def played(world: LoopWorld) -> None:
@@ -198,8 +198,8 @@ def test_who_is_cancelled_leaves_nothing_behind(moment: int) -> None:
 
 
 @virtual
-async def test_who_is_cancelled_when_it_was_given(world: LoopWorld) -> None:
-    """In the moment between what was given and its arrival, too."""
+async def test_a_sensor_that_is_cancelled_when_it_was_given_a_claim(world: LoopWorld) -> None:
+    """A claim that was given and not taken is released."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(3))
     poll = Poll(ann.queue, TOPIC)
@@ -213,7 +213,7 @@ async def test_who_is_cancelled_when_it_was_given(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_claim_from_before_a_restart_is_not_given_back(world: LoopWorld) -> None:
-    """Another sensor of the same task may have got it: one that finds it again and ends leaves it as it is."""
+    """Another sensor of the same task may have it, so a sensor that finds it and ends does not release it."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(3))
     [first] = waiting(bob, 1)
@@ -229,7 +229,7 @@ async def test_a_claim_from_before_a_restart_is_not_given_back(world: LoopWorld)
 
 @virtual
 async def test_known_claims_are_found_by_one_list(world: LoopWorld) -> None:
-    """After a restart all find their own claims, also behind one for whom there is nothing; one LIST says which."""
+    """After a restart, one LIST tells which sensors have a claim, also behind one that finds nothing."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(8))
     before = await asyncio.gather(*waiting(ann, 8, max_messages=1))
@@ -249,7 +249,7 @@ async def test_known_claims_are_found_by_one_list(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_busy_claim_does_not_block_others(world: LoopWorld) -> None:
-    """Whose claim somebody else works on waits for that; those behind it are served."""
+    """A sensor whose claim is worked on waits, and those behind it are served."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(4))
     held = await task_claims.claim_for_task(bob.queue, terms("task-0", max_messages=2))
@@ -263,7 +263,7 @@ async def test_a_busy_claim_does_not_block_others(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_cleared_task_goes_before_its_former_self(world: LoopWorld) -> None:
-    """While both wait in one process, only the successor is given anything, though it came later."""
+    """While both wait in one process, only the successor gets a claim, though it came later."""
     ann, bob = await world.process(), await world.process()
     poll = poll_of(ann.queue, TOPIC)
     old = asyncio.create_task(waited(poll, terms("task")))
@@ -280,7 +280,7 @@ async def test_a_cleared_task_goes_before_its_former_self(world: LoopWorld) -> N
 
 @virtual
 async def test_an_unreachable_store_fails_nobody(world: LoopWorld) -> None:
-    """A minute without an answer, and everybody goes on: sensors and bells."""
+    """After a minute without an answer, all sensors go on."""
     ann, bob = await world.process(retry={"budget_seconds": 2}), await world.process()
     tasks = waiting(ann, 3)
     await world.later(10)
@@ -294,7 +294,7 @@ async def test_an_unreachable_store_fails_nobody(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_refusal_fails_all(world: LoopWorld) -> None:
-    """Keys that have never been accepted: every waiting task fails at once, with its sentence."""
+    """Keys that were never accepted fail each waiting task at once, with the store's sentence."""
     ann = await world.process()
     ann.client.inject("denied", "LIST")
     ended = await asyncio.gather(*waiting(ann, 3), return_exceptions=True)
@@ -303,7 +303,7 @@ async def test_a_refusal_fails_all(world: LoopWorld) -> None:
 
 @virtual
 async def test_a_refused_claim_fails_its_own_task_alone(world: LoopWorld) -> None:
-    """The record of the claim that one task has is denied: the others wait on, and are given what comes."""
+    """If the record of one task's claim is denied, the other tasks wait on and get messages."""
     ann, bob = await world.process(), await world.process()
     await bob.queue.publish(TOPIC, numbered(1))
     first = terms("task-0")
@@ -319,7 +319,7 @@ async def test_a_refused_claim_fails_its_own_task_alone(world: LoopWorld) -> Non
 
 @virtual
 async def test_a_forged_lease_fails_nobody(world: LoopWorld) -> None:
-    """The lease of the only message is as large as one may be: the first who waits is given the message."""
+    """A lease of the largest size is read: the first sensor gets the message."""
     ann = await world.process()
     [uuid] = await ann.queue.publish(TOPIC, numbered(1))
     [name] = world.bucket.below("messages/")
@@ -335,7 +335,7 @@ async def test_a_forged_lease_fails_nobody(world: LoopWorld) -> None:
 
 @virtual
 async def test_keys_may_be_replaced_while_sensors_wait(world: LoopWorld) -> None:
-    """Five minutes in which the store denies what it has allowed: everybody goes on as soon as it allows it again."""
+    """After five minutes in which the store denies what it allowed before, all sensors go on."""
     ann, bob = await world.process(), await world.process()
     tasks = waiting(ann, 3)
     await world.later(10)
@@ -352,7 +352,7 @@ async def test_keys_may_be_replaced_while_sensors_wait(world: LoopWorld) -> None
 
 @virtual
 async def test_keys_that_nobody_replaces_fail_all(world: LoopWorld) -> None:
-    """After ten minutes; the tasks have other tries."""
+    """After ten minutes of denials, the tasks fail, and have other tries."""
     ann = await world.process()
     tasks = waiting(ann, 3)
     await world.later(10)
@@ -420,7 +420,7 @@ def test_an_unforeseen_error_fails_its_own_task_alone(monkeypatch: pytest.Monkey
 
 
 def test_an_unforeseen_error_of_a_look(caplog: Any) -> None:
-    """All who wait are tried again, by a sentence that quotes nothing."""
+    """All waiting tasks get another try. The error quotes nothing."""
 
     @virtual
     async def played(world: LoopWorld) -> None:
@@ -437,7 +437,7 @@ def test_an_unforeseen_error_of_a_look(caplog: Any) -> None:
 
 @virtual
 async def test_a_message_that_no_encoder_takes_strands_nobody(world: LoopWorld) -> None:
-    """A lone surrogate or deep nesting in one message: its neighbours are claimed."""
+    """A lone surrogate or deep nesting in one message does not keep others from being claimed."""
     ann, bob = await world.process(), await world.process()
     [one, two, _] = await bob.queue.publish(TOPIC, numbered(3))
     for key, (_, body) in world.bucket.snapshot().items():
@@ -450,8 +450,8 @@ async def test_a_message_that_no_encoder_takes_strands_nobody(world: LoopWorld) 
 
 
 @virtual
-async def test_a_bell_rings_and_claims_nothing(world: LoopWorld) -> None:
-    """At each look while there is a backlog that is large enough; not before."""
+async def test_a_listener_hears_of_a_backlog_and_claims_nothing(world: LoopWorld) -> None:
+    """Each poll that finds a large enough backlog is heard, and no earlier one."""
     ann, bob = await world.process(), await world.process()
     async with poll_of(ann.queue, TOPIC).listen(3) as heard:
         await bob.queue.publish(TOPIC, numbered(2))
@@ -466,7 +466,7 @@ async def test_a_bell_rings_and_claims_nothing(world: LoopWorld) -> None:
 
 @virtual
 async def test_nobody_waits_and_nothing_is_asked(world: LoopWorld) -> None:
-    """The poll ends with the last who waits, and its queue is not kept for its sake."""
+    """The poll ends with its last waiter, and does not keep its queue."""
     ann = await world.process()
     tasks = waiting(ann, 2)
     await world.later(3)
@@ -482,7 +482,7 @@ async def test_nobody_waits_and_nothing_is_asked(world: LoopWorld) -> None:
 
 @virtual
 async def test_it_begins_again(world: LoopWorld) -> None:
-    """A sensor that comes after the last one has gone is served as ever."""
+    """A sensor that comes after the last one has gone is served."""
     ann, bob = await world.process(), await world.process()
     await gone(waiting(ann, 1))
     await world.later(20)

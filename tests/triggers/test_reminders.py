@@ -15,17 +15,17 @@ NONE: dict[str, bool] = {}
 
 
 def rings(reminders: Reminders, until: float, claims: dict[str, bool]) -> list[float]:
-    """Look every ten seconds, and return when it rang."""
+    """Poll every ten seconds, and return the times of events."""
     return [now for now in map(float, range(0, int(until), 10)) if reminders.is_due(now, claims)]
 
 
-def test_it_rings_at_the_first_look() -> None:
-    """Whatever was claimed before: no ring was for the messages of now."""
+def test_it_fires_at_the_first_poll() -> None:
+    """It fires at the first poll, whatever was claimed before."""
     assert Reminders().is_due(5.0, {"a.0": True})
 
 
 def test_a_claim_answers() -> None:
-    """A claim that was not known at the last ring, be it closed by now; one that has ended since is no answer."""
+    """A claim that is new since the last event answers it, also if it is closed by now. One that ended does not."""
     reminders = Reminders()
     assert reminders.is_due(0.0, {"a.0": True})
     assert not reminders.is_due(10.0, {"a.0": False})
@@ -34,8 +34,8 @@ def test_a_claim_answers() -> None:
     assert not reminders.is_due(40.0, {"b.0": False})
 
 
-def test_an_unanswered_ring_is_repeated_ever_more_seldom() -> None:
-    """Its event may be lost, so it never ends; an idle topic hears of it after a minute, two, four and so on."""
+def test_an_event_without_an_answer_is_repeated_at_growing_intervals() -> None:
+    """It is repeated after a minute, two, four and so on, and never stops, as the event may be lost."""
     found = rings(Reminders(), 5 * 3600, NONE)
     pauses = [after - before for before, after in pairwise(found)]
     assert pauses[:4] == [FIRST_REPEAT_SECONDS * 2**n for n in range(4)]
@@ -43,14 +43,14 @@ def test_an_unanswered_ring_is_repeated_ever_more_seldom() -> None:
 
 
 def test_while_a_claim_holds_messages_it_is_patient() -> None:
-    """The run of the last ring waits for its turn; when the claim has ended, the short pause counts again."""
+    """The pauses are long while a claim holds messages, and short again when it has ended."""
     reminders = Reminders()
     assert rings(reminders, FIRST_REPEAT_WHILE_BUSY_SECONDS, {"a.0": True}) == [0.0]
     assert reminders.is_due(FIRST_REPEAT_WHILE_BUSY_SECONDS, {"a.0": False})
 
 
-def test_a_backlog_of_ten_minutes_makes_one_ring_for_each_run() -> None:
-    """One run at a time, a minute each, that claims a tenth: no ring is for a run that finds nothing."""
+def test_a_backlog_of_ten_minutes_makes_one_event_for_each_run() -> None:
+    """Runs of a minute, one at a time, that claim a tenth each: no event starts a run that finds nothing."""
     reminders = Reminders()
     claims: dict[str, bool] = {}
     rung = runs = 0
