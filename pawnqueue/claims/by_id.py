@@ -1,6 +1,6 @@
-"""Claims by an id, which may be asked for again: the same messages, as far as they are ours; never a second batch.
+"""Claims by an id that may be asked for again: the same messages, as far as they are ours, and never a second batch.
 
-§4, Sessions and Idempotent by claim id. What is found under an id decides:
+§4, Sessions and Idempotent by claim id. What is found under the id decides:
 
 no record, and no lease names it      begin it
 no record, and leases name it         adopt them: a former attempt won them and died before its record
@@ -10,7 +10,7 @@ open, of another owner                busy; once its time is over it is fenced, 
 over, ours, and was handed out        it has ended: no messages, and what was decided
 over, otherwise                       its next generation begins
 
-Who releases it begins nothing, and does not wait:
+A release by the id begins nothing, and does not wait:
 
 open, ours, and something is left     all of that is given back if the last session's time is over; else it is busy
 open, ours, and all of it is decided  carry that out, unless its session may be about to; nothing is given back
@@ -30,18 +30,19 @@ from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import FULL_LISTING_SECONDS
 from pawnqueue.claims.claim_listing import latest_generations
 from pawnqueue.claims.claiming import (
-    SHARE,
+    MAX_TTL_SHARE,
     ClaimRequest,
     Won,
-    as_claim,
     claim_fresh,
-    in_time,
-    made_record,
-    not_had,
-    without_bad_ones,
+    claim_lost_error,
+    make_claim,
+    make_record,
+    settle_bad_ones,
+    withhold_if_late,
 )
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
+from pawnqueue.domain import lease as leases
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
 from pawnqueue.errors import ClaimBusyError, CompatibilityError, StoreError
 from pawnqueue.events import logger_of
@@ -59,55 +60,56 @@ if TYPE_CHECKING:
 
 logger = logger_of("claims")
 
-#: How often a claim is looked at again because somebody changed it between the look and the write.
-LOOKS = 200
-#: How much of an owner's or a consumer's name an error shows.
+#: How often a claim's record is read, if it changes each time between its reading and our write.
+MAX_RECORD_READS = 200
+#: Of an owner's or a consumer's name in an error.
 MAX_SHOWN_CHARACTERS = 200
 
 
 class ById:
-    """The claims of one topic, by their ids. Each step returns None where somebody changed something: look again."""
+    """The claims of one topic, by their ids. A step returns None if the record has changed: then it is read again."""
 
     def __init__(self, context: Context, finder: Finder, contention: Contention) -> None:
         self._context = context
         self._finder = finder
         self._contention = contention
-        self._unknown: dict[str, float] = {}  # ids that had no record when they were looked for, and when that was
+        self._unknown: dict[str, float] = {}  # ids without a record, and when that was found
 
     async def claim(self, request: ClaimRequest) -> HeldClaim:
         """Find the claim again, or begin it.
 
-        :raises ClaimBusyError: somebody else works for it.
+        :raises ClaimBusyError: another process works for it.
         """
-        for _ in range(LOOKS):
+        for _ in range(MAX_RECORD_READS):
             claim = await self._look_and_claim(request)
             if claim is not None:
                 return claim
-        raise not_had(request, "its record keeps changing")
+        raise claim_lost_error(request, "its record keeps changing")
 
     async def attach(self, request: ClaimRequest, vacated: str) -> HeldClaim:
-        """Go on with a claim that was handed over, in one of its generations, by a session that works no more."""
-        for _ in range(LOOKS):
+        """Resume a claim, in one generation, that the ``vacated`` session has handed over."""
+        for _ in range(MAX_RECORD_READS):
             found = await self._context.claim_record(request.topic.name, request.stem).read()
             if found is None:
-                raise not_had(request, "it has no record any more")
+                raise claim_lost_error(request, "it has no record any more")
             if found.value.state != "open" or not found.value.unsettled:
                 return self._ended(request, found)
             lasting = request.lasting_as(found.value, self._context.settings.claims.margin_seconds)
             claim = await self._resume(lasting, found, vacated=vacated)
             if claim is not None:
                 return claim
-        raise not_had(request, "its record keeps changing")
+        raise claim_lost_error(request, "its record keeps changing")
 
     async def release(self, request: ClaimRequest, owners: Collection[str], decision: Decision) -> HeldClaim | None:
-        """Decide that all is given back of which nothing is decided; return it as a claim that has just that.
+        """Decide that all undecided messages are given back; return the claim with just these.
 
-        None: it has ended, is none of these owners', or is not there. What was decided before is to be carried out too.
+        None: it has ended, belongs to none of these owners, or does not exist. The caller carries out the decisions,
+        also the earlier ones.
 
-        :raises ClaimBusyError: somebody else works for it.
+        :raises ClaimBusyError: another process works for it.
         """
         context, topic = self._context, request.topic.name
-        for _ in range(LOOKS):
+        for _ in range(MAX_RECORD_READS):
             generations = await latest_generations(context, topic, [request.claim_id])
             if not generations:
                 return None
@@ -121,19 +123,19 @@ class ById:
             now = await context.now()
             if self._may_be_alive(record, now):
                 if not record.unsettled:
-                    return None  # who has decided all of it is about to carry it out
+                    return None  # the session that has decided all of it is about to carry it out
                 raise busy_error(context, request, record, record.session_end, now, operation="release")
             given_up = await self._give_up(request, found, decision) if record.unsettled else found
             if given_up is not None:
                 left = Bodies(unread=record.unsettled)
-                return as_claim(context, request, given_up, left, versions={}, deadline=0.0)
-        raise not_had(request, "its record keeps changing")
+                return make_claim(context, request, given_up, left, versions={}, deadline=0.0)
+        raise claim_lost_error(request, "its record keeps changing")
 
     # --- what is found under the id ---
 
     async def _look_and_claim(self, request: ClaimRequest) -> HeldClaim | None:
-        # ⚑ §4.1: who waits by an id for something to claim need not look for its record each time. If another process
-        # has begun the claim meanwhile, ours is refused its record, and looks again then.
+        # ⚑ §4.1: a consumer that polls by an id need not look for the record each time. If another process has begun
+        # the claim meanwhile, the creation of our record is refused, and then we look again.
         if self._context.clock.elapsed() - self._unknown.get(request.claim_id, -math.inf) < FULL_LISTING_SECONDS:
             return await self._begin_fresh(request)
         generations = await latest_generations(self._context, request.topic.name, [request.claim_id])
@@ -150,13 +152,15 @@ class ById:
                 return await (self._resume(request, found) if record.unsettled else self._finish(request, found))
             if record.was_handed_out and not record.was_returned:
                 return self._ended(request, found)
-            # All that it had won was bad and is buried, or it was given back when its process ended in good order: its
-            # owner has not finished with anything of it, and is not to go without.
+            # All that it had won was bad and is buried, or was given back when its process ended in good order. Its
+            # owner has finished with none of it, and gets the next generation.
         following = await self._next_generation(request, found)
         return None if following is None else await self._begin(replace(request, generation=following))
 
     async def _next_generation(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> int | None:
-        """Return the generation that may begin after the last one has ended. No final record is opened again.
+        """Return the generation that may begin, after the last one has ended; None: the record has changed.
+
+        A record that is final is never opened again.
 
         :raises ClaimBusyError: it has not ended.
         """
@@ -193,7 +197,7 @@ class ById:
         try:
             claim = await claim_fresh(self._context, self._finder, self._contention, request)
         except BaseException:
-            self._unknown.pop(request.claim_id, None)  # leases may name it, or its record be there
+            self._unknown.pop(request.claim_id, None)  # leases may name it, or its record may exist
             raise
         if claim is None or claim:
             self._unknown.pop(request.claim_id, None)
@@ -202,7 +206,7 @@ class ById:
     async def _orphans(self, request: ClaimRequest) -> dict[str, Versioned[Lease]]:
         """Return the leases that name this claim while it has no record, and whose time is not over.
 
-        What is over may be taken by others at this moment, and is left to them.
+        Leases whose time is over may be taken by other consumers at this moment, and are left to them.
         """
         context = self._context
         found = await self._finder.leases_of(request.stem, most_reads=2 * request.max_messages)
@@ -210,15 +214,15 @@ class ById:
         return {
             uuid: lease
             for uuid, lease in found.items()
-            if lease.value.state == "held"
-            # There has to be time to read and record them.
+            if leases.is_held_by(lease.value, request.stem)
+            # Enough of its time has to be left to read the message and to record the claim.
             and lease.value.until > now + 2 * context.margin + context.time.error
         }
 
     async def _adopt(self, request: ClaimRequest, orphans: dict[str, Versioned[Lease]]) -> HeldClaim | None:
         """Record the leases that a former attempt at this very claim won before it died, with the time that they have.
 
-        None as well where nothing of it can be handed out.
+        None also if nothing of it can be handed out.
         """
         context = self._context
         started = context.clock.elapsed()
@@ -243,19 +247,19 @@ class ById:
         bodies = await Bodies.fetch(context, request.topic, won.members, PER_OBJECT_RETRY_SECONDS)
         if context.clock.elapsed() >= won.deadline:
             return None
-        # A lease does not tell how large its message is, which who plans the work wants to know.
+        # Plans of the work need the messages' sizes, which leases do not tell.
         for uuid, size in bodies.sizes.items():
             won.members[uuid] = won.members[uuid].model_copy(update={"size": size})
         bodies.give_back_surplus(won.members, request.max_messages, request.max_bytes)
-        record = made_record(request, won, bodies.decisions)
+        record = make_record(request, won, bodies.decisions)
         created = await context.claim_record(request.topic.name, request.stem).create(record)
         if created is None:
             return None
-        claim = as_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
+        claim = make_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
         if bodies.decisions:
             await settling.carry_out_decided(context, claim)
-        if claim and not in_time(context, claim):
-            # Nobody was given it, so it does not count, and its owner is not to go without.
+        if claim and not withhold_if_late(context, claim):
+            # Nobody was given it, so it does not count as delivered, and its owner can claim it again.
             unseen = Decision(how="released", by="claim")
             await settling.settle(context.with_budget(), claim, dict.fromkeys(record.unsettled, unseen))
         return claim or None
@@ -267,20 +271,20 @@ class ById:
     ) -> HeldClaim | None:
         """Work for an open claim in a new session.
 
-        ⚑ §4, Sessions: who does not know by a reference that the last session has handed over waits until that
-        session's time is over, as it may be alive and knows nothing of us. Its next renewal or settlement is refused.
-        The claim's own time, which its run's janitor renews, does not matter here.
+        ⚑ §4, Sessions: without a reference, which shows that the last session has handed over, a new session waits
+        until the last one's time is over. That one may be alive, and does not know of us. Its next renewal or
+        settlement is refused. The claim's own time, which its run's janitor renews, does not matter here.
 
         :raises ClaimBusyError: the last session may be alive.
         """
         context, record = self._context, found.value
         now = await context.now()
-        # Our own session stands there if an earlier attempt landed of which nobody knew: nobody else works for it.
+        # The record names our own session if an earlier attempt landed without an answer: nobody else works for it.
         if record.session not in ("", vacated, request.session) and not context.is_over(record.session_end, now):
             raise busy_error(context, request, record, record.session_end, now)
         started = context.clock.elapsed()
         now = await context.now()
-        # A new session begins with a time of its own; ours goes on if it is there already.
+        # A new session begins with a time of its own. Ours goes on if the record already names it.
         before = record if record.session == request.session else record.model_copy(update={"session_until": 0.0})
         changed = renewing.renewed(context, before, now, ttl=request.ttl, session_ttl=request.session_ttl)
         changed = changed.model_copy(update={"session": request.session})
@@ -294,47 +298,47 @@ class ById:
             bodies = Bodies(unread=list(members))
             if request.payloads:
                 bodies = await Bodies.fetch(
-                    context, request.topic, members, max(PER_OBJECT_RETRY_SECONDS, request.ttl * SHARE)
+                    context, request.topic, members, max(PER_OBJECT_RETRY_SECONDS, request.ttl * MAX_TTL_SHARE)
                 )
         except BaseException:
-            # Whoever comes by its id or the reference next is not to wait for us.
-            held = as_claim(context, request, taken, Bodies(), versions={}, deadline=deadline)
+            # The next session is not to wait for ours, whether it comes by the id or by the reference.
+            held = make_claim(context, request, taken, Bodies(), versions={}, deadline=deadline)
             with suppress(StoreError, CompatibilityError):
                 await shield_and_wait(leaving.vacate(context.with_budget(), held), context.clock)
             raise
-        # The session before us may have been given what is bad or gone now: it counts as handed out.
+        # The former session may have been given what is bad or gone now, so it counts as handed out.
         bodies.decisions = {
             uuid: decision.model_copy(update={"by": "consumer"}) for uuid, decision in bodies.decisions.items()
         }
-        claim = as_claim(context, request, taken, bodies, versions={}, deadline=deadline)
+        claim = make_claim(context, request, taken, bodies, versions={}, deadline=deadline)
         if changed.session_end <= now:
             raise renewing.lost_error(claim, "it is older than claims.max_claim_age_seconds")
-        return await without_bad_ones(context, claim, bodies)
+        return await settle_bad_ones(context, claim, bodies)
 
     def _may_be_alive(self, record: ClaimRecord, now: float) -> bool:
-        """Say whether the session in the record may be at work. ⚑ §4: who knows only the claim's id waits for it."""
+        """Say whether the session in the record may be at work. ⚑ §4: without a reference, others wait for it."""
         return record.session != "" and not self._context.is_over(record.session_end, now)
 
     async def _give_up(
         self, request: ClaimRequest, found: Versioned[ClaimRecord], decision: Decision
     ) -> Versioned[ClaimRecord] | None:
-        """Decide what becomes of all that is left of a claim, as a session that has nothing else to do with it.
+        """Decide what becomes of all that is left of a claim, in a session that does nothing else with it.
 
-        ⚑ §4, Sessions: the last session's time is over, so it believes in nothing any more. This is one compare-and-set
-        and renews nothing: whoever renews, settles, fences or resumes the claim is refused if it came first, and it is
-        refused if one of them did.
+        ⚑ §4, Sessions: the last session's time is over, so it trusts nothing any more. This is one compare-and-set, and
+        renews nothing. If it comes first, a renewal, settlement, fence or resumption of the claim is refused. If one of
+        them comes first, this is refused.
         """
         record = found.value
-        given_back = decision.model_copy(update={"by": "other"})  # to whoever had it
+        given_back = decision.model_copy(update={"by": "other"})  # to the session that had it
         settled = {**record.settled, **dict.fromkeys(record.unsettled, given_back)}
         changed = record.model_copy(update={"settled": settled, "session": request.session, "session_until": 0.0})
         return await self._context.claim_record(request.topic.name, changed.stem).replace(found, changed)
 
     async def _finish(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> HeldClaim | None:
-        """Carry out what a claim has decided of all that it had, and show it as it ended.
+        """Carry out what a claim has decided of all its messages, and show the claim as it ended.
 
-        ⚑ §5.5: whoever decided it died before the end, or was refused by the store. What is refused again is left to
-        the next who meets it: the claim has ended all the same.
+        ⚑ §5.5: the process that decided it died before the end, or was refused by the store. What is refused again is
+        left to the next process that finds it. The claim has ended all the same.
         """
         context, topic, record = self._context, request.topic.name, found.value
         carried_out = effects.carry_out(context.with_budget(), topic, record, list(record.settled), {})
@@ -351,14 +355,14 @@ class ById:
             return None
         if record.was_handed_out and not record.was_returned:
             return self._ended(request, finished)
-        # What it has decided of messages that nobody was given is being refused by the store: the next generation.
+        # The store refuses to carry out decisions on messages that nobody was given: begin the next generation.
         if finished.value.state == "closed" or await takeover.fence(context, topic, finished) is None:
             return None
         return await self._begin(replace(request, generation=record.generation + 1))
 
     def _ended(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> HeldClaim:
         """Show a claim that has ended: it has no messages, and tells what was decided."""
-        return as_claim(self._context, request, found, Bodies(), versions={}, deadline=0.0)
+        return make_claim(self._context, request, found, Bodies(), versions={}, deadline=0.0)
 
 
 def _who(record: ClaimRecord) -> str:
@@ -367,11 +371,11 @@ def _who(record: ClaimRecord) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a name as an error shows it: others have written it, so it may be long, and hold any character."""
+    """Return a name as an error shows it. Another program has written it, so it may be long and hold any character."""
     return repr(name if len(name) <= MAX_SHOWN_CHARACTERS else f"{name[:MAX_SHOWN_CHARACTERS]}…")
 
 
-def busy_error(  # noqa: PLR0913, PLR0917 - who wants what, and who has it
+def busy_error(  # noqa: PLR0913, PLR0917 - the request, the record, and its times
     context: Context,
     request: ClaimRequest,
     record: ClaimRecord,
@@ -379,7 +383,7 @@ def busy_error(  # noqa: PLR0913, PLR0917 - who wants what, and who has it
     now: float,
     operation: str = "claim",
 ) -> ClaimBusyError:
-    """Say who has the claim, and until when."""
+    """Make the error that says who works for the claim, and until when."""
     left = max(0.0, until + context.margin - now)
     advice = "claim again then, pass wait=, or claim under another claim_id"
     if operation == "release":

@@ -32,23 +32,24 @@ if TYPE_CHECKING:
 
 logger = logger_of("claims")
 
-#: Candidates that others were faster at are replaced so many times after one look, and so many looks are taken.
-ROUNDS = 5
-LOOKS = 6
-#: So many batches that were bad altogether are got through in one claim.
-MOST_BAD = 50
-#: Winning may take this part of the claim's time, and so may reading: what is left is for the work.
-SHARE = 0.25
+#: How often candidates that other consumers have won are replaced by others of the same listing.
+MAX_REPLACEMENT_ROUNDS = 5
+#: How often one claim lists, each time after it has won nothing.
+MAX_LISTINGS = 6
+#: How many batches without one good message a claim gets through before it returns empty.
+MAX_BAD_BATCHES = 50
+#: The part of a claim's time that winning its leases may take, and reading its messages too. The work has the rest.
+MAX_TTL_SHARE = 0.25
 #: Why a claim was lost before it was handed out.
 TOO_LATE = "reading its messages took longer than its time, or failed"
-#: So many times what is wanted is taken from what there is: what others are faster at is replaced.
-SPARE = 4
-#: What was seen so many seconds ago is not tried for after refusals: others may have done with it meanwhile.
-FRESH = 1.0
-#: So many times ``concurrency.max_in_flight`` leases are asked for between two moments at which a claim can be cut.
-CHUNK = 4
-#: For so long at least a message is tried to be read.
-LEAST_PATIENCE = 1.0
+#: How many times the batch's size is listed, so that candidates that others win are replaced without another LIST.
+OVERFETCH = 4
+#: After a refusal, older listings are discarded: other consumers may have settled what they show.
+MAX_LISTING_AGE_SECONDS = 1.0
+#: How many times ``concurrency.max_in_flight`` leases are asked for before a cancelled claim can stop.
+UNINTERRUPTED_ROUNDS = 4
+#: How long each message is tried at least, however little of the claim's time is left.
+MIN_READ_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,14 @@ class ClaimRequest:
     ttl: float
     session_ttl: float
     max_bytes: float = math.inf
-    named: bool = True  # its id was given, and may be given again
-    payloads: bool = True  # attach: its messages are read
-    own_ttl: bool = True  # attach: for as long as is asked here, and not for as long as it was claimed for
+    named: bool = True  # its id was given by the caller, who may give it again
+    payloads: bool = True  # attach: whether its messages are read
+    own_ttl: bool = True  # attach: it lasts for ``ttl``, and not for as long as it was claimed for
 
     def lasting_as(self, record: ClaimRecord, margin: float) -> ClaimRequest:
-        """Return it with the time that the claim was made for, where none is asked here.
+        """Return the request with the time that the claim was made for, if it asks for no time of its own.
 
-        ⚑ §4: a session that has no wish of its own neither cuts the time that a janitor renews by, nor lengthens it.
+        ⚑ §4: such a session neither shortens nor lengthens the time by which a janitor renews the claim.
         """
         lasts = record.lasts or record.ttl
         if self.own_ttl or lasts <= margin:
@@ -85,13 +86,13 @@ class ClaimRequest:
         return layout.claim_stem(self.claim_id, self.generation)
 
 
-class Outcome(Enum):
-    """Why an attempt at a claim gave none."""
+class NoClaim(Enum):
+    """Why an attempt gave no claim."""
 
-    NOTHING = "there is nothing to be had"
-    CROWDED = "others were faster"
-    BAD = "what was won is not to be handed out"
-    TAKEN = "another one has recorded this very claim meanwhile"
+    NOTHING = "no message can be claimed"
+    CROWDED = "other consumers were faster"
+    BAD = "nothing that was won can be handed out"
+    TAKEN = "another process has recorded this very claim"
 
 
 @dataclass(slots=True)
@@ -103,23 +104,24 @@ class Won:
     deadline: float
     members: dict[str, Member] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    asked: dict[str, Member] = field(default_factory=dict)  # won as well, or not: nobody knows
+    asked: dict[str, Member] = field(default_factory=dict)  # their outcomes are unknown
 
 
 async def claim_fresh(
     context: Context, finder: Finder, contention: Contention, request: ClaimRequest
 ) -> HeldClaim | None:
-    """Claim messages that nobody has. Returns None where the claim's id has been used up meanwhile: look again.
+    """Claim messages that nobody has; None: the claim's id has been used up meanwhile, and is to be looked up again.
 
-    ⚑ §5.7: nobody leaves empty-handed while there is plenty: who lost a race looks again, and tries elsewhere.
+    ⚑ §5.7: no consumer returns empty-handed while many messages wait: after a lost race it lists again, and tries
+    elsewhere.
     """
     fault: StoreError | None = None
     unread = is_answered = False
     began = context.clock.elapsed()
     looks = 0.0
-    while looks < LOOKS:
+    while looks < MAX_LISTINGS:
         # ⚑ §5.6: bad messages, one after another, do not make a claim take longer than one of them.
-        patience = max(request.ttl * SHARE - (context.clock.elapsed() - began), LEAST_PATIENCE)
+        patience = max(request.ttl * MAX_TTL_SHARE - (context.clock.elapsed() - began), MIN_READ_SECONDS)
         attempt = Attempt(context, finder, contention, request, patience)
         result = await attempt.run()
         unread = unread or attempt.unread
@@ -127,41 +129,41 @@ async def claim_fresh(
         is_answered = is_answered or attempt.is_answered
         if isinstance(result, HeldClaim):
             return result
-        if result is Outcome.TAKEN or (request.named and attempt.recorded):
+        if result is NoClaim.TAKEN or (request.named and attempt.recorded):
             return None
         took = context.clock.elapsed() - began
-        if result is Outcome.NOTHING or ((fault or result is Outcome.BAD) and took > 2 * SHARE * request.ttl):
+        if result is NoClaim.NOTHING or ((fault or result is NoClaim.BAD) and took > 2 * MAX_TTL_SHARE * request.ttl):
             break
-        # Bad messages are out of the way now: there is progress, however many there are.
-        looks += 1 if result is not Outcome.BAD else LOOKS / MOST_BAD
+        # Bad messages are settled by now, so a batch of them counts as progress.
+        looks += 1 if result is not NoClaim.BAD else MAX_LISTINGS / MAX_BAD_BATCHES
         request = request if request.named else replace(request, claim_id=context.clock.uuid())
     if unread and fault is None:
         await _check_that_the_store_answers(context, request.topic.name)
-    # ⚑ §5.6: where the store has answered for other leases, what it refuses concerns the messages that it refused.
+    # ⚑ §5.6: if the store has answered for other leases, a fault concerns the messages at which it occurred.
     if fault is not None and not is_answered:
         raise fault
-    empty = nothing(context, request)
+    empty = make_empty_claim(context, request)
     if unread:
         empty.lose(TOO_LATE)
     return empty
 
 
-def not_had(request: ClaimRequest, why: str) -> LeaseLostError:
-    """Make the error that says that a claim could not be had."""
+def claim_lost_error(request: ClaimRequest, why: str) -> LeaseLostError:
+    """Make the error that says why a claim could not be made or resumed."""
     return LeaseLostError(
-        f"Claim {request.claim_id} of topic {request.topic.name!r} could not be had: {why}. Claim anew.",
+        f"Claim {request.claim_id} of topic {request.topic.name!r} is not available: {why}. Claim anew.",
         topic=request.topic.name,
         operation="claim",
     )
 
 
 async def _check_that_the_store_answers(context: Context, topic: str) -> None:
-    """Tell messages that cannot be read, which concern nobody else, from a store that gives nothing, and raise that."""
+    """Raise if the store answers nothing at all. Single messages that cannot be read are no such error."""
     await context.with_budget().registers.look(layout.topic_marker(topic))
 
 
 class Attempt:
-    """One look, and what comes of it."""
+    """One attempt at a claim: a listing, and what it leads to."""
 
     def __init__(
         self, context: Context, finder: Finder, contention: Contention, request: ClaimRequest, patience: float
@@ -173,31 +175,31 @@ class Attempt:
         self._request = request
         self._won: Won | None = None
         self._looked = 0.0
-        self._size = request.max_messages  # how many messages are to be won: more than the claim wants, after bad ones
+        self._size = request.max_messages  # how many messages to win: after bad batches, more than the claim wants
         self._recorded: Versioned[ClaimRecord] | None = None
         self._may_be_recorded = False
         self.fault: StoreError | None = None
-        self.unread = False  # there were messages, or leases, that the store does not give
-        self.is_answered = False  # of some lease it has said whether it is ours
+        self.unread = False  # whether the store does not show some message or lease
+        self.is_answered = False  # whether the outcome of some lease is known
 
     @property
     def recorded(self) -> bool:
-        """Whether its record is in the bucket."""
+        """Whether its record is known to be in the bucket."""
         return self._recorded is not None
 
-    async def run(self) -> HeldClaim | Outcome:
-        """Claim once. Whatever interrupts it, what was won is given back."""
+    async def run(self) -> HeldClaim | NoClaim:
+        """Claim once. After an error or a cancellation, what was won is given back."""
         request = self._request
         self._looked = self._context.clock.elapsed()
         self._size = size = self._finder.bad_batches.size(request.max_messages)
         window = self._contention.window(size)
-        pool = await self._finder.candidates(window, most=max(window, SPARE * size), most_reads=2 * size)
+        pool = await self._finder.candidates(window, most=max(window, OVERFETCH * size), most_reads=2 * size)
         if not pool:
-            return Outcome.NOTHING
+            return NoClaim.NOTHING
         try:
             self._won = won = await self._win_of(pool)
             if not won.members:
-                return Outcome.CROWDED
+                return NoClaim.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
             bodies = await Bodies.fetch(self._context, request.topic, won.members, self._patience)
             self._note(bodies, won.members)
@@ -216,7 +218,7 @@ class Attempt:
             left = picks.left if self._contention.is_alone else []
         finally:
             self._finder.take_back(pool, left)
-            if picks.left and not left:  # with others about, or after an error, it is looked at again
+            if picks.left and not left:  # other consumers are at work, or there was an error: list again
                 self._finder.mark_stale()
         return won
 
@@ -234,21 +236,24 @@ class Attempt:
         max_bytes = request.max_bytes
         if self._size > request.max_messages:
             max_bytes = MAX_BAD_BATCH_BYTES if math.isinf(max_bytes) else max(MAX_BAD_BATCH_BYTES, max_bytes)
-        for _ in range(ROUNDS):
+        for _ in range(MAX_REPLACEMENT_ROUNDS):
             used = sum(sizes[uuid] for uuid in won.members)
             batch = picks.take(self._size - len(won.members), max_bytes - used, is_first=not won.members)
             sizes.update({candidate.id: candidate.unit.size for candidate in batch})
-            if not batch or context.clock.elapsed() - started > request.session_ttl * SHARE:
+            if not batch or context.clock.elapsed() - started > request.session_ttl * MAX_TTL_SHARE:
                 break
             refused = 0
-            for some in _chunks(batch, CHUNK * context.at_once if context.registers.is_certain else len(batch)):
-                # ⚑ §4, Interrupted: a lease that was asked for may be won. Its answer is waited for; no more is sent.
+            for some in _chunks(
+                batch, UNINTERRUPTED_ROUNDS * context.at_once if context.registers.is_certain else len(batch)
+            ):
+                # ⚑ §4, Interrupted: a lease that was asked for may be won. A cancelled claim waits for its answer, and
+                # asks for no more.
                 refused += await shield_and_wait(self._ask_for(won, some), context.clock)
             self._contention.learn(len(batch), refused)
             if refused:
                 self._finder.mark_stale()
-                # A store may take seconds to refuse something: SeaweedFS does.
-                if context.registers.is_certain and context.clock.elapsed() - self._looked > FRESH:
+                # A store may take seconds to refuse a write (SeaweedFS does).
+                if context.registers.is_certain and context.clock.elapsed() - self._looked > MAX_LISTING_AGE_SECONDS:
                     break
         return won
 
@@ -267,10 +272,10 @@ class Attempt:
                 won.members[candidate.id] = member
                 won.versions[candidate.id] = outcome.version
             else:
-                # Refused: another consumer was faster. Unknown: where it lands, it names a claim that does not know it.
+                # Refused: another consumer was faster. Unknown: if it lands, it names a claim that does not list it.
                 refused += 1
                 if isinstance(outcome, Unknown):
-                    # ⚑ §5.6: it concerns its own message; the others are not to wait for it again and again.
+                    # ⚑ §5.6: it concerns its own message, which is set aside: the others do not wait for it again.
                     self.unread = self.unread or outcome.unseen
                     self.fault = self.fault or (None if outcome.unseen else outcome.fault)
                     self._finder.set_aside.put(candidate.id, outcome.fault)
@@ -281,15 +286,16 @@ class Attempt:
         # ⚑ §4: deliveries are hand-outs: this will be the next.
         member = Member(name=candidate.unit.name, size=candidate.unit.size, deliveries=1)
         if before is not None:
-            told = before.value
+            previous = before.value
             member = Member(
                 name=candidate.unit.name,
                 size=candidate.unit.size,
-                deliveries=min(told.deliveries + 1, MOST_COUNT),
-                reason=told.reason,
-                error=told.error,
+                deliveries=min(previous.deliveries + 1, MOST_COUNT),
+                reason=previous.reason,
+                error=previous.error,
             )
-        # Its time is the session's: a claimer that dies before it has recorded the claim is soon known to be gone.
+        # It ends with the session's time: if the claimer dies before it has recorded the claim, others need not wait
+        # for the claim's own time.
         lease = leases.held(
             candidate.id,
             candidate.unit.name,
@@ -303,7 +309,7 @@ class Attempt:
         return Step(key, lease, Expect.NOTHING if before is None else before.version), member
 
     def _note(self, bodies: Bodies, members: Mapping[str, Member]) -> None:
-        """Remember what this process cannot take, and that what is gone shows that others are at work here.
+        """Set aside what this process cannot take. A message that is gone shows that other consumers are at work.
 
         ⚑ §5.6: under the message's name, as another message may have its uuid.
         """
@@ -326,20 +332,20 @@ class Attempt:
         elif all(isinstance(why, CompatibilityError) or getattr(why, "how", "") == "dead" for why in judged):
             self._finder.bad_batches.learn(is_bad=True)
 
-    async def _record(self, won: Won, bodies: Bodies) -> HeldClaim | Outcome:
+    async def _record(self, won: Won, bodies: Bodies) -> HeldClaim | NoClaim:
         """⚑ §4.3: record what was won, and what is to become of the bad ones, before any of it is handed out."""
         context, request = self._context, self._request
         if context.clock.elapsed() >= won.deadline:
-            # ⚑ §4: nothing of it may be handed out any more, so it is not recorded, and does not count as delivered.
-            late = nothing(context, request)
+            # ⚑ §4: it is too late to hand it out, so it is not recorded, and does not count as delivered.
+            late = make_empty_claim(context, request)
             late.lose(TOO_LATE)
             return late
-        record = made_record(request, won, bodies.decisions)
+        record = make_record(request, won, bodies.decisions)
         created = await shield_and_wait(self._create(record, context), context.clock)
         if created is None:
             await shield_and_wait(self._give_up(won), context.clock)
-            return Outcome.TAKEN
-        claim = as_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
+            return NoClaim.TAKEN
+        claim = make_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
         if created.is_repeated:
             claim.keep_record()
@@ -347,22 +353,22 @@ class Attempt:
             await self._leave_to_rivals(claim)
         errands, errand = self._finder.background, f"what claim {request.stem} found bad in {request.topic.name}"
         if bodies.decisions:
-            # Beside the delivery of the good ones: a burial that the store refuses does not hold them up for long.
+            # In the background: a burial that the store refuses does not delay the good messages for long.
             errands.run(errand, lambda: _carried_out(context, claim))
             await errands.done(errand, BACKGROUND_WAIT_SECONDS)
         if not claim:
-            return Outcome.BAD
-        if not in_time(context, claim):
+            return NoClaim.BAD
+        if not withhold_if_late(context, claim):
             await self._give_back()
-            return Outcome.BAD
+            return NoClaim.BAD
         return claim
 
     async def _leave_to_rivals(self, claim: HeldClaim) -> None:
         """Give back what another live claim's record names: it is that claim's."""
         theirs = await self._finder.named_by_others(self._request.stem, claim.record.members)
         if theirs:
-            # ⚑ §6: no longer than for a time of ours. After that their record is asked again, and what only a forged
-            # one held is free as soon as somebody has deleted it.
+            # ⚑ §6: for one time of ours at most. Then their record is read again, so what only a forged record named is
+            # free as soon as that record is deleted.
             ours = await self._context.now() + self._request.ttl
             decisions = {
                 uuid: Decision(how="released", until=min(until, ours), by="claim") for uuid, until in theirs.items()
@@ -371,7 +377,7 @@ class Attempt:
             claim.withhold(theirs)
 
     async def _create(self, record: ClaimRecord, context: Context) -> Versioned[ClaimRecord] | None:
-        """Create the claim's record; None: somebody else has."""
+        """Create the claim's record; None: another process has created it."""
         register = context.claim_record(self._request.topic.name, self._request.stem)
         self._may_be_recorded = True
         created = await register.create(record)
@@ -386,32 +392,33 @@ class Attempt:
         return created
 
     async def _give_back(self) -> None:
-        """Let others have what was won, as nobody was given it. ⚑ §4: by the record, which alone says whose it is.
+        """Let others have what was won, as nobody was given it.
 
-        Somebody who works for the same claim may be about to record the very leases (§4, adopted): who creates the
-        record decides. Where nobody can tell whether ours was created, all of it waits for its time to end.
+        ⚑ §4: by the record, which alone says whose the messages are. Another process may be about to adopt these very
+        leases for the same claim (§4): the process that creates the record decides. If it is not known whether ours was
+        created, all messages wait for the end of their leases.
         """
         won = self._won
         if won is None or not (won.members or won.asked):
             return
         self._finder.mark_stale()
         if self._recorded is None:
-            # What was asked for and cut, by a second cancellation, may be ours; whoever carries this out looks first.
+            # After a second cancellation, leases with unknown outcomes may be ours. Carrying this out reads them first.
             won = replace(won, members={**won.asked, **won.members})
         given_back = dict.fromkeys(won.members, Decision(how="released", by="claim"))
         context, request = self._context.with_budget(), self._request
         try:
             if self._may_be_recorded and self._recorded is None:
-                # Its answer was lost, or cut. If it stands there, nobody was given what it lists.
+                # The answer of its creation was lost, or cut. If it exists, nobody was given what it lists.
                 found = await context.claim_record(request.topic.name, request.stem).read()
                 if found is None or found.value.session != request.session:
                     return
                 self._recorded = found
             if self._recorded is None:
-                await self._create(made_record(request, won, given_back), context)
+                await self._create(make_record(request, won, given_back), context)
             if self._recorded is None:
                 return
-            claim = as_claim(context, request, self._recorded, Bodies(), versions=won.versions, deadline=0.0)
+            claim = make_claim(context, request, self._recorded, Bodies(), versions=won.versions, deadline=0.0)
             await settling.settle(context, claim, given_back)
             context.events.tell(
                 GivenBack(
@@ -422,9 +429,9 @@ class Attempt:
             logger.warning("What claim %s had won could not be given back: %s", request.stem, error)
 
     async def _give_up(self, won: Won) -> None:
-        """Release what was won for a claim that somebody else has recorded: what is not among its members is nobody's.
+        """Release what was won for a claim that another process has recorded, and that its record does not list.
 
-        Who its members are never changes, so lease by lease will do here.
+        A record's members never change, so each lease can be released by itself.
         """
         context, request = self._context.with_budget(), self._request
         self._finder.mark_stale()
@@ -432,7 +439,7 @@ class Attempt:
             found = await context.claim_record(request.topic.name, request.stem).read()
             mine = [uuid for uuid in won.members if found is not None and uuid not in found.value.members]
             now = await context.now()
-            record, unseen = made_record(request, won, {}), Decision(how="released", by="claim")
+            record, unseen = make_record(request, won, {}), Decision(how="released", by="claim")
             freed = {uuid: effects.released(record, uuid, unseen, now) for uuid in mine}
             steps = [
                 Step(layout.lease(request.topic.name, uuid), lease, won.versions[uuid]) for uuid, lease in freed.items()
@@ -440,7 +447,9 @@ class Attempt:
             await context.registers.write(steps)
         except (StoreError, CompatibilityError) as error:
             logger.warning(
-                "What was won for claim %s, which another one has, waits for its time to end: %s", request.stem, error
+                "What was won for claim %s, which another process has, waits for the end of its leases: %s",
+                request.stem,
+                error,
             )
 
 
@@ -449,7 +458,7 @@ def _chunks(batch: Sequence[Candidate], size: int) -> Iterator[Sequence[Candidat
         yield batch[start : start + size]
 
 
-def made_record(request: ClaimRequest, won: Won, decisions: Mapping[str, Decision]) -> ClaimRecord:
+def make_record(request: ClaimRequest, won: Won, decisions: Mapping[str, Decision]) -> ClaimRecord:
     """Make the record of a batch that was won."""
     return ClaimRecord(
         claim_id=request.claim_id,
@@ -458,7 +467,7 @@ def made_record(request: ClaimRequest, won: Won, decisions: Mapping[str, Decisio
         consumer=request.consumer,
         session=request.session,
         created_at=won.until - request.ttl,
-        # ⚑ §4: creating the record extends nothing: its times are those that the leases were won with.
+        # ⚑ §4: creating the record extends nothing: its times are those with which the leases were won.
         until=won.until,
         session_until=min(won.session_until, won.until),
         lasts=request.ttl,
@@ -467,7 +476,7 @@ def made_record(request: ClaimRequest, won: Won, decisions: Mapping[str, Decisio
     )
 
 
-def as_claim(  # noqa: PLR0913 - the parts of one thing
+def make_claim(  # noqa: PLR0913 - the parts of one thing
     context: Context,
     request: ClaimRequest,
     found: Versioned[ClaimRecord],
@@ -476,7 +485,7 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
     versions: Mapping[str, str],
     deadline: float,
 ) -> HeldClaim:
-    """Put a claim together from its record and its messages."""
+    """Make a claim from its record and its messages."""
     messages = list(bodies.messages.values())
     uuids = {uuid: message.id for uuid, message in bodies.messages.items()}
     uuids.update((uuid, uuid) for uuid in bodies.unread)
@@ -494,23 +503,23 @@ def as_claim(  # noqa: PLR0913 - the parts of one thing
     )
 
 
-def in_time(context: Context, claim: HeldClaim) -> HeldClaim:
-    """Hand out the claim, or nothing of it, if its time is over by now."""
+def withhold_if_late(context: Context, claim: HeldClaim) -> HeldClaim:
+    """Return the claim; without its messages, and lost, if its time is over by now."""
     if context.clock.elapsed() >= claim.trusted_until():
         claim.lose(TOO_LATE)
         claim.withhold(claim.uuids)
     return claim
 
 
-async def without_bad_ones(context: Context, claim: HeldClaim, bodies: Bodies) -> HeldClaim:
-    """Settle what must not be handed out: malformed messages, those delivered too often, those that are gone."""
+async def settle_bad_ones(context: Context, claim: HeldClaim, bodies: Bodies) -> HeldClaim:
+    """Settle what must not be handed out (malformed, delivered too often, or gone), and return the claim if in time."""
     if bodies.decisions:
         await settling.settle(context, claim, bodies.decisions)
-    return in_time(context, claim)
+    return withhold_if_late(context, claim)
 
 
-def nothing(context: Context, request: ClaimRequest) -> HeldClaim:
-    """Make the claim of a consumer that found no message. It is in no bucket."""
+def make_empty_claim(context: Context, request: ClaimRequest) -> HeldClaim:
+    """Make the claim of a consumer that found no message. It has no record in the bucket."""
     record = ClaimRecord(
         claim_id=request.claim_id,
         generation=request.generation,
@@ -519,7 +528,7 @@ def nothing(context: Context, request: ClaimRequest) -> HeldClaim:
         session=request.session,
         state="closed",
     )
-    return as_claim(context, request, Versioned(record, Version("")), Bodies(), versions={}, deadline=0.0)
+    return make_claim(context, request, Versioned(record, Version("")), Bodies(), versions={}, deadline=0.0)
 
 
 async def _carried_out(context: Context, claim: HeldClaim) -> None:

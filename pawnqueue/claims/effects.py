@@ -1,4 +1,4 @@
-"""Carry out what a claim record has decided: the consumer that decided it, or whoever finds it unfinished.
+"""Carry out the decisions of a claim record: by the consumer that made them, or a process that finds them unfinished.
 
 Every step may be repeated, and may land late: a decision in the record is final, so doing it again changes nothing.
 """
@@ -35,11 +35,11 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
     *,
     at_last: Callable[[], str | None] = lambda: None,
 ) -> dict[str, StoreError]:
-    """Do what was decided of these members; return those of which it is not confirmed.
+    """Carry out what was decided of these members; return those for which it is not confirmed, and why.
 
     :param versions: the versions of their leases, where the caller knows them.
-    :param at_last: asked, if all goes well until then, for the key of an object to delete with the last leases: a
-        record that nobody needs any more. It is among what is returned if it is not known to be gone.
+    :param at_last: called before the last leases are deleted, if all went well until then. It may return the key of a
+        record to delete with them; that key is in the result if its deletion is not confirmed.
     """
     todo = [uuid for uuid in uuids if uuid in record.settled and uuid in record.members]
     dead = [uuid for uuid in todo if record.settled[uuid].how == "dead"]
@@ -75,7 +75,7 @@ async def finish(
 
 
 async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) -> StoreError | None:
-    """Put reason and copy beside each other; return why that is not confirmed, or None."""
+    """Store the reason, and copy the message beside it; return why that is not confirmed, or None."""
     decision = record.settled[uuid]
     member = record.members[uuid]
     reason = DeadReason(
@@ -94,8 +94,8 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) ->
         # The reason goes first: a dead letter without one would have lost the key that it had.
         await context.store.overwrite(letters.reason_key_of(topic, uuid), reason.encode())
         outcome = await context.store.copy(units.key_of(topic, member.name), letters.key_of(topic, uuid))
-        # A source that is not there was buried before, by whoever else carried this out. If the dead letter has been
-        # redriven since, the reason that was written just now is nobody's.
+        # If the source does not exist, another process has buried it before. If its dead letter has been redriven
+        # since, the reason that was written just now belongs to none.
         if isinstance(outcome, Refused) and await context.store.head(letters.key_of(topic, uuid)) is None:
             await context.store.delete([letters.reason_key_of(topic, uuid)])
     except StoreError as error:
@@ -123,18 +123,21 @@ async def _remove(  # noqa: PLR0913 - what is to be removed, and what is known
     *,
     at_last: Callable[[], str | None],
 ) -> dict[str, StoreError]:
-    """⚑ §4: message before lease, always. A lease without a message is garbage; the reverse is delivered again."""
+    """Delete messages and their leases; return those for which it is not confirmed, and why.
+
+    ⚑ §4: message before lease, always. A lease without a message is garbage; the reverse is delivered again.
+    """
     failed: dict[str, StoreError] = {}
     keys = {units.key_of(topic, record.members[uuid].name): uuid for uuid in uuids if not _is_gone(record, uuid)}
     for key, error in (await context.store.delete(list(keys)) if keys else {}).items():
         failed[keys[key]] = error
     left = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in failed}
     expected = {key: Version(versions.get(uuid, "")) for key, uuid in left.items()}
-    last = None if failed else at_last()  # a register as the leases are: all of them go in one request
+    last = None if failed else at_last()  # a register like the leases: one request deletes all of them
     if last is not None:
         left[last] = last
         expected[last] = Version("")  # it may be renewed at this moment
-    # A lease that has another version is another claim's, for another message under the same uuid; or it is garbage,
+    # A lease with another version belongs to another claim, for another message under the same uuid; or it is garbage,
     # which the janitor removes.
     for key, outcome in (await context.registers.delete_versions(expected) if expected else {}).items():
         if isinstance(outcome, Unknown):
@@ -149,18 +152,18 @@ def _is_gone(record: ClaimRecord, uuid: str) -> bool:
 async def _release(
     context: Context, topic: str, record: ClaimRecord, uuids: list[str], versions: Mapping[str, str]
 ) -> dict[str, StoreError]:
-    """Let others have the messages, from the decided time on: by compare-and-set, as a lease is a register."""
+    """Write released leases, so that others may have the messages from the decided time on; return what failed."""
     if not uuids:
         return {}
     try:
-        # The store's time is asked for here: this process may never have needed it before, and the lease's size, by
-        # which others judge how long it is to be left alone, is made from it.
+        # This process may never have needed the store's time before. The lease's size is made from it, by which others
+        # judge how long to leave the lease alone.
         now = await context.now()
     except StoreError as error:
         return dict.fromkeys(uuids, error)
     unread = [uuid for uuid in uuids if uuid not in versions]
     current, failed = await _versions_of_ours(context, topic, record, unread)
-    # Where there is none, somebody has carried it out, and perhaps others have had the message since.
+    # What holds no lease any more was carried out before, and others may have had the message since.
     wanted = {**{uuid: versions[uuid] for uuid in uuids if uuid in versions}, **current}
     steps = [
         Step(layout.lease(topic, uuid), released(record, uuid, record.settled[uuid], now), version)
@@ -168,7 +171,7 @@ async def _release(
     ]
     outcomes = dict(zip(wanted, await context.registers.write(steps), strict=True))
     failed.update({uuid: outcome.fault for uuid, outcome in outcomes.items() if isinstance(outcome, Unknown)})
-    # The version was not (any more) the one that we knew: look who has it now.
+    # These leases had other versions than we knew: read which of them the claim holds now.
     refused = [uuid for uuid, outcome in outcomes.items() if isinstance(outcome, Refused)]
     current, unknown = await _versions_of_ours(context, topic, record, refused)
     failed.update(unknown)
@@ -216,7 +219,7 @@ async def held_versions(
 
 
 def released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> Lease:
-    """Make the lease by which a claim lets others have a message, from the decided time on."""
+    """Return the lease by which a claim lets others have a message, from the decided time on."""
     member = record.members[uuid]
     freed = leases.released(
         uuid,
@@ -227,11 +230,11 @@ def released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> 
         until=decision.until,
         now=now,
     )
-    # What it was given back for is buried with it, if it comes to that.
+    # The reason for giving it back is kept with it, in case that it is buried later.
     given = decision if decision.reason or decision.error else member
     return freed.model_copy(update={"reason": given.reason, "error": given.error})
 
 
 def _handed_out(member: Member, decision: Decision) -> int:
-    """⚑ §4: deliveries are hand-outs: what its claim decided of it before anybody was given it was none."""
+    """Return the message's deliveries. ⚑ §4: they are hand-outs: if nobody was given it, this one does not count."""
     return max(member.deliveries - 1, 0) if decision.by == "claim" else member.deliveries

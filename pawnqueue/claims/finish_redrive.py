@@ -1,4 +1,4 @@
-"""Finish the move of a dead letter back into the queue (§5, Redrive): its redriver, or whoever meets it overdue."""
+"""Finish the move of a dead letter back into the queue (§5, Redrive): by its redriver, or later by another process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 async def finish_move(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> bool:
-    """Carry the message over and open it to consumers. Returns whether it is there now, by our doing.
+    """Copy the message into the queue and open it to consumers; return whether this call has opened it.
 
-    :raises StoreError: it could not be confirmed; whoever meets it overdue goes on.
+    :raises StoreError: it could not be confirmed. The next process that finds the move overdue goes on.
 
-    ⚑ §5: only after the lock was taken does anyone look whether the source is still there; and it is a COPY, never a
-    GET and a PUT, as a late COPY finds no source.
+    ⚑ §5: the source is looked for only after the lock was taken. It is moved by a COPY, never by a GET and a PUT, as a
+    late COPY finds no source.
     """
     context = context.with_budget()
     name, source = found.value.key, found.value.source

@@ -1,4 +1,4 @@
-"""The engine's side of a claim: what it knows of the record and of the leases, and what it changes."""
+"""The queue's side of a claim: what this process knows of its record and its leases, and what it changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HeldClaim(Claim):
-    """A claim as the engine has it. Whoever is given one sees a :class:`Claim`, and can change nothing of it."""
+    """A claim as the queue works with it. Its users see a :class:`Claim`, and can change nothing of it."""
 
     def __init__(  # noqa: PLR0913 - the parts of one thing, made in one place
         self,
@@ -60,10 +60,10 @@ class HeldClaim(Claim):
 
     @classmethod
     def of(cls, claim: object, operation: str, context: Context | None = None) -> Self:
-        """Return what the engine has of a claim that it is given back.
+        """Return a claim that a user passes to the queue as the queue works with it.
 
-        :param context: of the queue that is to work with it, where one is.
-        :raises InvalidArgumentError: it is no claim, or another queue's.
+        :param context: of the queue that is to work with it, if one is.
+        :raises InvalidArgumentError: it is not a claim, or belongs to another queue.
         """
         if isinstance(claim, cls):
             if context is not None and not claim.is_of(context):
@@ -84,7 +84,7 @@ class HeldClaim(Claim):
     def is_of(self, context: Context) -> bool:
         """Say whether this hold on the bucket gave it out, in this very process.
 
-        Its lock is of one event loop, and a forked child has a copy of it that nobody opens.
+        Its lock belongs to one event loop, and nobody releases a forked child's copy of it.
         """
         return self._context.time is context.time and self._pid == os.getpid()  # every copy of a hold has its time
 
@@ -95,7 +95,7 @@ class HeldClaim(Claim):
 
     @property
     def version(self) -> Version:
-        """The version of the record; none of a claim that is not recorded."""
+        """The version of the record; "" for a claim without a record."""
         return self._version
 
     @property
@@ -105,17 +105,17 @@ class HeldClaim(Claim):
 
     @property
     def uuids(self) -> Mapping[str, str]:
-        """Of each message's key the uuid in it, and the message's id."""
+        """The id of each message, by the uuid in its key."""
         return self._uuids
 
     @property
     def each(self) -> list[str | OneMessage]:
-        """Its messages, each for itself; without payloads, the ids under which they are kept."""
+        """Its messages, each by itself; without payloads, the ids under which they are kept."""
         return list(self._unread) or [OneMessage(message.id, message.unit) for message in self._messages]
 
     @property
     def left(self) -> list[str]:
-        """The uuids of the members of which nothing was decided."""
+        """The uuids of the members that are not settled."""
         return self._record.unsettled
 
     @property
@@ -130,14 +130,14 @@ class HeldClaim(Claim):
 
     @property
     def is_fleeting(self) -> bool:
-        """Whether nobody else can know its id, so that its record may go when it is done."""
+        """Whether nobody else can know its id, so that its record is deleted when the claim is done."""
         return self._is_fleeting and not self._given_away
 
     @property
     def seconds_left(self) -> float:
         """See :class:`Claim`."""
         if self._lost is not None or not self.is_ours() or self.state != "open" or not self.left:
-            return 0.0  # given back and settled are nobody's to work on, too
+            return 0.0  # also of a claim that was given back, or is settled
         return max(0.0, self.trusted_until() - self._context.clock.elapsed())
 
     @property
@@ -153,10 +153,10 @@ class HeldClaim(Claim):
     def trusted_until(self, *, in_doubt: bool = True) -> float:
         """Return when this process stops trusting the claim, in the elapsed seconds of its clock.
 
-        ⚑ §2: it is counted from when the claim was asked for. If our clock is found to have stood still since, what is
-        known of the store's time by now is what counts.
+        ⚑ §2: it is counted from when the claim was asked for. If our clock has stopped since, as far as we know by now,
+        the store's time counts.
 
-        :param in_doubt: count what is suspected of our clock as well. Renewing does not, as it finds out.
+        :param in_doubt: also count what is only suspected of our clock. Renewing does not: it samples the store's time.
         """
         if not self._version:
             return self._deadline
@@ -171,18 +171,18 @@ class HeldClaim(Claim):
         return self._record.session == self.session and not self._given_away
 
     def is_held(self, now: float) -> bool:
-        """Say whether there is anything in the claim that this process has, at this moment of its elapsed time."""
+        """Say whether this process holds any message of the claim, at this moment of its elapsed time."""
         is_ours = self.state == "open" and self.is_ours() and self._lost is None
         return is_ours and self.trusted_until(in_doubt=False) > now and not self._record.is_settled
 
     def is_unfinished(self) -> bool:
-        """Say whether something was decided of the claim, by this process, and not carried out."""
-        # ⚑ §5.5: a decision is final, also where somebody has ended the claim since.
+        """Say whether this process has decided something of the claim that is not carried out."""
+        # ⚑ §5.5: a decision is final, also if another process has ended the claim since.
         is_ours = self._record.state != "closed" and self._record.session == self.session
         return is_ours and not self.done.issuperset(self._record.settled)
 
     def is_done(self, besides: Collection[str] = ()) -> bool:
-        """Say whether all that it had is decided, and carried out, or will be with these."""
+        """Say whether all its members are settled, and all decisions are carried out, or will be with these."""
         return self._record.is_settled and self.done.union(besides).issuperset(self._record.settled)
 
     def has(self, message_id: str) -> bool:
@@ -192,13 +192,13 @@ class HeldClaim(Claim):
     def uuids_by_id(self) -> dict[str, list[str]]:
         """Return under which uuids each message is kept: two redriven copies of one message have one id.
 
-        Of a claim without payloads, each is known by the uuid under which it is kept too, as that is what it was told.
+        In a claim without payloads, each is also known by the uuid under which it is kept, which is what its user sees.
         """
         if self._by_id is not None:
             return self._by_id
         found: dict[str, list[str]] = {}
         self._by_id = found
-        # What it was given stays its own, although the record of somebody who fenced it may list nothing.
+        # What it was given stays in it, although the record of a process that fenced it may list nothing.
         for uuid in self._record.members | self._uuids:
             decision = self._record.settled.get(uuid)
             message_id = (decision.id if decision else "") or self._uuids.get(uuid, uuid)
@@ -211,7 +211,7 @@ class HeldClaim(Claim):
     def units_of(self, meant: Iterable[str | OneMessage]) -> dict[str | OneMessage, Sequence[str]]:
         """Return under which uuids each of these is kept. An id means all messages that have it.
 
-        ⚑ §4: a message means itself: another one under its id, which anybody may publish, is not settled with it.
+        ⚑ §4: a message means itself. Anybody may publish another message under its id, which is not settled with it.
         """
         by_id, members = self.uuids_by_id(), self._record.members
         found: dict[str | OneMessage, Sequence[str]] = {}
@@ -223,9 +223,9 @@ class HeldClaim(Claim):
         return found
 
     def meant_by(self, ids: Collection[str]) -> list[str]:
-        """Return the uuids of members that may be what these ids mean, and whose messages have to be read to know it.
+        """Return the uuids of members that these ids may mean, and whose messages have to be read to know that.
 
-        Only a claim without payloads has any, and only for ids under which it has nothing.
+        Only a claim without payloads has any, and only for ids that it does not know.
         """
         if not self._unknown:
             return []
@@ -235,22 +235,22 @@ class HeldClaim(Claim):
         return [uuid for uuid in self.left if uuid in self._unknown and uuid not in ids]
 
     def learn_ids(self, ids: Mapping[str, str]) -> None:
-        """Hear the ids of messages that were read, by the uuids under which they are kept."""
+        """Take over the ids of messages that were read, by the uuids under which they are kept."""
         self._by_id = None
         self._uuids.update(ids)
         self._unknown.difference_update(ids)
 
     def remember(self, found: Versioned[ClaimRecord]) -> None:
-        """Take what is stored in the bucket now for the record."""
+        """Keep this as the record that is stored in the bucket now."""
         self._record = found.value
         self._version = found.version
 
     def remember_deletion(self) -> None:
-        """Take the record for closed, as it was deleted when nothing was left to do."""
+        """Keep the record as closed: it was deleted when nothing was left to do."""
         self._record = self._record.model_copy(update={"state": "closed"})
 
     def trust(self, deadline: float, session_ttl: float) -> None:
-        """Hear until when, in elapsed time, it is trusted from now on, and for how long its session was renewed."""
+        """Trust the claim until this moment of elapsed time, and keep for how long its session was renewed."""
         self._deadline = deadline
         self._session_ttl = session_ttl
 
@@ -263,7 +263,7 @@ class HeldClaim(Claim):
         )
 
     def lose(self, why: str) -> None:
-        """Remember that it is lost, unless it was left to others."""
+        """Remember why it is lost, unless it was left to others."""
         if self._given_away:
             return
         if self._lost is None and self:
@@ -276,35 +276,35 @@ class HeldClaim(Claim):
         self.lose(why)
 
     def give_away(self) -> None:
-        """Leave it to whoever comes next: this process works on it no more."""
+        """Leave it to the next session: this process no longer works on it."""
         if self._given_away:
             return
         self._given_away = True
         self._context.events.tell(HandedOver(topic=self.topic, claim=self.stem))
 
     def keep_record(self) -> None:
-        """Have its record closed in the end, and not deleted, although nobody can ask for it."""
+        """Let its record be closed in the end, and not deleted, although nobody else can know its id."""
         self._is_fleeting = False
 
     def withhold(self, uuids: Iterable[str]) -> None:
-        """Hand these messages out to nobody: somebody else has them, or may have them soon."""
+        """Take these messages out of the claim: another consumer has them, or may have them soon."""
         self._by_id = None
         withheld = set(uuids)
         self._messages = tuple(message for message in self._messages if message.unit not in withheld)
         self._unread = tuple(uuid for uuid in self._unread if uuid not in withheld)
 
     async def refresh(self, context: Context) -> None:
-        """Look at the record again: somebody has changed it, perhaps an earlier request of ours that landed late."""
-        self._by_id = None  # others, which knew other ids, may have settled it
+        """Read the record again: another process has changed it, or an earlier request of ours has landed late."""
+        self._by_id = None  # another process, which knew other ids, may have settled it
         found = await context.claim_record(self.topic, self._record.stem).read()
         if found is None:
-            # Only closed records are deleted, so what it had decided was carried out, and nothing is ours any more.
+            # Only closed records are deleted: all that it had decided was carried out, and nothing is ours any more.
             self._record = self._record.model_copy(update={"state": "expired"})
         else:
             self.remember(found)
 
     async def replace_record(self, context: Context, changed: ClaimRecord) -> bool:
-        """Write another record by compare-and-set; return False where somebody else has changed it.
+        """Replace the record by compare-and-set; return False if another process has changed it.
 
         :raises StoreError: it is not known whether it was written: :meth:`refresh` tells.
         """

@@ -1,4 +1,4 @@
-"""Leave a claim to whoever comes next: its session gives its time back, and nobody waits for that to end (§4)."""
+"""Leave a claim to the next session: this session gives back its time, and the next one need not wait (§4)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ logger = logger_of("claims")
 
 
 async def leave(context: Context, claim: HeldClaim) -> ClaimReference:
-    """Leave a claim on behalf of its consumer, and return what the next one attaches by.
+    """Leave a claim on behalf of its consumer, and return the reference by which the next session attaches.
 
-    :raises LeaseLostError: others have it, or somebody has ended it: there is nothing to leave.
+    :raises LeaseLostError: another session works for it, or it has ended: there is nothing to leave.
     """
     if claim.lost:
         raise lost_error(claim, claim.lost, "leave")
     if not claim.recorded or not claim.left:
-        return claim.hand_over()  # who has only found out so may not have asked for the store's time yet
+        return claim.hand_over()  # without a request: this process may not know the store's time yet
     was_given_away = claim.given_away
     trusted = claim.trusted_until()
     reference = claim.hand_over()
@@ -33,8 +33,8 @@ async def leave(context: Context, claim: HeldClaim) -> ClaimReference:
         await vacate(context, claim)
     except PawnQueueError as error:
         logger.warning(
-            "Claim %s of topic %r is left, but nobody knows whether its record says so: who brings its reference has "
-            "it at once, and who comes by its id when its session's time is over: %s",
+            "Claim %s of topic %r is left, but it is not known whether its record says so. By its reference it is "
+            "available at once, and by its id when its session's time is over: %s",
             claim.claim_id,
             claim.topic,
             error,
@@ -48,9 +48,11 @@ async def leave(context: Context, claim: HeldClaim) -> ClaimReference:
 
 
 async def vacate(context: Context, claim: HeldClaim) -> None:
-    """Give back the session and keep the claim: who comes by its id next need not wait. ⚑ §4: this one works no more.
+    """Give back the session and keep the claim, so that the next session by its id need not wait.
 
-    :raises StoreError: it could not be found out; then the next one waits until the session's time is over.
+    ⚑ §4: this session no longer works on it.
+
+    :raises StoreError: the outcome is not known. Then the next session may wait until this one's time is over.
     """
     claim.give_away()
     async with claim.lock:
@@ -63,7 +65,7 @@ async def vacate(context: Context, claim: HeldClaim) -> None:
                 fault = contended_error(claim, "left", "leave")
             except StoreError as error:
                 fault = error
-            # Somebody else has written the record, or a write of ours has no answer: the record tells.
+            # Another process has written the record, or the outcome of our write is unknown: read the record.
             await claim.refresh(context)
             if not await backoff.pause():
                 raise fault
@@ -76,9 +78,9 @@ def _is_to_be_left(claim: HeldClaim) -> bool:
 
 
 def _was_lost(context: Context, claim: HeldClaim, trusted: float) -> bool:
-    """Say whether somebody else had it before it was left.
+    """Say whether another process had taken it before it was left.
 
-    Another session in the record, while ours was trusted still, came by our leave: that had landed without an answer.
+    If another session is in the record while ours was still trusted, our leave had landed without an answer.
     """
     if claim.state != "open":
         return True

@@ -13,7 +13,7 @@ from pawnqueue.claims.bodies import read_ids
 from pawnqueue.claims.by_id import ById
 from pawnqueue.claims.candidates import Finder
 from pawnqueue.claims.claim import OneMessage
-from pawnqueue.claims.claiming import SHARE, ClaimRequest, claim_fresh, not_had
+from pawnqueue.claims.claiming import MAX_TTL_SHARE, ClaimRequest, claim_fresh, claim_lost_error
 from pawnqueue.claims.contention import Contention
 from pawnqueue.claims.effect_retries import EffectRetries
 from pawnqueue.claims.idle_pauses import IdlePauses
@@ -65,7 +65,9 @@ class Claims:
         # A made-up id was never used: there is nothing to find.
         claim = await claim_fresh(self._context, state.finder, state.contention, request)
         if claim is None:
-            raise not_had(request, "its leases were taken for abandoned before it was recorded: ttl is too short")
+            raise claim_lost_error(
+                request, "its leases were taken for abandoned before it was recorded: ttl is too short"
+            )
         return claim
 
     async def attach(  # noqa: PLR0913 - what an attachment may ask for
@@ -209,7 +211,9 @@ class Claims:
         if not unread:
             return set()
         members = {uuid: claim.record.members[uuid] for uuid in unread}
-        found = await read_ids(self._context, claim.topic, members, max(PER_OBJECT_RETRY_SECONDS, claim.ttl * SHARE))
+        found = await read_ids(
+            self._context, claim.topic, members, max(PER_OBJECT_RETRY_SECONDS, claim.ttl * MAX_TTL_SHARE)
+        )
         claim.learn_ids(found)
         return set(unread).difference(found)
 

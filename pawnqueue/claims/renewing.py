@@ -1,4 +1,4 @@
-"""Keep a claim: renew it in time, and know when it is lost."""
+"""Renew a claim in time, or find that it is lost."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, session_ttl: float | None = None) -> None:
-    """Move the claim's times: one compare-and-set, whatever its size.
+    """Extend the claim's times: one compare-and-set, whatever the claim's size.
 
-    :raises LeaseLostError: it is no longer ours. Whoever works on its messages has to stop.
-    :raises StoreError: it could not be found out; the claim is trusted until its deadline, and may be renewed again.
+    :raises LeaseLostError: it is no longer ours. Its consumer has to stop working on its messages.
+    :raises StoreError: the outcome is not known. The claim is trusted until its deadline, and may be renewed again.
     """
     async with claim.lock:
         backoff = context.store.backoff()
         while True:
             if _is_settled(claim):
-                return  # all is settled: there is nothing to keep, and a final record is not written again
-            # ⚑ §2: counted from before the request is sent; and who is past its time has lost it, and says so.
-            # It is asked for the time first: if our clock may have stood still, that tells.
+                return  # nothing is left to keep, and a final record is not written again
+            # ⚑ §2: the new time is counted from before the request is sent, and a claim past its time is lost.
+            # The store's time comes first: it shows whether our clock has stopped.
             started = context.clock.elapsed()
             now = await context.now()
             _check_trusted(claim, context.clock.elapsed())
@@ -47,22 +47,22 @@ async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, se
                 raise lost_error(claim, "somebody has ended it")
             if not claim.is_ours():
                 raise lost_error(claim, "another session works for it")
-            # Still open and ours: the janitor has renewed it, or an earlier write of ours, of which nobody knew, had
-            # landed. Once more, on top of it: that is no loss, however often it happens.
+            # Still open and ours: the janitor has renewed it, or an earlier write of ours has landed late. Renew that
+            # record: the claim is not lost, however often this happens.
             if not await backoff.pause():
                 raise contended_error(claim, "renewed", "renew")
 
 
 def session_time(claim: Claim, lasts: float) -> float:
-    """Return for how long a session that was not told otherwise is trusted: as it was, or as long as the claim."""
+    """Return the session's time to live for a renewal that gives none: as it was, or as long as the claim's."""
     return claim.session_ttl if claim.session_ttl < claim.ttl else lasts
 
 
 def renewed(context: Context, record: ClaimRecord, now: float, *, ttl: float, session_ttl: float) -> ClaimRecord:
     """Return the record with the times that its session's renewal gives it.
 
-    ⚑ §4: neither is earlier than it was, as where the renewal's answer is lost its holder still trusts the later one.
-    Only who works for the claim moves the session's time, and a new session begins with its own.
+    ⚑ §4: neither is earlier than it was: if the renewal's answer is lost, its holder still trusts the later time. Only
+    the session itself moves the session's time, and a new session begins with a time of its own.
     """
     until = lengthened(context, record, now + ttl)
     session_until = min(max(record.session_end, now + session_ttl), until)
@@ -72,7 +72,7 @@ def renewed(context: Context, record: ClaimRecord, now: float, *, ttl: float, se
 def _is_settled(claim: HeldClaim) -> bool:
     if not claim.recorded:
         return False
-    # ⚑ §4: others may take what its record does not list. Nobody of ours writes such a record.
+    # ⚑ §4: others may take what its record does not list. No version of ours writes such a record.
     if claim.unlisted:
         raise lost_error(claim, f"its record does not list {len(claim.unlisted)} of its messages any more")
     return not claim.left
@@ -86,10 +86,10 @@ def _check_trusted(claim: HeldClaim, now: float) -> None:
 
 
 def lengthened(context: Context, record: ClaimRecord, until: float) -> float:
-    """Return the time that a renewal may give a claim: never less than it has, and never past its greatest age.
+    """Return the time that a renewal may give a claim: not less than it has, nor past ``max_claim_age_seconds``.
 
-    ⚑ §4: less would be a claim that is over before its holder knows, where the renewal's answer was lost. The greatest
-    age is for hung runs: they do not hold messages for ever.
+    ⚑ §4: with less time, and a lost answer, the claim would be over before its holder knows. The greatest age is for
+    hung runs, which would hold messages for ever.
     """
     return max(record.until, min(until, record.created_at + _max_age(context)))
 
@@ -107,7 +107,7 @@ def lost_error(claim: HeldClaim, why: str, operation: str = "renew") -> LeaseLos
 
 
 def contended_error(claim: HeldClaim, done: str, operation: str) -> StoreError:
-    """Make the error that says that other writes of a claim's record were in the way until patience ended."""
+    """Make the error that says that a claim's record kept changing until the retry budget was used up."""
     return StoreError(
         f"Claim {claim.claim_id} of topic {claim.topic!r} could not be {done}, as its record kept changing: "
         f"{operation} it again.",

@@ -1,4 +1,4 @@
-"""Settle: one compare-and-set writes the decisions into the record, and only then come their effects (§4)."""
+"""Settle messages: one compare-and-set writes the decisions into the claim record; their effects come after it (§4)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Meant: TypeAlias = str | OneMessage
 def by_uuid(
     decisions: Mapping[Meant, Decision], uuids: Mapping[Meant, Sequence[str]], ids: Mapping[str, str]
 ) -> dict[str, Decision]:
-    """Return what was decided of messages, by the uuids under which they are kept, where it was said by their ids.
+    """Return decisions by the uuids under which the messages are kept, from decisions by what the caller meant.
 
-    :param ids: the messages' own ids, by those uuids, as far as they are known: the record is to tell them.
+    :param ids: the messages' own ids, by those uuids, as far as they are known. The record keeps them.
     """
     decided = {}
     for given, decision in decisions.items():
@@ -43,14 +43,14 @@ def by_uuid(
 
 
 def id_of(given: Meant) -> str:
-    """Return the id of a message that is meant by it, or as itself."""
+    """Return the id of a message that was given as its id or as itself."""
     return given.id if isinstance(given, OneMessage) else given
 
 
 def told(result: Settled, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
-    """Tell what became of messages, by their ids: once for each that was meant.
+    """Return what became of messages, by their ids: once for each that was meant.
 
-    Without uuids are those that may be any of the messages that could not be read.
+    Those without uuids may be any of the messages that could not be read.
     """
     settlement = Settlement(unknown=[id_of(given) for given, of_one in uuids.items() if not of_one])
     names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
@@ -73,10 +73,10 @@ def told(result: Settled, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
 
 
 async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settled:
-    """Decide these members' fate, or find that it was decided before: the first decision counts.
+    """Write these decisions into the record, or find that others were made before: the first decision counts.
 
-    What is to be settled while the record is being written goes into its next write, all of it at once: the record is
-    as large as its claim.
+    Decisions that come while the record is being written go into the next write, all together: each write is as large
+    as the claim.
     """
     batch = claim.gathering
     for uuid, decision in decisions.items():
@@ -88,26 +88,26 @@ async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Dec
 async def _settle_together(context: Context, claim: HeldClaim, batch: Mapping[str, Decision]) -> Settled:
     try:
         async with claim.lock:
-            claim.gathering = {}  # what comes from here on goes into the next write
+            claim.gathering = {}  # later decisions go into the next write
             # ⚑ §4: nobody has an answer before the decision is in the record.
             result = await shield_and_wait(_decide(context, claim, batch), context.clock)
     finally:
         if claim.gathering is batch:
             claim.gathering = {}
-    # Cut off, it would be finished by others only when the claim's time is over; closing the queue goes on with it.
+    # If it is cut off, others finish it only when the claim's time is over; closing the queue goes on with it.
     result.unfinished = await shield_and_wait(carry_out_decided(context, claim), context.clock)
     return result
 
 
 async def carry_out_decided(context: Context, claim: HeldClaim, *, again: bool = False) -> dict[str, StoreError]:
-    """Carry out what the claim has decided; return what is not done, and why. That is no failure of the settlement.
+    """Carry out what the claim has decided; return what is not done, and why. The settlement itself has succeeded.
 
-    ⚑ §5.5: the queue tries again while it is open, and so does everybody else who meets what is left.
+    ⚑ §5.5: the queue tries again while it is open, and so does each process that finds what is left.
 
-    :param again: it was tried before, and failures were logged then.
+    :param again: it was tried before, and failures were logged as warnings then.
     """
     level = logging.DEBUG if again else logging.WARNING
-    # Without the lock: it may take long, and meanwhile the rest of the claim has to be renewed.
+    # Without the lock: it may take long, and the rest of the claim has to be renewed meanwhile.
     failed: dict[str, StoreError] = {}
     try:
         failed = await _carry_out(context, claim)
@@ -138,29 +138,29 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
     backoff = context.store.backoff()
     while True:
         record = claim.record
-        standing = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
+        settled = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
         # What the janitor gave back after the claim had ended is lost to this settlement.
-        lost = {uuid for uuid, decision in standing.items() if decision.by == "other"}
-        # ⚑ §4: so is what the record lists no more, as its lease alone means nothing. ⚑ §1: it is not decided either:
-        # readers take a record that decides of more than its members for garbage, and all its decisions with it.
-        lost |= wanted - standing.keys() - record.members.keys()
-        # ⚑ §4: each message has an answer, whatever becomes of the others: every result below tells what was lost.
-        before = {uuid: decision for uuid, decision in standing.items() if uuid not in lost}
-        new = {uuid: decisions[uuid] for uuid in decisions if uuid not in standing and uuid not in lost}
+        lost = {uuid for uuid, decision in settled.items() if decision.by == "other"}
+        # ⚑ §4: so is what the record does not list any more, as its lease alone means nothing. ⚑ §1: it is not decided
+        # either: for its readers, a record that decides on other messages than its members is garbage as a whole.
+        lost |= wanted - settled.keys() - record.members.keys()
+        # ⚑ §4: each message has an answer, whatever becomes of the others: every result below has the lost ones.
+        before = {uuid: decision for uuid, decision in settled.items() if uuid not in lost}
+        new = {uuid: decisions[uuid] for uuid in decisions if uuid not in settled and uuid not in lost}
         if not new:
             return Settled(decided=before, lost=lost)
         if record.state != "open" or not claim.is_ours():
             return Settled(decided=before, lost=lost | set(new))
         changed = record.model_copy(update={"settled": {**record.settled, **new}})
-        # ⚑ §4, §5.3: by compare-and-set on what we have read. Who was fenced is refused, and changes nothing.
+        # ⚑ §4, §5.3: by compare-and-set on what we have read. A claim that was fenced is refused, and changes nothing.
         try:
             if await claim.replace_record(context, changed):
                 return Settled(decided={**before, **new}, lost=lost)
             fault = contended_error(claim, "settled", "settle")
         except StoreError as error:
             fault = error
-        # It was fenced, or somebody else has written the record. Or nobody knows whether an earlier write of ours has
-        # landed: the record tells. Go on from what it says.
+        # It was fenced, or another process has written the record, or the outcome of our write is unknown. Read the
+        # record, and go on from there.
         try:
             await claim.refresh(context)
         except PawnQueueError as error:
@@ -170,7 +170,7 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
 
 
 async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
-    """Do what was decided, as far as nobody else of this process does it, and close the record after the last of it."""
+    """Carry out what no other task of this process is carrying out, and close the record after the last of it."""
     await record_retention.keep_if_needed(context, claim)
     record, done, under_way = claim.record, claim.done, claim.under_way
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
@@ -197,12 +197,13 @@ async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError
 
 
 def _record_to_delete(claim: HeldClaim, todo: list[str]) -> str | None:
-    """Return the key of the record, if it can go with the last leases.
+    """Return the key of the record if it can be deleted with the last leases, else None.
 
-    Nobody can ask again for a claim whose id was made up and that was not handed over. Were its record closed instead,
-    every look at a busy topic would list a day's records. It goes in one request with the leases: their messages are
-    gone by then, so a lease that stays behind is garbage, whatever its claim was. A lease of it that lands late finds
-    no record, and is fenced.
+    Nobody can ask again for a claim whose id was made up and that was not handed over. If its record were closed
+    instead, every poll of a busy topic would list a day's records.
+
+    One request deletes it with the leases. Their messages are gone by then, so a lease that stays behind is garbage,
+    whatever its claim was. A lease of the claim that lands late finds no record, and is fenced.
     """
     record = claim.record
     if not claim.is_fleeting or not claim.is_done(todo) or record.state == "closed":
@@ -211,7 +212,7 @@ def _record_to_delete(claim: HeldClaim, todo: list[str]) -> str | None:
 
 
 async def _close(context: Context, claim: HeldClaim) -> None:
-    """Close the record when all that it had was decided and carried out; a fleeting one is deleted."""
+    """Close the record if all members are settled and all decisions are carried out; delete it if it is fleeting."""
     record = claim.record
     if record.state == "closed" or not claim.is_done():
         return

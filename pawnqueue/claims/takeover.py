@@ -1,4 +1,4 @@
-"""Take-over: may a lease that another claim has be taken? Only when that claim can never again renew or settle it."""
+"""Decide whether another claim's lease may be taken: only if that claim can never again renew or settle it."""
 
 from __future__ import annotations
 
@@ -28,25 +28,24 @@ Leases: TypeAlias = Mapping[str, Versioned[Lease]]
 
 @dataclass(slots=True)
 class Judged:
-    """What may be done with leases that others have, or had."""
+    """What may be done with leases of other claims."""
 
     free: dict[str, Versioned[Lease]] = field(default_factory=dict)
-    """They may be taken now. Their ``deliveries`` are those that were: a lease of which nothing was handed out is one
-    less than it says."""
+    """They may be taken now. Their ``deliveries`` count hand-outs: one less than in a lease that handed out nothing."""
 
     decided: list[tuple[ClaimRecord, dict[str, str]]] = field(default_factory=list)
-    """Settled by their claims and not carried out: with the versions of their leases: that is all there is to do."""
+    """Settled by their claims, with the versions of their leases: only carrying that out is left to do."""
 
     faults: dict[str, PawnQueueError] = field(default_factory=dict)
-    """It could not be found out."""
+    """Why it could not be found out for these."""
 
 
 async def free_to_take(
     context: Context, topic: str, leases: Leases, *, dry_run: bool = False
 ) -> dict[str, Versioned[Lease]]:
-    """Return those of the leases, by uuid, that may be taken now. What their claims had decided is carried out.
+    """Return those of the leases, by uuid, that may be taken now, and carry out what their claims had decided.
 
-    :param dry_run: end nothing for it, and carry nothing out: return what would be free.
+    :param dry_run: fence nothing and carry nothing out; return what would be free.
     """
     judged = await judge(context, topic, leases, dry_run=dry_run)
     for fault in judged.faults.values():
@@ -58,7 +57,7 @@ async def free_to_take(
 
 
 async def judge(context: Context, topic: str, leases: Leases, *, dry_run: bool = False) -> Judged:
-    """Find out which of the leases may be taken. The claim of many leases is read, and fenced, once."""
+    """Return which of the leases may be taken. The record of each claim is read, and fenced, once."""
     judging = _Judging(context, topic, await context.now(), dry_run=dry_run)
     await judging.judge(leases)
     return judging.judged
@@ -87,7 +86,7 @@ async def fence(context: Context, topic: str, found: Versioned[ClaimRecord]) -> 
 
 
 class _Judging:
-    """One look at leases that others have, or had."""
+    """One judgement of leases of other claims."""
 
     def __init__(self, context: Context, topic: str, now: float, *, dry_run: bool) -> None:
         self._context = context
@@ -108,7 +107,7 @@ class _Judging:
             try:
                 await self._judge_claim(stem, by_claim[stem])
             except PawnQueueError as error:
-                # ⚑ §5.6: a record that cannot be read concerns the messages of its claim.
+                # ⚑ §5.6: a record that cannot be read concerns only the messages of its claim.
                 self.judged.faults.update(dict.fromkeys(by_claim[stem], error))
 
         await for_each(of_claim, by_claim, at_once=self._context.at_once)
@@ -145,23 +144,23 @@ class _Judging:
     async def _create_fenced(self, stem: str) -> bool:
         """Create the record of a claim that has none, as an expired one; return whether it is known to be created.
 
-        ⚑ §4: its claimer may still be about to create the record, and is to find out then that it came too late.
+        ⚑ §4: its claimer may still be about to create the record, and finds then that it is too late.
         """
         claim_id, generation = layout.parse_stem(stem) or (stem, 0)
         record = ClaimRecord(claim_id=claim_id, generation=generation, state="expired", created_at=self._now)
         try:
             return await self._context.claim_record(self._topic, record.stem).create(record) is not None
         except StoreError:
-            return False  # it may land, or not: nothing is taken for it now
+            return False  # the outcome is unknown, so nothing is taken now
 
 
 async def named_by_others(
     context: Context, topic: str, others: Iterable[CachedRecord], members: Collection[str]
 ) -> dict[str, float]:
-    """Return which of these messages other claims have, by their records, and until when. What is over is fenced first.
+    """Return which of these messages other claims' records name, and until when. Claims that are over are fenced first.
 
-    ⚑ §6: a message that a live claim's record names is that claim's, whatever a lease says. Where what was won may be
-    overwritten (by a PUT that lands late), a lease alone does not tell. A claim that has recorded what it won looks
+    ⚑ §6: a message that a live claim's record names belongs to that claim, whatever a lease says. Where a PUT that
+    lands late may overwrite what was won, a lease alone does not tell. A claim that has recorded what it won looks
     here: of two rivals, at least one sees the other's record.
     """
     now = await context.now()
@@ -177,7 +176,7 @@ async def named_by_others(
                 if record is not None and is_same and await fence(context, topic, record) is not None:
                     return {}
             except PawnQueueError as error:
-                # ⚑ §5.6: a record that the store does not let anybody fence concerns the messages that it names.
+                # ⚑ §5.6: a record that cannot be fenced concerns only the messages that it names.
                 logger.warning("Claim %s of topic %r is over and could not be fenced: %s", known.stem, topic, error)
         return dict.fromkeys(shared, known.free_at + context.margin)
 
@@ -188,7 +187,7 @@ async def named_by_others(
 
 
 def _not_handed_out(leases: Leases) -> dict[str, Versioned[Lease]]:
-    """⚑ §4: deliveries are hand-outs. What was won and never recorded was given to nobody."""
+    """Return the leases with one delivery less. ⚑ §4: deliveries are hand-outs; what was not recorded is none."""
     return {
         uuid: replace(found, value=found.value.model_copy(update={"deliveries": max(found.value.deliveries - 1, 0)}))
         for uuid, found in leases.items()

@@ -240,7 +240,7 @@ async def test_what_cannot_be_written_is_waited_for(
     ann.client.inject("lost", "PUT", RECORD)
     with caplog.at_level(logging.WARNING, "pawnqueue.claims"):
         reference = await ann.queue.leave(claim)
-    assert "is left, but nobody knows" in caplog.text
+    assert "is left, but it is not known" in caplog.text
     assert claim.seconds_left == 0
     if by == "reference":
         assert numbers(await bob.queue.attach(reference)) == [0, 1]

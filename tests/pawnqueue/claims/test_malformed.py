@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pawnqueue.catalog import letters
-from pawnqueue.claims.claiming import MOST_BAD
+from pawnqueue.claims.claiming import MAX_BAD_BATCHES
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
 BAD = {
@@ -120,7 +120,7 @@ async def test_ten_thousand_bad_messages_are_got_through(world: World, ann: Proc
         with ann.client.counting() as requests:
             claim = await ann.queue.claim(TOPIC, "c", max_messages=500)
         # A lease and a body each, and reason and copy of what is buried; and a page of a listing here and there.
-        assert sum(requests.values()) <= MOST_BAD * 4 * 500 + 60
+        assert sum(requests.values()) <= MAX_BAD_BATCHES * 4 * 500 + 60
         seen += numbers(claim)
         await ann.queue.ack(claim)
         now = len(world.bucket.below("messages/"))

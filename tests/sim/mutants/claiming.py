@@ -82,12 +82,12 @@ def bodies_first() -> Patches:
 
 @mutant("§4 What must not be handed out is in the record as settled already", 76, 91, 106, arena="stuck")
 def bad_ones_are_not_settled() -> Patches:
-    original = claiming.made_record
+    original = claiming.make_record
 
-    def made_record(request: Any, won: Any, decisions: Mapping[str, Decision]) -> ClaimRecord:
+    def make_record(request: Any, won: Any, decisions: Mapping[str, Decision]) -> ClaimRecord:
         return original(request, won, {})
 
-    return [(claiming, "made_record", made_record)]
+    return [(claiming, "make_record", make_record)]
 
 
 # --- deliveries ---

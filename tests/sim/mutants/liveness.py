@@ -68,4 +68,4 @@ def due_times_are_ignored() -> Patches:
     test="tests/pawnqueue/claims/test_liveness.py::test_nobody_leaves_empty_handed_while_there_is_plenty",
 )
 def losers_leave() -> Patches:
-    return [(claiming, "LOOKS", 1), (claiming, "ROUNDS", 1)]
+    return [(claiming, "MAX_LISTINGS", 1), (claiming, "MAX_REPLACEMENT_ROUNDS", 1)]
