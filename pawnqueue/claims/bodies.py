@@ -1,4 +1,4 @@
-"""Read the messages of a claim, and find those that must not be handed out."""
+"""The bodies of a claim's messages: reading them, and finding those that must not be handed out."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ OUT_OF_DELIVERIES = "max_deliveries"
 
 @dataclass(slots=True)
 class Bodies:
-    """The messages of a claim by the uuid in their keys, and what is to be decided of the others."""
+    """The messages of a claim by their unit ids, and the decisions about the units that are not handed out."""
 
     messages: dict[str, Message] = field(default_factory=dict)
     decisions: dict[str, Decision] = field(default_factory=dict)
     aside: dict[str, PawnQueueError] = field(default_factory=dict)
-    """Not for this process, or not now: given back, whatever else is decided. Never buried."""
+    """Units that this process cannot read, or not now. They are given back and never buried."""
 
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of the objects that were read."""
+    """The sizes of the objects that were read."""
 
     unread: list[str] = field(default_factory=list)
-    """Not to be read: their uuids stand for them."""
+    """Units that are not read. Their ids are used in place of the messages."""
 
     @classmethod
     async def fetch(cls, context: Context, topic: TopicRecord, members: Mapping[str, Member], seconds: float) -> Self:
-        """Read the members' messages, for no longer than this.
+        """Read the members' messages, for at most this many seconds.
 
-        ⚑ §5.6: bad messages do not block good ones. What does not parse and what was delivered too often is to be
-        buried; it was claimed like any other, so nobody else can be working on it. What only this process cannot read,
-        as the store refuses it or its format is newer, is given back: others may be able to.
+        ⚑ §5.6: bad messages do not block good ones. A message that is malformed, or was delivered too often, is to be
+        buried: it was claimed like any other, so no other consumer works on it. A message that only this process cannot
+        read, because the store refuses it or its format is newer, is given back: another process may be able to.
         """
         bodies = cls()
         too_often = _delivered_too_often(topic, members)
         if too_often:
-            # ⚑ §4: as the topic is set now. What this process has read of it may be a minute old.
+            # ⚑ §4: by the topic's settings of now. What this process has read of them may be a minute old.
             try:
                 found_topic = await context.with_budget(seconds).topic_marker(topic.name).look()
             except (StoreError, CompatibilityError) as error:
@@ -76,7 +76,7 @@ class Bodies:
         return bodies
 
     def give_back_surplus(self, members: Mapping[str, Member], max_messages: int, max_bytes: float) -> bool:
-        """Decide that the good messages beyond these limits are given back unseen; return whether there are any.
+        """Decide to give back the good messages beyond these limits, unseen. Return whether there are any.
 
         ⚑ §5.7: after bad messages, a batch that is won is larger than what the claim wants.
         """
@@ -98,18 +98,18 @@ def _delivered_too_often(topic: TopicRecord, members: Mapping[str, Member]) -> l
 
 
 async def read_members(context: Context, topic: str, members: Mapping[str, Member]) -> dict[str, Message]:
-    """Read the members' messages, in their order, and decide nothing. What is malformed or gone is left out.
+    """Read the members' messages, in their order, without deciding anything. Malformed or missing ones are left out.
 
-    :raises PawnQueueError: one cannot be read by this process, or now: those that were read are not all that there are.
+    :raises PawnQueueError: this process cannot read one of them, or not now.
     """
     found = await read_each(context, topic, members.values())
     return {key: body for key, body in zip(members, found, strict=True) if isinstance(body, Message)}
 
 
 async def read_each(context: Context, topic: str, members: Iterable[Member]) -> list[Message | Decision]:
-    """Read the members' messages, in their order; of what is malformed or gone, tell what is to be decided of it.
+    """Return each member's message, in their order, or the decision about it if it is malformed or gone.
 
-    :raises PawnQueueError: one cannot be read by this process, or now.
+    :raises PawnQueueError: this process cannot read one of them, or not now.
     """
     most = max_message_bytes(context.settings.limits)
 
@@ -121,10 +121,7 @@ async def read_each(context: Context, topic: str, members: Iterable[Member]) -> 
 
 
 async def read_ids(context: Context, topic: str, members: Mapping[str, Member], seconds: float) -> dict[str, str]:
-    """Return the messages' ids, by the uuids under which they are kept; of what has no message, that uuid itself.
-
-    What could not be read is left out.
-    """
+    """Return the message ids by unit id. A unit without a message has its own id; one that was not read is left out."""
     found = await _fetch_all(context, topic, members, seconds)
     return {
         uuid: body.id if isinstance(body, Message) else uuid
@@ -147,7 +144,7 @@ async def _fetch_all(
             sizes[uuid] = size
         return body
 
-    # One that hangs is left out as well.
+    # A read without an answer fails like one with an error.
     found = await for_each_within(
         fetch, members, at_once=context.at_once, clock=context.clock, seconds=seconds, late=lambda _: _late(seconds)
     )
@@ -155,9 +152,9 @@ async def _fetch_all(
 
 
 async def _fetch(context: Context, topic: str, member: Member) -> tuple[Message | Decision, int]:
-    """Read a message; return it, or what is to be decided of it, and the size of its object."""
-    # ⚑ §2: as an object with its date, which may tell that this process's clock stood still before it claims.
-    # ⚑ §5.6: what was overwritten by something larger since it was listed is given back, like what was listed so.
+    """Return a message, or the decision about it, and the size of its object."""
+    # ⚑ §2: the object's date is read too. It may show, before the claim is made, that this machine's clock was stopped.
+    # ⚑ §5.6: a message that was overwritten by a larger object is given back, like one that was listed as too large.
     most = max_message_bytes(context.settings.limits)
     found = await context.store.get(units.key_of(topic, member.name), most)
     body = None if found is None else found.body
@@ -165,7 +162,7 @@ async def _fetch(context: Context, topic: str, member: Member) -> tuple[Message 
 
 
 def _understood(body: bytes | None, topic: str, member: Member) -> Message | Decision:
-    """Read what is in a message's object, or tell what is to be decided of it."""
+    """Return the message that a body holds, or the decision about it."""
     if body is None:
         return Decision(how="gone", by="claim")
     try:
@@ -176,10 +173,10 @@ def _understood(body: bytes | None, topic: str, member: Member) -> Message | Dec
 
 
 def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) -> Message:
-    """Make what a consumer is given of a message that is kept under this name.
+    """Return the message in an envelope, as a consumer is given it.
 
-    A time that cannot be read, or is out of the bounds of §1, costs nobody the message. Then its time is the one in the
-    name, which its publisher made too; and 1970 where the name has none.
+    A time that cannot be read, or that is out of the bounds of §1, does not cost the message. The time in the name
+    replaces it, or by 1970 where the name has none.
     """
     created_at = instant(envelope.created_at)
     if created_at is None:
@@ -204,7 +201,7 @@ def _late(seconds: float) -> PawnQueueError:
 
 
 def _out_of_deliveries(topic: TopicRecord, member: Member) -> Decision:
-    """Bury a message for what it was given back for the last time, and beside that for its deliveries."""
+    """Bury a message for its deliveries, with the reason for which it was last given back."""
     most = topic.settings.max_deliveries
     if member.reason:
         dead = _dead(member.reason, member.error)

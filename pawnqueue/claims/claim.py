@@ -1,4 +1,4 @@
-"""What a consumer is given: messages, the claim that holds them, and what became of them."""
+"""What a consumer is given: messages, and the claim that holds them."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. ``id`` never changes, whatever happens to the message: deduplicate by it."""
+    """One message of a topic."""
 
     id: str
-    """Never changes."""
+    """It never changes, whatever happens to the message: deduplicate by it."""
     topic: str
     """The topic that it is in."""
     producer_id: str
-    """The id of who published it; empty where nobody was named."""
+    """The id of its producer; empty where the publisher named none."""
     created_at: datetime
-    """When it was published, by the store's time, as its publisher knew it."""
+    """When it was published, by the publisher's estimate of the store's time."""
     payload: dict[str, Any] = field(repr=False, hash=False)
     """The JSON object."""
     headers: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Text to text, as they were published."""
+    """Its headers, as they were published."""
     deliveries: int = 1
-    """How often it was handed out, this time included; 0 where it is only looked at."""
+    """How often it was handed out, this time included; 0 for a message that was peeked at."""
     write_id: str = ""
     """The staged write that published it; empty where none did."""
     unit: str = field(default="", repr=False)
-    """The uuid in its key. Its id is in its body, where another message may have the same."""
+    """The uuid in its key, which no other message of the claim has. Another body may have the same ``id``."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneMessage:
-    """One message of a claim, whatever others have its id: it is meant by the uuid in its key."""
+    """One message of a claim, named by the uuid in its key, as other messages may have its id."""
 
     id: str
     unit: str
@@ -51,24 +51,24 @@ class OneMessage:
 
 @dataclass(frozen=True, slots=True)
 class ClaimReference:
-    """A claim in a few hundred bytes: what XCom, a Spark argument or an event carries. Holds no payload."""
+    """A claim in a few hundred bytes, for XCom, a Spark argument or an event. It has no payload."""
 
     topic: str
-    """The topic whose messages it has."""
+    """The topic of its messages."""
     claim_id: str
     """Its id: the one that was asked for, or one that was made up."""
     generation: int
-    """Which one under that id: the first is 0."""
+    """Its number among the claims of that id: the first is 0."""
     session: str
-    """The session that it is from: when that has left the claim, who brings the reference need not wait."""
+    """The session that handed it over. Attaching does not wait for a session that has left the claim."""
 
     @property
     def stem(self) -> str:
-        """Its id and generation, as logs and leases name it: a name for what is made of its messages, once."""
+        """Its id and generation, as logs and leases name it. Use it as a name for results that are written once."""
         return layout.claim_stem(self.claim_id, self.generation)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it as a dict that JSON can carry."""
         return {
             "topic": self.topic,
             "claim_id": self.claim_id,
@@ -78,7 +78,7 @@ class ClaimReference:
 
     @classmethod
     def of(cls, given: Self | Mapping[str, Any]) -> Self:
-        """Return a reference as it was handed over, or read from a dict, if it can be one."""
+        """Return a reference that is given as such, or as a dict."""
         reference = given if isinstance(given, cls) else cls.from_dict(given)  # type: ignore[arg-type]
         layout.checked_claim_id(reference.claim_id)
         return reference
@@ -90,8 +90,8 @@ class ClaimReference:
             return cls(str(data["topic"]), str(data["claim_id"]), int(data["generation"]), str(data["session"]))
         except (KeyError, OverflowError, TypeError, ValueError) as problem:
             raise InvalidArgumentError(
-                f"This is no claim reference ({_wrong(data, problem)}): pass what hand_over() returned, or the dict of "
-                "its to_dict(), which JSON can carry.",
+                f"This is not a claim reference ({_wrong(data, problem)}): pass what hand_over() returned, or the dict "
+                "of its to_dict(), which JSON can carry.",
                 operation="attach",
             ) from None
 
@@ -103,14 +103,14 @@ def _wrong(data: object, problem: Exception) -> str:
 
 
 class Claim(ABC):
-    """A batch of messages that this process alone works on, for :attr:`seconds_left`; renewing it gives more of them.
+    """A batch of messages that this process alone works on, for :attr:`seconds_left`. Renewing it gives more time.
 
-    Iterates over its messages, which are had by number too (``claim[0]``); one without any is falsy. Made by
-    ``PawnQueue.claim`` and ``PawnQueue.attach``, and read by whoever is given it: what becomes of it is the queue's.
+    Iterate over it, or index it (``claim[0]``), to get its messages. A claim without messages is falsy.
+    ``PawnQueue.claim`` and ``PawnQueue.attach`` return it, and only calls of the queue change it.
 
-    ``.topic``, ``.claim_id``, ``.generation``, ``.owner``, ``.consumer`` and ``.session`` say which one it is.
+    ``.topic``, ``.claim_id``, ``.generation``, ``.owner``, ``.consumer`` and ``.session`` say which claim it is.
 
-    One that was attached to without payloads counts its messages and has their :attr:`ids`, and has not read them.
+    A claim that was attached to without payloads has a length and :attr:`ids`, and no messages.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class Claim(ABC):
         self.consumer: Final = record.consumer
         self.session: Final = record.session
         self._messages = tuple(messages)
-        self._unread = tuple(unread)  # the uuids of its messages instead, where they were not read
-        self._uuids = dict(uuids)  # of each member's key, its message's id
+        self._unread = tuple(unread)  # the unit ids of its messages, where they were not read
+        self._uuids = dict(uuids)  # the message id of each member
         self._record = record
         self._version = found.version
         self._lost: str | None = None
@@ -153,7 +153,7 @@ class Claim(ABC):
 
     @property
     def has_payloads(self) -> bool:
-        """Whether its messages can be had from it: they were read, or there are none."""
+        """Whether its messages were read, or it has none."""
         return not self._unread
 
     @property
@@ -165,31 +165,31 @@ class Claim(ABC):
     def ids(self) -> list[str]:
         """The ids of its messages, in order.
 
-        Without payloads they are the ids under which the messages are kept: a redriven one has another there.
+        Without payloads they are the ids of the units, which differ for messages that were redriven.
         """
         return list(self._unread) or [message.id for message in self._messages]
 
     @abstractmethod
     def has(self, message_id: str) -> bool:
-        """Say whether a message of this id was claimed with it, settled since or not.
+        """Say whether it was made with a message of this id, whether or not that is settled by now.
 
-        Without payloads, the ids are those under which the messages are kept, as :attr:`ids` has them.
+        Without payloads, the ids are those of the units, as in :attr:`ids`.
         """
 
     @property
     @abstractmethod
     def seconds_left(self) -> float:
-        """For how many seconds from now this process may still trust the claim: none, where it is lost or over."""
+        """For how many seconds from now this process may trust the claim: 0 if it is lost or over."""
 
     @property
     @abstractmethod
     def deadline(self) -> datetime:
-        """When :attr:`seconds_left` is over, by this machine's own clock; renewing moves it."""
+        """When :attr:`seconds_left` ends, by this machine's own clock. Renewing moves it."""
 
     @property
     @abstractmethod
     def session_ttl(self) -> float:
-        """For how many seconds after a renewal this process is trusted with it: at most :attr:`ttl`."""
+        """For how many seconds after a renewal this process may work on it: at most :attr:`ttl`."""
 
     @property
     def ttl(self) -> float:
@@ -198,17 +198,17 @@ class Claim(ABC):
 
     @property
     def lost(self) -> str | None:
-        """Why the claim was lost, or None as far as is known."""
+        """Why the claim was lost, or None as far as this process knows."""
         return self._lost
 
     @property
     def state(self) -> Literal["open", "expired", "closed"]:
-        """The state of its record, when it was last seen."""
+        """The state of its record when it was last read."""
         return self._record.state
 
     @property
     def recorded(self) -> bool:
-        """Whether it is in the bucket: a claim that found no message is not."""
+        """Whether it has a record in the bucket. A claim that found no message has none."""
         return bool(self._version)
 
     @property
@@ -218,7 +218,7 @@ class Claim(ABC):
 
     @property
     def ended_unsettled(self) -> bool:
-        """Whether others ended it before all of it was settled: its time was over, or its run was taken for ended."""
+        """Whether it was ended from outside before all of it was settled: its time was over, or its run had ended."""
         record = self._record
         return any(decision.by == "other" for decision in record.settled.values()) or (
             record.state != "open" and bool(record.unsettled)
@@ -235,7 +235,7 @@ class Claim(ABC):
 
     @property
     def decided(self) -> Mapping[str, str]:
-        """What was decided of its messages, by id: acked, dead, released."""
+        """The decision about each settled message, by id: acked, dead or released."""
         return {
             decision.id or self._uuids.get(uuid, uuid): decision.how
             for uuid, decision in self._record.settled.items()
@@ -244,21 +244,21 @@ class Claim(ABC):
 
     @property
     def reference(self) -> ClaimReference:
-        """Its name, for who reads it while this process works on it: a Spark job, say. It hands nothing over."""
+        """Its reference, for a Spark job or another reader while this process works on it. It hands nothing over."""
         return ClaimReference(self.topic, self.claim_id, self.generation, self.session)
 
     def hand_over(self) -> ClaimReference:
-        """Give the claim to another process, which attaches to it: this one works on it no more.
+        """Give the claim to another process, which attaches to it. This process must not work on it any more.
 
-        The other process need not wait, as it knows by the reference that nobody works on the messages. The
-        reference's ``to_dict()`` goes through JSON.
+        The other process need not wait, as the reference shows that this one has left. JSON can carry the
+        reference's ``to_dict()``.
         """
         self.give_away()
         return self.reference
 
     @abstractmethod
     def give_away(self) -> None:
-        """Leave it to whoever comes next; :meth:`hand_over` says to whom."""
+        """End this process's work on it."""
 
     @overload
     def __getitem__(self, position: int) -> Message: ...
@@ -267,11 +267,11 @@ class Claim(ABC):
     def __getitem__(self, position: slice) -> tuple[Message, ...]: ...
 
     def __getitem__(self, position: int | slice) -> Message | tuple[Message, ...]:
-        """Give one message by its number, or some of them."""
+        """Return one message by its number, or a slice of them."""
         return self.messages[position]
 
     def __iter__(self) -> Iterator[Message]:
-        """Give the messages, in order."""
+        """Iterate over the messages, in order."""
         return iter(self.messages)
 
     def __len__(self) -> int:
@@ -283,6 +283,6 @@ class Claim(ABC):
         return bool(self._unread or self._messages)
 
     def __repr__(self) -> str:
-        """Show which claim it is; payloads are nobody's business in a log."""
+        """Show which claim it is, without payloads."""
         state = "lost" if self.lost else self.state
         return f"<Claim {self.claim_id}.{self.generation} of {self.topic!r}: {len(self)} messages, {state}>"

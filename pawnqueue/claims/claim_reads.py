@@ -1,4 +1,4 @@
-"""Look at the messages of a claim without working for it: nothing is written, and whoever works for it goes on."""
+"""Reading a claim without working on it: nothing is written, and its holder goes on."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class LastClaim:
     """The newest claim under an id, as its record shows it."""
 
     reference: ClaimReference
-    """By which it is attached to, once nobody else works for it."""
+    """The reference to attach to it, once no other process works on it."""
 
     owner: str
-    """On whose behalf it is, or was, held."""
+    """The owner that it is, or was, held for."""
     is_open: bool
-    """Whether nobody has ended it, and something of it is not settled."""
+    """Whether it has not been ended, and has unsettled messages."""
 
     reasons: frozenset[str]
-    """Why messages of it were given back or buried."""
+    """The reasons with which its messages were given back or buried."""
 
     is_over: bool = False
-    """Whether its time is over, too: nobody who worked on it is still about to find out that it has ended."""
+    """Whether its time is over, so that no process can still believe that it holds it."""
 
 
 async def last_claim(context: Context, topic: str, claim_id: str) -> LastClaim | None:
-    """Show the newest generation of a claim, or None where none has a record: a LIST, and a GET."""
+    """Return the newest generation of a claim, or None where none has a record: one LIST and one GET."""
     generation = (await latest_generations(context, topic, [claim_id])).get(claim_id)
     if generation is None:
         return None
@@ -46,7 +46,7 @@ async def last_claim(context: Context, topic: str, claim_id: str) -> LastClaim |
         return None
     record = found.value
     return LastClaim(
-        # Without the session that stands there: it may be alive, and who names it says that it is not.
+        # Without the session of the record: naming it would tell the next process that it has ended, and it may live.
         ClaimReference(topic, claim_id, generation, session=""),
         owner=record.owner,
         is_open=record.state == "open" and bool(record.unsettled),

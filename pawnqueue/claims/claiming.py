@@ -66,7 +66,7 @@ class ClaimRequest:
     ttl: float
     session_ttl: float
     max_bytes: float = math.inf
-    named: bool = True  # its id was given by the caller, who may give it again
+    named: bool = True  # the caller gave its id, and may give it again
     payloads: bool = True  # attach: whether its messages are read
     own_ttl: bool = True  # attach: it lasts for ``ttl``, and not for as long as it was claimed for
 

@@ -25,7 +25,7 @@ async def until_there(  # noqa: PLR0913 - what is tried, and until when
     is_settled: Callable[[Claim], bool],
     check_open: Callable[[], None],
 ) -> Claim:
-    """Claim again and again for so many seconds, until there is something.
+    """Claim again and again until there are messages, for at most ``wait`` seconds.
 
     :param idleness: of the topic in this queue.
     :param is_settled: whether a claim without messages is all that there will be.
@@ -63,7 +63,7 @@ async def until_there(  # noqa: PLR0913 - what is tried, and until when
 async def until_free(
     context: Context, attempt: Callable[[], Awaitable[T]], *, wait: float, check_open: Callable[[], None]
 ) -> T:
-    """Do something as soon as nobody else works for the claim, or the write, for so many seconds.
+    """Make an attempt, again and again while another process works on the claim or the write, for ``wait`` seconds.
 
     :raises ClaimBusyError: somebody else works for the claim, and goes on.
     :raises WriteBusyError: somebody else commits the write, and goes on.

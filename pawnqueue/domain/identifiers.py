@@ -1,4 +1,4 @@
-"""What texts stand for: a type for each of the names that are easily taken for one another. To Python all are texts."""
+"""A type for each kind of name that is easily mistaken for another one. To Python all of them are texts."""
 
 from __future__ import annotations
 

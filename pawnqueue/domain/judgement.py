@@ -21,7 +21,7 @@ class UnitState(Enum):
     DELAYED = "delayed"
     """It was given back, and may be claimed later."""
     FREE = "free"
-    """It was given back, or nobody can settle it: whoever replaces the lease has it."""
+    """It was given back, or no claim can settle it. A claimer that replaces the lease has it."""
     MOVING = "moving"
     """The redrive that moves it is over and has to be finished."""
     UNRECORDED = "unrecorded"

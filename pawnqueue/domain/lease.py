@@ -50,7 +50,7 @@ def is_held_by(lease: Lease, stem: str) -> bool:
 
 
 def due_at(lease: Lease, margin: float) -> float:
-    """Return the server time from which on its message may be had, by the lease alone: a delay has no holder."""
+    """Return the server time from which the lease lets its message be claimed. A delay has no holder, and no margin."""
     return lease.until if lease.state == "released" else lease.until + margin
 
 

@@ -35,7 +35,7 @@ from pawnqueue.domain.identifiers import ClaimStem, MessageId
 from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES, MAX_UNKNOWN_BYTES
 from pawnqueue.errors import CompatibilityError
 
-#: The newest format of a body that this version reads, and the one that it writes. 0 stands for a body of pawn-queue's.
+#: The newest format of a body that this version reads, and the one that it writes. A body of pawn-queue's counts as 0.
 FORMAT = 1
 
 #: Each message of one publisher, and of one write, has a time of its own: at least one tick after the message before
@@ -154,7 +154,7 @@ class TopicSettings(Part):
         default=10,
         ge=1,
         le=MOST_COUNT,
-        description="After so many deliveries without a settlement a message is buried; None never buries.",
+        description="A message is buried after this many deliveries without a settlement; None: never.",
     )
 
 
@@ -224,7 +224,7 @@ class Envelope(Record):
         return given if layout.is_write_id(given) else ""
 
     def _as_json(self) -> dict[str, Any]:
-        # A payload is JSON as it stands, and may be deeper than pydantic's own serialization goes.
+        # A payload is JSON already, and may be nested more deeply than pydantic can serialize.
         left_out = {"payload"} if self.write_id else {"payload", "write_id"}
         return {**self.model_dump(mode="json", exclude=left_out), "payload": self.payload}
 
@@ -284,8 +284,8 @@ class ClaimRecord(Record):
     """``{topic}/claims/{claim_id}.{gen}.json``: the register of a batch that was claimed together (§4).
 
     ``open`` until somebody fences it (``expired``); ``closed`` when all that was decided has been carried out.
-    Two times stand in it: ``until``, for which the claim lives (its session, its run's janitor and its run renew it),
-    and ``session_until``, for which the process that works for it is trusted (only that process renews it).
+    It has two times. The claim lives until ``until``, which its session, its run's janitor and its run renew. The
+    process that works on it is trusted until ``session_until``, which only that process renews.
     """
 
     what: ClassVar[str] = "claim record"
@@ -364,7 +364,7 @@ class ClaimRecord(Record):
         return any(decision.by == "closing" for decision in self.settled.values())
 
     def encode(self) -> bytes:
-        """Return the body; its size tells state and time to live to whoever lists it."""
+        """Return the body. Its size shows state and time to live in a LIST."""
         return size_hint.padded(super().encode(), size_hint.RECORD_STATES[self.state], self.ttl)
 
     def _as_text(self) -> str:
@@ -395,7 +395,7 @@ class Rows(Part):
 class WriteRecord(Record):
     """``{topic}/writes/{write_id}.json``: the register of a write that becomes visible as a whole (§7).
 
-    ``begun`` as soon as it is decided: whoever finds it so finishes it. ``done`` when all of it was published.
+    ``begun`` as soon as it is decided: the next process that finds it finishes it. ``done`` when all was published.
     ``dropped``: nothing of it is visible, and some of what had been staged for it is removed, or will be.
     """
 
@@ -442,7 +442,7 @@ class WriteRecord(Record):
         return end <= self.published
 
     def encode(self) -> bytes:
-        """Return the body; its size tells state and time to live to whoever lists it."""
+        """Return the body. Its size shows state and time to live in a LIST."""
         return size_hint.padded(super().encode(), size_hint.WRITE_STATES[self.state], self.ttl)
 
 
@@ -480,7 +480,7 @@ class Lease(Record):
         )
 
     def encode(self) -> bytes:
-        """Return the body; its size tells state and time to live to whoever lists it."""
+        """Return the body. Its size shows state and time to live in a LIST."""
         return size_hint.padded(super().encode(), size_hint.LEASE_STATES[self.state], self.ttl)
 
 

@@ -1,6 +1,6 @@
 """What LIST can tell of a lease, a claim or a write: its state, and the order of magnitude of its time to live.
 
-A body is padded with spaces so that its size, modulo 64, stands for both. It saves reading thousands of leases that
+A body is padded with spaces so that its size, modulo 64, encodes both. It saves reading thousands of leases that
 cannot be overdue; what is done to one is decided by its body, never by its size.
 """
 
@@ -69,7 +69,7 @@ def _hint(size: int, last_modified: datetime, names: Mapping[int, str]) -> SizeH
         # It was over when it was written: by what the reader takes for the store's time, that may be still to come.
         return SizeHint(names[state], 0.0, 0.0)
     written = last_modified.timestamp()
-    # Magnitude 1 stands for everything up to two seconds.
+    # Magnitude 1 means any time of up to two seconds.
     least = 2.0 ** (magnitude - 1) if magnitude > 1 else 0.0
     longest = math.inf if magnitude == _MAGNITUDES - 1 else written + 1 + 2.0**magnitude
     return SizeHint(names[state], written + least, longest)

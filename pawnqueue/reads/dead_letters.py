@@ -140,8 +140,8 @@ async def find_letter_ids(context: Context, topic: str, ids: Collection[str]) ->
         some = ", ".join(sorted(missing)[:MAX_SHOWN_IDS])
         others_too = " and others" if len(missing) > MAX_SHOWN_IDS else ""
         raise InvalidArgumentError(
-            f"Topic {topic!r} has no dead letter {some}{others_too}: nothing was redriven. dead_letters() lists them all "
-            "(peek --dead, on the command line).",
+            f"Topic {topic!r} has no dead letter {some}{others_too}: nothing was redriven. dead_letters() lists them "
+            "all (peek --dead, on the command line).",
             topic=topic,
             message=min(missing),
             operation="redrive",

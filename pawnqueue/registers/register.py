@@ -72,7 +72,7 @@ class Register(ABC, Generic[R]):
 
     @abstractmethod
     def _understand(self, found: StoredObject) -> R:
-        """Return the record that a stored body means, whoever wrote it."""
+        """Return the record in a stored body, which may be garbage or pawn-queue's."""
 
     async def _prepare(self, record: R) -> R:
         """Return the record as it is to be stored now."""

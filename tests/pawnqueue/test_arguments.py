@@ -81,12 +81,12 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
         "max_messages is a whole number from 1",
     ),
     "claim(max_bytes=0)": (lambda q, _: q.claim(TOPIC, "c", max_bytes=0), "max_bytes is a whole number from 1"),
-    "attach(None)": (lambda q, _: q.attach(None), "This is no claim reference.*pass what hand_over"),
+    "attach(None)": (lambda q, _: q.attach(None), "This is not a claim reference.*pass what hand_over"),
     "attach(payloads='no')": (
         lambda q, c: q.attach({"topic": TOPIC, "claim_id": c.claim_id, "generation": 0, "session": "s"}, payloads="no"),
         "payloads is True or False, not 'no'",
     ),
-    "messages(None)": (lambda q, _: q.messages(None), "This is no claim reference.*pass what hand_over"),
+    "messages(None)": (lambda q, _: q.messages(None), "This is not a claim reference.*pass what hand_over"),
     "known_claims(t, 5)": (
         lambda q, _: q.known_claims(TOPIC, 5),
         "known_claims takes ids of claims, one or many, not 5",

@@ -68,7 +68,7 @@ def test_a_job_finds_its_claim(given: Any, place: Place, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("given", "template", "told"),
     [
-        (None, TEMPLATE, "This is no claim reference"),
+        (None, TEMPLATE, "This is not a claim reference"),
         (CLAIM, TEMPLATE.replace(" | tojson", ""), "The claim is not JSON"),
     ],
     ids=["nothing", "no-json"],
