@@ -53,7 +53,7 @@ def memory_queue(*topics: str, conn_id: str = DEFAULT_CONN_ID, **extra: Any) -> 
                 hook.create_topic(topic)
             yield hook.queue
         finally:
-            CLIENTS.take_away(hook.address)
+            CLIENTS.remove(hook.address)
 
 
 @contextmanager

@@ -96,14 +96,14 @@ def _everything_happens() -> None:
         queue.nack(claim, claim.ids[2], requeue=True)
         queue.redrive("orders")
         queue.sweep("orders")
-        telemetry.gauge("orders", queue.stats("orders"))
+        telemetry.report("orders", queue.stats("orders"))
     for event in (  # what takes minutes to happen
         events.ClaimLost(topic="orders", claim="c", messages=1, why="its time is over"),
         events.TakenOver(topic="orders", claim="c", consumer="billing", messages=1),
         events.Settled(topic="orders", claim="c", lost=("id",)),
         events.Swept(topic="orders", counts=(), failures=1, dry_run=False),
     ):
-        telemetry.record(event)
+        telemetry.count(event)
 
 
 def test_what_the_page_names_is_sent(sent: set[str]) -> None:

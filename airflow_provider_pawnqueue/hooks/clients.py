@@ -50,7 +50,7 @@ class Clients:
         with opening:
             queue = self._queues.get(address)
             if queue is None or queue.closed:
-                queue = self._with_former_keys(address) or opened(address, store=self._stores.get(address))
+                queue = self._with_former_keys(address) or open_queue(address, store=self._stores.get(address))
                 self._queues[address] = queue
             return queue
 
@@ -66,7 +66,7 @@ class Clients:
                 return queue
         return None
 
-    def found(self, address: Address) -> SyncPawnQueue | None:
+    def find(self, address: Address) -> SyncPawnQueue | None:
         """Return the queue at this address if this process has it open, and None otherwise."""
         queue = self._queues.get(address) if self._pid == os.getpid() else None
         return None if queue is None or queue.closed else queue
@@ -75,7 +75,7 @@ class Clients:
         """Open the queue at an address in this store from now on. Users' tests run on a MemoryStore."""
         self._stores[address] = store
 
-    def take_away(self, address: Address) -> None:
+    def remove(self, address: Address) -> None:
         """Close the queue at an address, and forget the store that :meth:`put` set."""
         self._stores.pop(address, None)
         queue = self._queues.pop(address, None)
@@ -116,13 +116,13 @@ class Clients:
         self._stores = {}
 
 
-def opened(address: Address, store: Store | None = None) -> SyncPawnQueue:
+def open_queue(address: Address, store: Store | None = None) -> SyncPawnQueue:
     """Open a queue. The caller closes it."""
-    found = KeyFollowingStore(address, _connected) if store is None else store
-    return SyncPawnQueue.open(address.settings, store=found, on_event=telemetry.record)
+    found = KeyFollowingStore(address, _connect) if store is None else store
+    return SyncPawnQueue.open(address.settings, store=found, on_event=telemetry.count)
 
 
-def _connected(address: Address) -> Store:
+def _connect(address: Address) -> Store:
     _refuse_memory_of_others(address)
     session = _session(address.aws_conn_id, address.settings.s3.region_name) if address.aws_conn_id else None
     return connect(address.settings.s3, session)

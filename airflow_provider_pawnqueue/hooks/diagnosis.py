@@ -50,12 +50,12 @@ def in_airflow(error: PawnQueueError) -> str:
             return str(error)
 
 
-def connection(queue: SyncPawnQueue) -> str:
+def describe(queue: SyncPawnQueue) -> str:
     """Return what the store of an open queue can do, in a few sentences."""
     return " ".join(_sentences(queue, queue.probe(), queue.health()))
 
 
-def failure(error: Exception, conn_id: str) -> str:
+def form_error(error: Exception, conn_id: str) -> str:
     """Return an error in the words of the form, which has labels where the engine has settings.
 
     The connection is not named, as Airflow draws an id for each test of a form.
@@ -65,7 +65,7 @@ def failure(error: Exception, conn_id: str) -> str:
     return _renamed(text, {path: repr(label) for path, label in _labels().items()})
 
 
-def of_connection(error: Exception, conn_id: str, address: Address | None = None) -> str:
+def connection_error(error: Exception, conn_id: str, address: Address | None = None) -> str:
     """Return an error of a connection or its queue with the names of the connection's fields.
 
     :param address: the content of the connection, where it could be read.

@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 
 from airflow_provider_pawnqueue.hooks import connection, diagnosis, references, reports
 from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID
-from airflow_provider_pawnqueue.hooks.clients import CLIENTS, opened
+from airflow_provider_pawnqueue.hooks.clients import CLIENTS, open_queue
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.key_rotation import ask_airflow_here
 from airflow_provider_pawnqueue.hooks.retries import retry_store
@@ -129,7 +129,7 @@ class PawnQueueHook(BaseHook):
         try:
             return connection.read(found)
         except ConfigError as error:
-            error.args = (diagnosis.of_connection(error, self.pawnqueue_conn_id),)
+            error.args = (diagnosis.connection_error(error, self.pawnqueue_conn_id),)
             raise
 
     @property
@@ -146,7 +146,7 @@ class PawnQueueHook(BaseHook):
         try:
             return CLIENTS.get(address)
         except PawnQueueError as error:
-            error.args = (diagnosis.of_connection(error, self.pawnqueue_conn_id, address),)
+            error.args = (diagnosis.connection_error(error, self.pawnqueue_conn_id, address),)
             raise
 
     def get_conn(self) -> SyncPawnQueue:
@@ -167,7 +167,7 @@ class PawnQueueHook(BaseHook):
         ask_airflow_here()
         if self._address is None:
             self._address = await self._address_awaited()
-        found_queue = CLIENTS.found(self._address)
+        found_queue = CLIENTS.find(self._address)
         return found_queue if found_queue is not None else await asyncio.to_thread(self._opened, self._address)
 
     async def _address_awaited(self) -> Address:
@@ -183,15 +183,15 @@ class PawnQueueHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the queue can be used, and what its store can do. The button in Airflow's form calls this."""
         try:
-            queue = opened(self._impatient(connection.read(self._found())))  # its errors name the form's labels
+            queue = open_queue(self._impatient(connection.read(self._found())))  # its errors name the form's labels
         except (PawnQueueError, AirflowNotFoundException) as error:
-            return False, diagnosis.failure(error, self.pawnqueue_conn_id)
+            return False, diagnosis.form_error(error, self.pawnqueue_conn_id)
         except Exception as error:  # noqa: BLE001 - of Airflow's or of the amazon provider's: the form shows it
             return False, " ".join(str(redact(f"{type(error).__name__}: {error}")).split())
         try:
-            return True, diagnosis.connection(queue)
+            return True, diagnosis.describe(queue)
         except PawnQueueError as error:
-            return False, diagnosis.failure(error, self.pawnqueue_conn_id)
+            return False, diagnosis.form_error(error, self.pawnqueue_conn_id)
         finally:
             queue.close()
 

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from pawnqueue import Stats
 
 
-def record(event: events.Event) -> None:
-    """Count an event. The queue logs the event itself, and logs it if this fails."""
-    for name, count, tags in counted(event):
-        if count:
-            _stats().incr(name, count, tags=tags)
+def count(event: events.Event) -> None:
+    """Count an event. The queue logs the event, and logs a failure of this function."""
+    for name, number, tags in counters_of(event):
+        if number:
+            _stats().incr(name, number, tags=tags)
 
 
-def counted(event: events.Event) -> list[tuple[str, int, dict[str, str]]]:
+def counters_of(event: events.Event) -> list[tuple[str, int, dict[str, str]]]:
     """Return the counters that an event raises, each with its amount and its tags."""
     topic = getattr(event, "topic", None)
     tags = {} if topic is None else {"topic": topic}
@@ -61,13 +61,13 @@ def _stats() -> Any:  # noqa: ANN401 - a module or an object, depending on Airfl
     return stats
 
 
-def gauge(topic: str, stats: Stats) -> None:
+def report(topic: str, stats: Stats) -> None:
     """Report what the janitor has counted in a topic."""
-    for name, value in gauged(stats).items():
+    for name, value in gauges_of(stats).items():
         _stats().gauge(name, value, tags={"topic": topic})
 
 
-def gauged(stats: Stats) -> dict[str, float]:
+def gauges_of(stats: Stats) -> dict[str, float]:
     """Return the gauges of a topic and their values."""
     return {
         "pawnqueue.pending": stats.pending,

@@ -111,7 +111,7 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
             defects += [key for key in second.defects if key not in defects]
             # What is wrong is as the second sweep found it; what was done is the sum of both.
             counts = {name: again[name] + (0 if name in _LISTS else value) for name, value in counts.items()}
-        telemetry.gauge(topic, hook.stats(topic))
+        telemetry.report(topic, hook.stats(topic))
         return counts, defects
 
 

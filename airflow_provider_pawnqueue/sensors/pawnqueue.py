@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 #: How long ``on_kill`` waits for another process that works on the claim. Airflow allows it five seconds.
-RELEASE_WAIT_SECONDS: Final = 3.0
+SENSOR_RELEASE_SECONDS: Final = 3.0
 
 
 class PawnQueueSensor(BaseSensorOperator):
@@ -180,7 +180,7 @@ class PawnQueueSensor(BaseSensorOperator):
         """Release what was claimed, as a user has ended the task, or it took too long."""
         if not self._terms:
             return
-        release = partial(release_all, each=self._terms, reason="its task was ended", wait=RELEASE_WAIT_SECONDS)
+        release = partial(release_all, each=self._terms, reason="its task was ended", wait=SENSOR_RELEASE_SECONDS)
         try:
             PawnQueueHook(self.pawnqueue_conn_id).queue.run(release)
         except Exception as error:  # noqa: BLE001 - at the end of a process, Python itself refuses threads and more

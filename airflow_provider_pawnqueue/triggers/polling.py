@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: The pause after a poll that found something, or after a new waiter. It doubles after each poll that finds nothing.
-MIN_PAUSE_SECONDS: Final = 0.5
+MIN_POLL_PAUSE_SECONDS: Final = 0.5
 #: The longest pause while the store does not answer.
-MAX_OUTAGE_PAUSE_SECONDS: Final = 30.0
+MAX_UNANSWERED_POLL_PAUSE_SECONDS: Final = 30.0
 #: The longest pause while the store denies what it allowed before. The connection may have other keys at any moment.
-MAX_DENIED_PAUSE_SECONDS: Final = 5.0
+MAX_DENIED_POLL_PAUSE_SECONDS: Final = 5.0
 #: Why a claim is released after its task went away.
 NOBODY_WAITS: Final = "nobody waits for it any more"
 
@@ -150,10 +150,10 @@ class Poll:
             self._task = asyncio.create_task(self._run(), name=f"pawnqueue-poll-{self._topic}")
 
     async def _run(self) -> None:
-        pause = MIN_PAUSE_SECONDS
+        pause = MIN_POLL_PAUSE_SECONDS
         while self._waiters or self._listeners:
             self._woken.clear()
-            longest = max(self._queue.settings.polling.interval_seconds, MIN_PAUSE_SECONDS)
+            longest = max(self._queue.settings.polling.interval_seconds, MIN_POLL_PAUSE_SECONDS)
             try:
                 found = await self._poll()
             except StoreError as error:
@@ -161,7 +161,8 @@ class Poll:
                     self._fail(error)
                     continue
                 logger.warning("The poll of topic %s failed and is tried again: %s", self._topic, error)
-                found, longest = False, MAX_DENIED_PAUSE_SECONDS if error.denied else MAX_OUTAGE_PAUSE_SECONDS
+                found = False
+                longest = MAX_DENIED_POLL_PAUSE_SECONDS if error.denied else MAX_UNANSWERED_POLL_PAUSE_SECONDS
             except PawnQueueError as error:
                 self._fail(error)
                 continue
@@ -172,7 +173,7 @@ class Poll:
                 self._denied_since, self._was_allowed = None, True
             if not found:
                 await self._janitor.look()
-            pause = MIN_PAUSE_SECONDS if found else min(pause * 2, longest)
+            pause = MIN_POLL_PAUSE_SECONDS if found else min(pause * 2, longest)
             if self._waiters or self._listeners:
                 pause = await self._sleep(pause)
         # Nothing is kept of a queue that nobody uses.
@@ -192,13 +193,13 @@ class Poll:
 
     async def _sleep(self, pause: float) -> float:
         """Wait until the next poll is due, and return the pause from which the following one is doubled."""
-        await asyncio.sleep(MIN_PAUSE_SECONDS / 2)  # tasks that come together share a poll
-        left = pause - MIN_PAUSE_SECONDS / 2 + random.uniform(0, 0.1)  # noqa: S311 - no secret; polls spread out
+        await asyncio.sleep(MIN_POLL_PAUSE_SECONDS / 2)  # tasks that come together share a poll
+        left = pause - MIN_POLL_PAUSE_SECONDS / 2 + random.uniform(0, 0.1)  # noqa: S311 - no secret; polls spread out
         try:
             await asyncio.wait_for(self._woken.wait(), max(0.0, left))
         except TimeoutError:
             return pause
-        return MIN_PAUSE_SECONDS
+        return MIN_POLL_PAUSE_SECONDS
 
     async def _poll(self) -> bool:
         """Look once, give each waiting task what it can have, and return whether anything was found."""
@@ -259,7 +260,7 @@ class Poll:
             return await self._hand(waiter, claim)
         except ClaimBusyError as busy:
             logger.info("Task %s waits: %s", waiter.terms.owner, busy)
-            pause = min(busy.retry_after, MAX_OUTAGE_PAUSE_SECONDS) + MIN_PAUSE_SECONDS
+            pause = min(busy.retry_after, MAX_UNANSWERED_POLL_PAUSE_SECONDS) + MIN_POLL_PAUSE_SECONDS
             waiter.busy_until = asyncio.get_running_loop().time() + pause
             waiter.has_claim = True
         except LeaseLostError as error:

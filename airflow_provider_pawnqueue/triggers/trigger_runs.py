@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pawnqueue import Backlog, PawnQueue
 
 #: How long :func:`release` waits for another process that works on the claim. Airflow allows ``on_kill`` 30 seconds.
-RELEASE_WAIT_SECONDS: Final = 10.0
+TRIGGER_RELEASE_SECONDS: Final = 10.0
 #: The longest pause of an event trigger after a failure.
 MAX_FAILURE_PAUSE_SECONDS: Final = 60.0
 
@@ -45,7 +45,9 @@ async def claim_event(trigger: PawnQueueClaimTrigger) -> dict[str, Any]:
 
 async def release(trigger: PawnQueueClaimTrigger) -> None:
     """Release what the trigger has claimed."""
-    work = partial(release_all, each=_terms(trigger), reason="its task was ended by a user", wait=RELEASE_WAIT_SECONDS)
+    work = partial(
+        release_all, each=_terms(trigger), reason="its task was ended by a user", wait=TRIGGER_RELEASE_SECONDS
+    )
     await PawnQueueHook(trigger.pawnqueue_conn_id).awaited(work)
 
 

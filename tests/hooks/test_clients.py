@@ -56,7 +56,7 @@ def test_a_store_that_fails_is_asked_again(here: Clients, hook: PawnQueueHook, m
     """A failure to open is not remembered."""
     here.close()
     with monkeypatch.context() as patched:
-        patched.setattr(clients, "opened", lambda *_, **__: (_ for _ in ()).throw(OSError("away")))
+        patched.setattr(clients, "open_queue", lambda *_, **__: (_ for _ in ()).throw(OSError("away")))
         with pytest.raises(OSError, match="away"):
             hook.list_topics()
     assert hook.list_topics() == ["orders"]
@@ -75,7 +75,7 @@ class Slow:
         self.may_end = threading.Event()
         self.began = threading.Event()
         self.count = 0
-        really = clients.opened
+        really = clients.open_queue
 
         def slowly(*arguments: Any, **named: Any) -> SyncPawnQueue:
             self.count += 1
@@ -83,7 +83,7 @@ class Slow:
             assert self.may_end.wait(20)
             return really(*arguments, **named)
 
-        monkeypatch.setattr(clients, "opened", slowly)
+        monkeypatch.setattr(clients, "open_queue", slowly)
 
 
 async def topics(hook: PawnQueueHook) -> list[str]:
@@ -163,7 +163,7 @@ claim = hook.claim("orders", "nobody", claim_id="parents") if hook.publish("orde
 for number in (1, 2):
     child = os.fork()
     if child == 0:
-        assert CLIENTS.found(hook.address) is None
+        assert CLIENTS.find(hook.address) is None
         hook.publish("orders", [{"n": number}])
         assert hook.queue is not mine
         grandchild = os.fork()

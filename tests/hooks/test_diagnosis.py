@@ -140,8 +140,8 @@ def test_borrowed_keys_are_those_of_another_connection() -> None:
     error = StoreError("The store does not know 'key': correct s3.aws_access_key_id, or s3.profiles.")
     said = "Connection 'q': The store does not know 'key': correct the keys of AWS connection 'aws', or s3.profiles."
     address = Address(Settings(s3={"bucket_name": "queues"}), "aws")
-    assert diagnosis.of_connection(error, "q", address) == said
-    assert diagnosis.of_connection(StoreError("It is too busy."), "q", address) == "It is too busy."
+    assert diagnosis.connection_error(error, "q", address) == said
+    assert diagnosis.connection_error(StoreError("It is too busy."), "q", address) == "It is too busy."
 
 
 async def test_https_was_assumed(connection: Callable[..., str], server: FaultServer) -> None:

@@ -42,7 +42,7 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> Metrics:
 @pytest.fixture
 def queue(metrics: Metrics) -> Any:  # noqa: ANN401 - a generator
     """A queue whose events are counted."""
-    with SyncPawnQueue.open(store=MemoryStore(), on_event=telemetry.record) as queue:
+    with SyncPawnQueue.open(store=MemoryStore(), on_event=telemetry.count) as queue:
         queue.create_topic("orders")
         yield queue
 
@@ -74,7 +74,7 @@ def test_the_janitor_tells_how_a_topic_stands(queue: SyncPawnQueue, metrics: Met
     """The janitor's counts are gauges."""
     queue.publish("orders", [{"n": n} for n in range(3)])
     queue.claim("orders", "c", max_messages=1)
-    telemetry.gauge("orders", queue.stats("orders"))
+    telemetry.report("orders", queue.stats("orders"))
     values = {name.removeprefix("pawnqueue."): value for (name, _), value in metrics.gauges.items()}
     assert values.pop("oldest_age_seconds") >= 0
     assert values == {"pending": 2, "in_flight": 1, "delayed": 0, "dead": 0}
@@ -90,8 +90,8 @@ def test_metrics_that_fail_are_nobodys_trouble(queue: SyncPawnQueue, metrics: Me
 def test_no_event_has_more_than_a_topic_in_its_tags() -> None:
     """No payload, and no id: each value of a tag costs a metric of its own."""
     lost = events.ClaimLost(topic="orders", claim="c.0", messages=3, why="a secret")
-    assert telemetry.counted(lost) == [("pawnqueue.claims_lost", 1, {"topic": "orders"})]
-    assert telemetry.counted(events.QueueOpened(bucket="b", strategy="s")) == []
+    assert telemetry.counters_of(lost) == [("pawnqueue.claims_lost", 1, {"topic": "orders"})]
+    assert telemetry.counters_of(events.QueueOpened(bucket="b", strategy="s")) == []
     for kind in (events.Published, events.Claimed, events.Settled, events.TakenOver, events.Swept):
         assert "payload" not in {field.name for field in fields(kind)}
 
@@ -99,5 +99,5 @@ def test_no_event_has_more_than_a_topic_in_its_tags() -> None:
 def test_airflow_takes_what_is_counted() -> None:
     """Airflow's own function accepts the metrics."""
     telemetry._stats.cache_clear()
-    telemetry.record(events.Published(topic="orders", ids=("a", "b")))
+    telemetry.count(events.Published(topic="orders", ids=("a", "b")))
     telemetry._stats().gauge("pawnqueue.pending", 1, tags={"topic": "orders"})

@@ -59,7 +59,7 @@ def _counters() -> str:
         sizes = {field.name: 2 + number for number, field in enumerate(dataclasses.fields(kind))}
         event = kind(**{field.name: _sized(field, sizes[field.name]) for field in dataclasses.fields(kind)})
         names = {size: name for name, size in sizes.items()}
-        for metric, count, _ in telemetry.counted(event):
+        for metric, count, _ in telemetry.counters_of(event):
             by = "1" if count == 1 else _measure(kind, names[count])
             rows.append([code(metric), code(kind.__name__), by])
     return table("counter | event | goes up by", rows)
@@ -80,5 +80,5 @@ def _gauges() -> str:
     said = {name: words for name, _, words in fields_of(Stats)}
     numbers = {field.name: index for index, field in enumerate(dataclasses.fields(Stats), start=1)}
     names = {index: name for name, index in numbers.items()}
-    gauges = telemetry.gauged(Stats(**numbers))
+    gauges = telemetry.gauges_of(Stats(**numbers))
     return table("gauge | meaning", [[code(metric), said[names[int(value)]]] for metric, value in gauges.items()])
