@@ -1,4 +1,4 @@
-"""What the page on monitoring has Prometheus look for is what Airflow sends."""
+"""The metrics on the monitoring page are those that Airflow sends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST = 'airflow_pawnqueue_published{topic="orders"}'
 
 
 class Wire:
-    """In the place of StatsD's client, which Airflow brings as an extra: keeps the names that it is given."""
+    """Replaces StatsD's client, which is an extra of Airflow: keeps the names of metrics."""
 
     sent: set[str]
 
@@ -54,7 +54,7 @@ def exported(line: str) -> str:
 
 @pytest.fixture
 def sent() -> Iterator[set[str]]:
-    """What goes to StatsD, with the settings of the page, by the exporter's names."""
+    """The metrics that are sent with the page's settings, by the names that the exporter gives them."""
     names: set[str] = set()
 
     class Kept(Wire):
@@ -107,7 +107,7 @@ def _everything_happens() -> None:
 
 
 def test_what_the_page_names_is_sent(sent: set[str]) -> None:
-    """By every rule and every query, with the label they go by; and the page leaves nothing out."""
+    """Each metric in a rule or query of the page is sent with its label, and the page names all metrics."""
     _everything_happens()
     names = {exported(line) for line in sent}
     assert FIRST in names
@@ -124,7 +124,7 @@ def test_what_the_page_names_is_sent(sent: set[str]) -> None:
 
 
 def test_the_rules_are_rules() -> None:
-    """Each has what Prometheus wants of it, and a row that says what to do."""
+    """Each alert has the fields that Prometheus requires, and a row that says what to do."""
     [group] = yaml.safe_load(_block("yaml alerts"))["groups"]
     assert len(group["rules"]) == 8
     for rule in group["rules"]:

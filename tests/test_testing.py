@@ -1,4 +1,4 @@
-"""What users test their DAGs with: a queue in memory, of this process alone, that whole DAGs run on."""
+"""``memory_queue``, with which users test their DAGs, keeps a queue in the memory of this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOP = Path(__file__).parent.parent
 
 
 def test_hooks_use_it_for_the_length_of_the_block() -> None:
-    """What one publishes the other one has; afterwards there is no such connection, and nothing is open."""
+    """Hooks and the queue share messages in the block; after it, the connection is gone and the queue closed."""
     with memory_queue("orders", "returns") as queue:
         assert queue.list_topics() == ["orders", "returns"]
         ids = PawnQueueHook().publish("orders", [{"order_id": 41}])
@@ -33,7 +33,7 @@ def test_hooks_use_it_for_the_length_of_the_block() -> None:
 
 
 def test_each_begins_empty() -> None:
-    """One after the other, and beside each other for two connections."""
+    """Queues one after the other, or for two connections at once, do not share messages."""
     with memory_queue("orders") as first:
         first.publish("orders", [{"order_id": 41}])
         with memory_queue("orders", conn_id="other") as second:
@@ -45,14 +45,14 @@ def test_each_begins_empty() -> None:
 
 
 async def test_callers_in_a_loop_have_it_too() -> None:
-    """As triggers do."""
+    """The asynchronous calls of the hook, which triggers use, have the same queue."""
     with memory_queue("orders"):
         ids = await PawnQueueHook().awaited(lambda queue: queue.publish("orders", [{"order_id": 41}]))
         assert (await PawnQueueHook().awaited(lambda queue: queue.claim("orders", "billing"))).ids == ids
 
 
 def test_a_connection_of_that_name_is_hidden_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not touched, and is there again afterwards."""
+    """The connection is not used during the block, and exists again after it."""
     said = json.dumps({"conn_type": "pawnqueue", "extra": {"bucket_name": "production"}})
     monkeypatch.setenv("AIRFLOW_CONN_PAWNQUEUE_DEFAULT", said)
     with memory_queue("orders"):
@@ -61,7 +61,7 @@ def test_a_connection_of_that_name_is_hidden_meanwhile(monkeypatch: pytest.Monke
 
 
 def test_the_connections_extra_is_taken() -> None:
-    """By the names that settings have there; an unknown one raises an error."""
+    """Fields of the extra are settings; an unknown field raises an error."""
     with memory_queue(visibility_timeout_seconds=5, key_prefix="team") as queue:
         assert queue.settings.polling.visibility_timeout_seconds == 5
         assert queue.list_topics() == []
@@ -70,7 +70,7 @@ def test_the_connections_extra_is_taken() -> None:
 
 
 def test_no_other_program_is_sent_there() -> None:
-    """One that would be handed the connection is not even started."""
+    """A program that would be given the connection is not started."""
     with memory_queue("orders"), pytest.raises(ConfigError, match="in the memory of the process that made it"):
         settings_for_others(PawnQueueHook().address)
 
@@ -102,7 +102,7 @@ with memory_queue("orders") as queue:
 
 
 def _run(*arguments: str, cwd: Path = TOP, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own."""
+    """Run Python in another process."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
@@ -115,7 +115,7 @@ def _run(*arguments: str, cwd: Path = TOP, **environ: str) -> subprocess.Complet
 
 @pytest.mark.slow
 def test_what_a_secrets_backend_knows_is_not_worked_on(tmp_path: Path) -> None:
-    """Airflow asks it before the environment: tests are not to run on what it names."""
+    """Airflow asks the backend before the environment, so tests would use a real queue: an error is raised."""
     known = tmp_path / "connections.json"
     known.write_text(
         json.dumps({"pawnqueue_default": {"conn_type": "pawnqueue", "extra": {"bucket_name": "production"}}})
@@ -132,7 +132,7 @@ def test_what_a_secrets_backend_knows_is_not_worked_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_another_process_is_told() -> None:
-    """Started or forked: it has not what this one has, and does not go on as if it had."""
+    """In a forked or a started process, the connection raises an error."""
     done = _run("-c", ELSEWHERE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("in the memory of the process that made it") == 2, done.stdout + done.stderr
@@ -269,7 +269,7 @@ def test_the_janitor_sweeps(queue):
 
 @pytest.mark.slow
 def test_dags_run_on_it(tmp_path: Path) -> None:
-    """By ``dag.test()``, in one process: what defers, polls, fails, is mapped, and what sweeps."""
+    """``dag.test()`` runs deferring, polling, failing and mapped tasks, and the janitor, in one process."""
     (tmp_path / "dags").mkdir()
     for name, text in {"conftest.py": CONFTEST, "dags/mine.py": DAGS, "test_mine.py": TESTS}.items():
         (tmp_path / name).write_text(text)

@@ -48,7 +48,7 @@ class ClaimInRun:
 
     @classmethod
     def of(cls, held: Claim, run: tuple[str, str], claim_tasks: Collection[str]) -> Self:
-        """Read it from the claim and its owner.
+        """Return what the claim and its owner say.
 
         :param run: the run that settles: its DAG's id, and its own.
         """
@@ -158,14 +158,17 @@ class WorkResults:
             self.too_early_names = [*dict.fromkeys([*self.too_early_names, *too_early])]
             reason = f"{', '.join(too_early)} ran before this claim was made, and cannot have seen its messages"
             return dict.fromkeys(ids, NotDone(reason, "not_started"))
-        # What failed is a better reason than what has not started.
+        # Of several reasons, that a task failed comes before that it has not started.
         failed = sorted((each.in_view_of(claim) for each in self.failed), key=lambda each: each.has_not_started)
         found: dict[str, NotDone] = {}
+        # 1. Messages that failed tasks were given by their ids.
         for each in failed:
             if each.assignment is not None:
                 for message_id in each.assignment.message_ids - each.reported_done:
                     found.setdefault(message_id, each.not_done)
+        # 2. Messages that tasks reported, which replaces a failure of the task.
         found |= {name: NotDone(reason, "reported") for name, reason in self.reported.items() if name in known_ids}
+        # 3. All other messages, if a failed task may have been given them.
         concerned = [each for each in failed if each.may_concern(claim, known_ids)] + self._unknown_reports(known_ids)
         for each in sorted(concerned, key=lambda each: each.has_not_started):
             for message_id in ids:

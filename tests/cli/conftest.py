@@ -1,4 +1,4 @@
-"""Airflow in this process, on a home of its own, and its parser with our commands."""
+"""Airflow in this process with its own home, and its parser with our commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Done:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Its rows, of ``--output json``."""
+        """The rows that ``--output json`` printed."""
         rows: list[dict[str, Any]] = json.loads(self.out)
         return rows
 

@@ -35,7 +35,7 @@ def test_publish_sends_one_message(run: Run, queue: SyncPawnQueue) -> None:
 
 
 def test_publish_reads_lines(run: Run, queue: SyncPawnQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line of the standard input, or of a file, is a message; empty lines are none."""
+    """Each line of the standard input or of a file is a message; empty lines are skipped."""
     queue.create_topic("orders")
     monkeypatch.setattr("sys.stdin", io.StringIO('{"n": 1}\n\n{"n": 2}\n'))
     (tmp_path / "lines").write_text('{"n": 3}\n{"n": "\u2028"}')
@@ -57,7 +57,7 @@ def test_publish_reads_lines(run: Run, queue: SyncPawnQueue, tmp_path: Path, mon
 def test_bad_lines_are_named_and_nothing_is_published(
     run: Run, queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
-    """The line is counted as an editor counts it, and the good ones before it are not sent either."""
+    """The error has the number of the line as an editor counts it, and the good lines before it are not published."""
     queue.create_topic("orders")
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
 
@@ -81,7 +81,7 @@ def test_bad_lines_are_named_and_nothing_is_published(
     ],
 )
 def test_what_cannot_be_published_is_told_in_a_sentence(run: Run, queue: SyncPawnQueue, words: list[str]) -> None:
-    """One line on stderr, exit code 1, and no message anywhere."""
+    """The command prints one line on stderr, exits with 1, and publishes nothing."""
     queue.create_topic("orders")
 
     done = run(*words)
@@ -91,7 +91,7 @@ def test_what_cannot_be_published_is_told_in_a_sentence(run: Run, queue: SyncPaw
 
 
 def test_redrive_gives_letters_back(run: Run, queue: SyncPawnQueue, buried: list[str]) -> None:
-    """First those that are named, then as many as the limit allows; what each of them met is a row."""
+    """It redrives the named letters, or as many as the limit allows, and prints a row for each."""
     named = run("redrive", "orders", "--id", buried[1], "--output", "json")
     some = run("redrive", "orders", "--limit", "1", "--output", "json")
 
@@ -101,7 +101,7 @@ def test_redrive_gives_letters_back(run: Run, queue: SyncPawnQueue, buried: list
 
 
 def test_a_dry_redrive_tells_what_a_real_one_does(run: Run, queue: SyncPawnQueue, buried: list[str]) -> None:
-    """It chooses the same letters, and moves none."""
+    """It prints the letters that a real one would choose, and moves none."""
     would = run("redrive", "orders", "--limit", "2", "--dry-run", "--output", "json").rows
     named = run("redrive", "orders", "--id", buried[2], "--dry-run", "--output", "json").rows
     assert queue.stats("orders").dead == 3
@@ -113,7 +113,7 @@ def test_a_dry_redrive_tells_what_a_real_one_does(run: Run, queue: SyncPawnQueue
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_letter_that_is_not_there_is_told(run: Run, queue: SyncPawnQueue, buried: list[str], more: list[str]) -> None:
-    """Then nothing is given back, not even the letters that exist."""
+    """If one of the named letters does not exist, none is given back."""
     done = run("redrive", "orders", "--id", buried[0], "--id", "none", *more)
 
     assert (done.code, done.err.count("\n")) == (1, 1)
@@ -127,7 +127,7 @@ def test_a_letter_that_is_not_there_is_told(run: Run, queue: SyncPawnQueue, buri
 def test_purge_removes_what_is_named(
     run: Run, queue: SyncPawnQueue, buried: list[str], words: list[str], left: tuple[int, int]
 ) -> None:
-    """Messages, unless it says dead letters; a dry run counts them, and removes nothing."""
+    """It removes messages, or dead letters with ``--dead``; a dry run counts the same, and removes nothing."""
     queue.publish("orders", [{"n": 4}])
     [would] = run("purge", "orders", *words, "--dry-run", "--output", "json").rows
     assert (queue.stats("orders").pending, queue.stats("orders").dead) == (1, 3)
@@ -143,7 +143,7 @@ def test_purge_removes_what_is_named(
 def test_purge_asks_first(
     run: Run, queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
 ) -> None:
-    """Only who says yes loses anything; the question counts what would go."""
+    """It removes nothing unless the answer is yes, and the question has the counts."""
     queue.publish("orders", [{"n": 1}], create=True)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
 
@@ -155,7 +155,7 @@ def test_purge_asks_first(
 
 
 def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
-    """The row has what is set now; nonsense gets a sentence."""
+    """The row has the new settings; a wrong value is refused with a sentence."""
     queue.create_topic("orders")
     for given, most in (("3", 3), ("never", None)):
         [row] = run("update-topic", "orders", "--max-deliveries", given, "--output", "json").rows
@@ -172,7 +172,7 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
 
 
 def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
-    """The row has what is set; one that exists keeps its settings, which is said, or has them updated."""
+    """The row has the settings; a topic that exists keeps them, with a sentence on stderr, or is updated."""
     for words, most, note in (
         ((), 10, ""),
         (("--max-deliveries", "3"), 10, "The topic keeps its settings"),
@@ -202,7 +202,7 @@ def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
 def test_delete_topic_asks_first(
     run: Run, queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, answer: str, *, is_left: bool
 ) -> None:
-    """It names the topic, and what goes with it."""
+    """The question names the topic and what is deleted with it."""
     queue.publish("orders", [{"n": 1}], create=True)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
 
@@ -215,7 +215,7 @@ def test_delete_topic_asks_first(
 
 
 def test_delete_topic(run: Run, queue: SyncPawnQueue) -> None:
-    """A dry run deletes nothing, and a topic with messages is deleted by force alone."""
+    """A dry run deletes nothing, and a topic with messages is deleted only with ``--force``."""
     queue.publish("orders", [{"n": 1}], create=True)
     refused = run("delete-topic", "orders", "--yes")
     assert (refused.code, queue.list_topics()) == (1, ["orders"])
@@ -228,7 +228,7 @@ def test_delete_topic(run: Run, queue: SyncPawnQueue) -> None:
 
 
 def test_janitor_sweeps_all_topics_or_some(run: Run, queue: SyncPawnQueue) -> None:
-    """Each has a row; the claim of a DAG run that is not over is left alone."""
+    """Each topic has a row, and the claim of a DAG run that goes on is left alone."""
     queue.publish("orders", [{"n": 1}], create=True)
     queue.create_topic("bills")
     claim = queue.claim("orders", "test", claim_id="run", owner="airflow/here/dag/run/task/-1/0/0", ttl=60)
@@ -286,7 +286,7 @@ def test_the_help_says_what_the_janitor_leaves_alone(run: Run, capsys: pytest.Ca
 
 
 def test_what_a_claim_has_is_given_back_or_buried(run: Run, queue: SyncPawnQueue) -> None:
-    """Some of it, by the ids of its messages, or all that is left; a claim that is not known is named."""
+    """The named messages are settled, or all that are left; an unknown claim is named in the error."""
     ids = queue.publish("orders", [{"n": 1}, {"n": 2}, {"n": 3}], create=True)
     queue.leave(queue.claim("orders", "test", claim_id="run"))
 

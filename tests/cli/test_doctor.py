@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def states(done: Done) -> dict[str, tuple[str, object]]:
-    """Return what was found, by what was checked."""
+    """Return state and result of each check."""
     return {row["check"]: (row["state"], row["result"]) for row in done.rows}
 
 
@@ -37,7 +37,7 @@ def without_conditions(store: MemoryStore) -> HookedStore:
 
 
 def test_a_good_store_is_found_good(run: Run) -> None:
-    """Every field of the probe, the agreed strategy, the clocks and the versions are shown; the exit code is 0."""
+    """The fields of the probe, the strategy, the clocks and the versions are shown, and the exit code is 0."""
     done = run("doctor", "--output", "json")
 
     found = states(done)
@@ -51,7 +51,7 @@ def test_a_good_store_is_found_good(run: Run) -> None:
 
 
 def test_a_topic_of_a_newer_format_is_noted(run: Run, queue: SyncPawnQueue, store: MemoryStore) -> None:
-    """It does not end the rest of the findings."""
+    """The other checks still run."""
     queue.create_topic("orders")
     queue.create_topic("newer")
     store._write(layout.topic_marker("newer"), b'{"v":2}')
@@ -63,7 +63,7 @@ def test_a_topic_of_a_newer_format_is_noted(run: Run, queue: SyncPawnQueue, stor
 
 
 def test_a_topic_that_no_janitor_sweeps_is_noted_at_once(run: Run, queue: SyncPawnQueue) -> None:
-    """A new topic too, with what to do about it; once it was swept, all is well."""
+    """Even a new topic is noted, with what to do about it, until it is swept."""
     assert states(run("doctor", "--output", "json"))["janitor"][1] == "there is no topic yet"
     queue.create_topic("orders")
     done = run("doctor", "--output", "json")
@@ -76,7 +76,7 @@ def test_a_topic_that_no_janitor_sweeps_is_noted_at_once(run: Run, queue: SyncPa
 
 
 def test_a_store_that_has_lost_its_conditions_is_wrong(run: Run, queue: SyncPawnQueue, store: MemoryStore) -> None:
-    """What all agreed on does not hold any more: the exit code is 1, and the sentence says what to do."""
+    """The strategy in use is no longer supported: the exit code is 1, and the sentence says what to do."""
     CLIENTS.put(PawnQueueHook().address, without_conditions(store))
 
     done = run("doctor", "--output", "json")
@@ -91,7 +91,7 @@ def test_a_store_that_has_lost_its_conditions_is_wrong(run: Run, queue: SyncPawn
 def test_pauses_that_are_too_short_are_wrong(
     run: Run, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, room: float, state: str
 ) -> None:
-    """A store without conditions is a good one, unless its writes take too long for the pauses of csprng_verify."""
+    """A store without conditional writes is fine, unless it is too slow for the pauses of ``csprng_verify``."""
     monkeypatch.setattr("pawnqueue.registers.csprng_verify.ROOM", room)
     CLIENTS.put(PawnQueueHook().address, without_conditions(store))
 
@@ -123,7 +123,7 @@ def test_a_store_that_cannot_be_reached_is_wrong(run: Run, monkeypatch: pytest.M
 
 
 def test_a_wrong_connection_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The versions are shown all the same."""
+    """The versions are shown although the connection is wrong."""
     monkeypatch.setenv("AIRFLOW_CONN_BAD", '{"conn_type": "pawnqueue", "extra": {"buckt_name": "queues"}}')
 
     done = run("doctor", "--conn-id", "bad", "--output", "json")

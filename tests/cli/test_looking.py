@@ -1,4 +1,4 @@
-"""Commands that look, on a store in memory."""
+"""Commands that only read, on a store in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_topics_are_listed_with_their_settings(run: Run, queue: SyncPawnQueue) -
 
 @pytest.mark.parametrize("output", ["table", "plain", "yaml", "json"])
 def test_every_format_shows_what_is_there(run: Run, queue: SyncPawnQueue, output: str) -> None:
-    """A topic's name and its numbers are in each of the formats, and nothing else is said."""
+    """Each format has the topic's name and its numbers, and nothing is printed on stderr."""
     queue.publish("orders", [{"n": 1}, {"n": 2}], create=True)
     queue.sweep("orders")
 
@@ -49,7 +49,7 @@ def test_every_format_shows_what_is_there(run: Run, queue: SyncPawnQueue, output
 def test_a_topic_of_a_newer_format_hides_no_other(
     run: Run, queue: SyncPawnQueue, store: MemoryStore, command: str
 ) -> None:
-    """The others are shown; it is named, with what to do, and the exit code says that something is missing."""
+    """The other topics are shown, the error names it, and the exit code is 1."""
     for name in ("a", "b", "c"):
         queue.create_topic(name)
     store._write(layout.topic_marker("b"), b'{"v":2}')
@@ -62,7 +62,7 @@ def test_a_topic_of_a_newer_format_hides_no_other(
 
 
 def test_stats_says_at_once_that_no_janitor_sweeps(run: Run, queue: SyncPawnQueue) -> None:
-    """Beside the numbers, in a sentence that names the topics; those that were swept are not among them."""
+    """A sentence on stderr names the topics that were not swept, and only those."""
     for name in ("a", "b", "c", "d", "swept"):
         queue.create_topic(name)
     queue.sweep("swept")
@@ -94,7 +94,7 @@ def test_stats_counts_one_topic_or_all(run: Run, queue: SyncPawnQueue) -> None:
 
 
 def test_peek_shows_the_head_and_takes_nothing(run: Run, queue: SyncPawnQueue) -> None:
-    """As many messages as asked for come in order, with payloads as they are, and remain for everyone."""
+    """The first messages come in order with their payloads, and can still be claimed."""
     queue.publish("orders", [{"n": 1, "tags": ["a"]}, {"n": 2}, {"n": 3}], headers={"trace": "x"}, create=True)
 
     rows = run("peek", "orders", "--limit", "2", "--output", "json").rows
@@ -105,7 +105,7 @@ def test_peek_shows_the_head_and_takes_nothing(run: Run, queue: SyncPawnQueue) -
 
 
 def test_peek_shows_dead_letters_and_why(run: Run, queue: SyncPawnQueue) -> None:
-    """A dead letter comes with its reason, its error, its deliveries and its payload, and the rest is counted."""
+    """A dead letter has its reason, error, deliveries and payload, and a sentence counts those that are not shown."""
     queue.publish("orders", [{"n": 1}, {"n": 2}], create=True)
     queue.nack(queue.claim("orders", "test"), reason="refused", error="no such order")
 
@@ -122,7 +122,7 @@ def test_peek_shows_dead_letters_and_why(run: Run, queue: SyncPawnQueue) -> None
 def test_any_payload_that_may_be_published_is_shown(
     run: Run, queue: SyncPawnQueue, store: MemoryStore, depth: int, output: str
 ) -> None:
-    """JSON shows it as it is, however deeply it is nested; YAML shows what is deeper than usual as a JSON text."""
+    """JSON shows it at any depth; YAML shows a payload that is nested too deeply as a JSON text."""
     payload = '{"x":' + "[" * depth + "]" * depth + "}"
     body = '{"id": "x", "payload": ' + payload + "}"
     queue.create_topic("orders")
@@ -145,7 +145,7 @@ def test_any_payload_that_may_be_published_is_shown(
 
 
 def test_what_others_wrote_cannot_steer_the_terminal(run: Run, queue: SyncPawnQueue) -> None:
-    """Markup and control characters of a message are shown as they are, not followed."""
+    """Markup and control characters of a message are printed as text."""
     queue.publish("orders", [{"n": 1}], create=True)
     queue.nack(queue.claim("orders", "test"), reason="[bold]", error="[/red] \x1b[2J")
 
@@ -159,7 +159,7 @@ def test_what_others_wrote_cannot_steer_the_terminal(run: Run, queue: SyncPawnQu
 
 @pytest.mark.parametrize("words", [["stats", "ordrs"], ["peek", "ordrs"], ["purge", "ordrs", "--yes"]])
 def test_an_unknown_topic_is_told_in_a_sentence(run: Run, queue: SyncPawnQueue, words: list[str]) -> None:
-    """It goes to stderr, names the topic that may have been meant, and the exit code is 1."""
+    """The sentence on stderr suggests the topic that was probably meant, and the exit code is 1."""
     queue.create_topic("orders")
 
     done = run(*words)
@@ -171,7 +171,7 @@ def test_an_unknown_topic_is_told_in_a_sentence(run: Run, queue: SyncPawnQueue, 
 
 
 def test_an_unknown_connection_is_told_in_a_sentence(run: Run) -> None:
-    """It says how to add one."""
+    """The sentence says how to add a connection."""
     done = run("topics", "--conn-id", "nobody")
 
     assert (done.code, done.out) == (1, "")
@@ -180,7 +180,7 @@ def test_an_unknown_connection_is_told_in_a_sentence(run: Run) -> None:
 
 
 def test_a_wrong_connection_is_told_in_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong in it is named."""
+    """The sentence names the wrong field."""
     monkeypatch.setenv("AIRFLOW_CONN_WRONG", '{"conn_type": "pawnqueue", "extra": {"buckt_name": "queues"}}')
 
     done = run("topics", "--conn-id", "wrong")

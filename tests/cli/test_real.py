@@ -1,4 +1,4 @@
-"""``airflow pawnqueue`` as users run it: a program of its own, on a real store."""
+"""``airflow pawnqueue`` as users run it: in its own process, on a real store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def connection(seaweedfs: S3Server) -> dict[str, Any]:
 
 @pytest.fixture
 def airflow(seaweedfs: S3Server, connection: dict[str, Any], tmp_path: Path) -> Airflow:
-    """Airflow's program on an empty home, with the connection in its environment unless that is asked not to be."""
+    """Run Airflow's program with an empty home, and with the connection in its environment by default."""
     program = shutil.which("airflow", path=str(Path(sys.executable).parent))
     assert program is not None
     env = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(TOP)}
@@ -57,7 +57,7 @@ def airflow(seaweedfs: S3Server, connection: dict[str, Any], tmp_path: Path) -> 
 
 
 def rows(airflow: Airflow, *words: str, also: str = "", **how: Any) -> list[dict[str, Any]]:
-    """Run a command for its JSON; nothing but that is printed, and what is said beside it."""
+    """Run a command with ``--output json``; return its rows, and check what it prints on stderr."""
     done = airflow("pawnqueue", *words, "--output", "json", **how)
     assert (done.stderr != "") == bool(also)
     assert also in done.stderr
@@ -67,7 +67,7 @@ def rows(airflow: Airflow, *words: str, also: str = "", **how: Any) -> list[dict
 
 @pytest.mark.timeout(180)
 def test_the_commands_work_on_a_real_store(airflow: Airflow) -> None:
-    """Topics, publish, stats, peek and doctor, as tables and as JSON, agree with each other."""
+    """The tables and the JSON of topics, publish, stats, peek and doctor agree."""
     airflow("pawnqueue", "publish", "orders", '{"n": 1}', "--create")
     published = rows(airflow, "publish", "orders", "-", stdin='{"n": 2}\n{"n": 3}\n')
     seen = rows(airflow, "peek", "orders")
@@ -92,7 +92,7 @@ def test_the_commands_work_on_a_real_store(airflow: Airflow) -> None:
 
 @pytest.mark.timeout(180)
 def test_the_connection_may_be_in_the_metadata_database(airflow: Airflow, connection: dict[str, Any]) -> None:
-    """It is found there as Airflow's own commands find it; and where it is nowhere, that is one sentence."""
+    """It is found there, as by Airflow's own commands; if it does not exist, the error is one sentence."""
     nowhere = airflow("pawnqueue", "topics", code=1, from_environment=False)
     airflow("db", "migrate", from_environment=False)
     airflow("connections", "add", "kept", "--conn-json", json.dumps(connection), from_environment=False)

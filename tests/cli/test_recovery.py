@@ -1,4 +1,4 @@
-"""The commands of the page on bad deploys, one after the other as it shows them."""
+"""The commands on the page about bad deploys work in the order in which it shows them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def commands() -> list[list[str]]:
 
 
 def test_the_pages_commands_recover(queue: SyncPawnQueue, run: Run) -> None:
-    """One comes back, then two, then all; what fails once more is purged."""
+    """One message is redriven, then two, then all; what fails once more is purged."""
     queue.create_topic("orders")
     queue.publish("orders", [{"order_id": n} for n in range(6)])
     queue.nack(queue.claim("orders", "billing", max_messages=6), reason="orders.work: KeyError: 'total'")

@@ -1,4 +1,4 @@
-"""Every example DAG is parsed by the Airflow that is here; one that needs a newer Airflow says so in a sentence."""
+"""The installed Airflow parses every example DAG; an example that needs a newer Airflow says so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IS_OLD = Version(metadata.version("apache-airflow")) < Version("3.2")
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_parsed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or asks for a newer Airflow."""
+    """The example is parsed, or its error names the Airflow that it needs."""
     monkeypatch.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
     bag = DagBag(path)
     if IS_OLD and path.stem in FOR_NEWER:

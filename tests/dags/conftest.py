@@ -1,20 +1,5 @@
-"""A connection to a queue in memory."""
+"""DAGs are tested with the queue of the operators' tests."""
 
-from __future__ import annotations
+from tests.operators.conftest import queue
 
-from typing import TYPE_CHECKING
-
-import pytest
-
-from tests.support.airflow import connected
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pawnqueue import SyncPawnQueue
-
-
-@pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncPawnQueue]:
-    """The queue of the default connection, as another process has it."""
-    yield from connected(monkeypatch)
+__all__ = ["queue"]

@@ -39,14 +39,14 @@ class Failed(FakeTask):
 
 
 def told(one: Any, error: Any) -> Any:
-    """What the listener keeps when a task fails."""
+    """Return what the listener keeps when a task fails."""
     ti = Failed(one)
     plugin.on_task_instance_failed(None, ti, error)
     return ti.xcoms.get((one.task_id, ERROR_KEY, -1))
 
 
 def test_errors_are_kept_for_who_settles() -> None:
-    """Of tasks that a settlement follows, also when they are mapped; of no others."""
+    """The listener keeps the errors of tasks before a settlement, mapped ones too, and of no others."""
     with DAG("dag", schedule=None) as dag:
         sensor = PawnQueueSensor(task_id="claim", topic=TOPIC)
 
@@ -69,7 +69,7 @@ def test_errors_are_kept_for_who_settles() -> None:
 
 
 def test_a_row_of_the_scheduler_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its XComs go through the scheduler's own session: a listener that commits that one may end the scheduler."""
+    """The listener pushes no XCom for it: this would commit the scheduler's own session, and may end the scheduler."""
 
     class Row(Failed):
         """As Airflow's own table of task instances has it."""
@@ -90,7 +90,7 @@ def test_a_row_of_the_scheduler_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_links(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the topic, where somebody has said where that is shown; what else is in braces stays."""
+    """The link leads to the configured address of the topic, in which other braces are kept."""
     hook = PawnQueueHook()
     assert address(hook.settings, "orders").startswith("https://us-east-1.console.aws.amazon.com/s3/buckets/bucket-")
     monkeypatch.setenv("AIRFLOW__PAWNQUEUE__TOPIC_LINK", "https://c/{bucket}/{prefix}{topic}?r={region}&x={y}")
@@ -109,7 +109,7 @@ def test_links(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_link_of_another_store_is_its_listing(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every store that speaks S3 has one; what would end a parameter is written out."""
+    """The listing works at every store that speaks S3; special characters in the prefix are escaped."""
     monkeypatch.setenv(
         "AIRFLOW_CONN_MINIO",
         json.dumps(
@@ -125,7 +125,7 @@ def test_the_link_of_another_store_is_its_listing(queue: SyncPawnQueue, monkeypa
 
 
 def test_assets() -> None:
-    """Their URIs are checked by what the provider declares."""
+    """The provider's own check accepts URIs of topics, and refuses others."""
     assert Asset("pawnqueue://bucket/orders/").uri == "pawnqueue://bucket/orders"
     assert Asset("pawnqueue://bucket/team/orders").uri == "pawnqueue://bucket/team/orders"
     assert lineage.sanitized(urlsplit("pawnqueue://bucket/orders/")).geturl() == "pawnqueue://bucket/orders"
@@ -135,12 +135,12 @@ def test_assets() -> None:
 
 
 def test_the_uri_of_a_topic(queue: SyncPawnQueue) -> None:
-    """Is what assets and lineage name it by."""
+    """Assets and lineage name a topic by its bucket and name."""
     assert lineage.uri(PawnQueueHook().settings, "orders") == "pawnqueue://bucket-pawnqueue-default/orders"
 
 
 def test_without_openlineage(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is said."""
+    """There is no lineage if OpenLineage is not installed."""
     imported = builtins.__import__
 
     def absent(name: str, *args: Any, **more: Any) -> Any:

@@ -35,7 +35,7 @@ def stored(dag: DAG) -> Any:
 
 
 def edges(dag: DAG) -> dict[str, set[str]]:
-    """The order of tasks."""
+    """Return the tasks that come directly after each task."""
     return {task_id: set(dag.get_task(task_id).downstream_task_ids) for task_id in dag.task_ids}
 
 
@@ -58,7 +58,7 @@ def test_by_hand() -> None:
 
 
 def test_the_block() -> None:
-    """claim, then what is in the block, then settle; also what is given nothing of the claim."""
+    """The order is claim, the tasks of the block, settle, even for a task that is not given the claim."""
     with DAG("block", schedule=None) as dag, claimed("orders.new", max_messages=5) as claim:
         work(claim) >> work.override(task_id="after")()
         work.override(task_id="aside")()
@@ -76,7 +76,7 @@ def test_the_block() -> None:
 
 
 def test_mapped_over_messages() -> None:
-    """The task that reads them is in the group once, however often it is asked for, and the DAG is stored."""
+    """The group has one task that reads the messages, however often they are used, and the DAG can be stored."""
     with DAG("mapped", schedule=None) as dag, claimed("orders") as claim:
         work.expand(claim=claim.messages)
         work.override(task_id="again").expand(claim=claim.messages)
@@ -91,7 +91,7 @@ def test_mapped_over_messages() -> None:
 
 
 def test_a_claim_for_mapped_tasks() -> None:
-    """It may be what all of them are given, and what they are mapped over (several topics)."""
+    """A mapped task may be given the claim in each index, or be mapped over the claims of several topics."""
     with DAG("partial", schedule=None) as dag, claimed(["a", "b"]) as claim:
         work.override(task_id="each").expand(claim=claim)
 
@@ -105,7 +105,7 @@ def test_a_claim_for_mapped_tasks() -> None:
 
 
 def test_two_blocks_for_one_topic() -> None:
-    """They have names of their own; two of one given name are refused."""
+    """Their groups have different names; two blocks with the same given name are refused."""
     with DAG("two", schedule=None) as dag:
         for _ in range(2):
             with claimed("orders") as claim:
@@ -120,7 +120,7 @@ def test_two_blocks_for_one_topic() -> None:
 
 
 def test_nested_groups() -> None:
-    """Groups in the block, and the block in a group."""
+    """Groups may be inside the block, and the block inside a group."""
     with DAG("nested", schedule=None) as dag, TaskGroup("outer"), claimed("orders") as claim:
         with TaskGroup("inner"):
             first = work(claim)
@@ -161,7 +161,7 @@ def test_one_block_after_the_other() -> None:
 
 
 def test_an_empty_block() -> None:
-    """It claims, and settles."""
+    """It claims and settles."""
     with DAG("empty", schedule=None) as dag, claimed("orders"):
         pass
     assert edges(dag) == {"orders.claim": {"orders.settle"}, "orders.settle": set()}
@@ -169,7 +169,7 @@ def test_an_empty_block() -> None:
 
 
 def test_a_mapped_group_in_the_block() -> None:
-    """A group that is mapped over the messages is worked through before they are settled."""
+    """A group that is mapped over the messages comes before the settlement."""
     from airflow.sdk import task_group  # noqa: PLC0415 - a name of Airflow's that is used here alone
 
     with DAG("groups", schedule=None) as dag, claimed("orders") as claim:
@@ -185,7 +185,7 @@ def test_a_mapped_group_in_the_block() -> None:
 
 
 def test_mapped_sensors_and_one_settlement() -> None:
-    """It is the teardown of all of them. A settlement cannot be mapped itself, which is said when the DAG is read."""
+    """One settlement is the teardown of all indexes; a mapped settlement is refused when the DAG is parsed."""
     with DAG("sensors", schedule=None) as dag:
         sensor = PawnQueueSensor.partial(task_id="claim", deferrable=True).expand(topic=["a", "b"])
         settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
@@ -198,7 +198,7 @@ def test_mapped_sensors_and_one_settlement() -> None:
 
 
 def test_the_block_in_a_mapped_group() -> None:
-    """A block for each topic of a list that is not known before."""
+    """There may be a block for each topic of a list that another task returns."""
     from airflow.sdk import task_group  # noqa: PLC0415 - as above
 
     with DAG("mapped_group", schedule=None) as dag:
@@ -214,7 +214,7 @@ def test_the_block_in_a_mapped_group() -> None:
 
 
 def test_a_claim_goes_by_xcom() -> None:
-    """That a DAG turns it off for all its tasks is said when it is read: nothing would ever be settled."""
+    """A DAG that turns off XCom for its tasks is refused when it is parsed: nothing would ever be settled."""
     with DAG("off", schedule=None, default_args={"do_xcom_push": False}), pytest.raises(ValueError, match="XCom"):  # noqa: SIM117
         with claimed("orders"):
             pass
@@ -222,13 +222,13 @@ def test_a_claim_goes_by_xcom() -> None:
 
 @pytest.mark.parametrize("topic", ["", []])
 def test_no_topic(topic: Any) -> None:
-    """Is said when the DAG is read."""
+    """A block without a topic is refused when the DAG is parsed."""
     with DAG("none", schedule=None), pytest.raises(ValueError, match="name a topic"), claimed(topic):
         pass
 
 
 def test_a_topic_by_template() -> None:
-    """Its group has a name all the same."""
+    """The group of such a block has a valid name."""
     with DAG("template", schedule=None) as dag, claimed("{{ params.topic }}") as claim:
         work(claim)
     assert "params_topic.claim" in dag.task_ids
@@ -236,7 +236,7 @@ def test_a_topic_by_template() -> None:
 
 
 def test_messages_behind_the_block() -> None:
-    """They are settled there, which is said when the DAG is read."""
+    """Using the messages after the block is refused when the DAG is parsed: they are settled then."""
     with DAG("behind", schedule=None):
         with claimed("orders") as claim:
             pass
@@ -245,7 +245,7 @@ def test_messages_behind_the_block() -> None:
 
 
 def test_several_sensors_and_one_settlement() -> None:
-    """It is the teardown of each of them."""
+    """The settlement is the teardown of each sensor."""
     with DAG("several", schedule=None) as dag:
         sensors = [PawnQueueSensor(task_id=name, topic=name) for name in ("a", "b")]
         settle = PawnQueueSettleOperator(task_id="settle", claim=[sensor.output for sensor in sensors])

@@ -1,4 +1,4 @@
-"""What DAG files import is light: no client of the store, and no Spark, is loaded for parsing."""
+"""Parsing a DAG file loads neither a client of the store nor Spark."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ for name in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """By what was imported: how many seconds that took, and what is loaded then that is not light."""
+    """Return for each module how long its import took, and which heavy modules it loaded."""
     names = [f"airflow_provider_pawnqueue.{module}" for module in MODULES]
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, *names, *map(str, EXAMPLES)],
@@ -64,7 +64,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_parsing_is_light(module: str, loaded: dict[str, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither obstore nor boto3 nor Spark is in the process then; how long it took is shown."""
+    """Neither obstore nor boto3 nor Spark is loaded; the time is printed."""
     took, *heavy = loaded[f"airflow_provider_pawnqueue.{module}"]
     with capsys.disabled():
         print(f" {module}: took {took}", end="")  # noqa: T201
@@ -74,14 +74,14 @@ def test_parsing_is_light(module: str, loaded: dict[str, list[str]], capsys: pyt
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_parsing_an_example_is_light(path: Path, loaded: dict[str, list[str]]) -> None:
-    """No example DAG imports a client of the store, nor Spark: what its jobs need, they import where they run."""
+    """No example DAG imports a client of the store or Spark: its jobs import them where they run."""
     _, *heavy = loaded[str(path)]
     assert heavy == []
 
 
 @pytest.mark.slow
 def test_a_trigger_is_imported_at_once(tmp_path: Path) -> None:
-    """Airflow imports it in the event loop of all its triggers: the queue is imported later, in a thread."""
+    """The trigger's module, which Airflow imports in an event loop, does not import the queue."""
     program = "import sys, airflow_provider_pawnqueue.triggers.pawnqueue as _; print(*sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program],

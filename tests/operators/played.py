@@ -22,9 +22,9 @@ NOBODY = context_of(FakeTask("any"))
 def claim_of(
     queue: SyncPawnQueue, count: int = 3, *, topic: str = TOPIC, task_id: str = "claim", clear_number: int | None = None
 ) -> dict[str, Any]:
-    """Publish and claim so many, as the sensor does; with the messages, as tasks receive them.
+    """Publish messages and claim them with the sensor; return the claim, with its messages, as tasks receive it.
 
-    :param clear_number: how often the run was cleared that claims; without it, a run of its own claims.
+    :param clear_number: how often the run that claims was cleared; without it, the claim has a run of its own.
     """
     queue.publish(topic, [{"n": number, "id": f"order-{number}"} for number in range(count)])
     sensor = PawnQueueSensor(task_id=task_id, topic=topic, deferrable=False, poke_interval=0.05, timeout=5)
@@ -34,23 +34,23 @@ def claim_of(
 
 
 def counts_of(settlement: dict[str, Any]) -> tuple[int, int, int]:
-    """How many messages a settlement has acked, buried, and given back."""
+    """Return how many messages a settlement has acked, buried, and given back."""
     return settlement["acked"], settlement["buried"], settlement["released"]
 
 
 def ids_of(claim: dict[str, Any]) -> list[str]:
-    """The ids of its messages."""
+    """Return the ids of a claim's messages."""
     return [message["id"] for message in claim["messages"]]
 
 
 def left(queue: SyncPawnQueue, topic: str = TOPIC) -> tuple[int, int, int]:
-    """How many messages are pending, in flight, and dead."""
+    """Return how many messages are pending, in flight, and dead."""
     stats = queue.stats(topic)
     return stats.pending, stats.in_flight, stats.dead
 
 
 def reasons(queue: SyncPawnQueue) -> dict[int, str]:
-    """Why dead letters are dead, by the number in them."""
+    """Return the reasons of the dead letters, by the numbers in their payloads."""
     return {
         letter.message.payload["n"]: letter.reason for letter in queue.dead_letters(TOPIC).letters if letter.message
     }
@@ -70,7 +70,7 @@ class Play:
         self.ti = FakeTask("settle", states={"claim": "success", "settle": "running"})
 
     def work(self, claim: Any) -> None:
-        """What is between the claim and its settlement."""
+        """Make the tasks between the claim and its settlement."""
 
         @task
         def work(claim: Any) -> None: ...
@@ -81,19 +81,19 @@ class Play:
         work(claim) >> after()
 
     def ended(self, claim: Any, **states: str | None) -> dict[str, Any]:
-        """Let the tasks have ended so, and settle."""
+        """Settle after the tasks have ended in these states."""
         self.ti.states |= states
         self.settle.claim = claim
         return self.settle.execute(self.ti.get_template_context())
 
 
 class Mapped(Play):
-    """The same, with work that is mapped over something."""
+    """The same DAG, with work that is mapped over the messages."""
 
     over: Any = None
 
     def work(self, claim: Any) -> None:
-        """What is between the claim and its settlement."""
+        """Make the tasks between the claim and its settlement."""
         reading = PawnQueueMessagesOperator(task_id="messages", claim=claim)
 
         @task
@@ -103,10 +103,10 @@ class Mapped(Play):
 
 
 class Chosen(Mapped):
-    """The same, mapped over what a task of the user's has made of the messages."""
+    """The same DAG, with work that is mapped over the result of a user's task."""
 
     def work(self, claim: Any) -> None:
-        """What is between the claim and its settlement."""
+        """Make the tasks between the claim and its settlement."""
 
         @task
         def messages(claim: Any) -> Any: ...
@@ -118,7 +118,7 @@ class Chosen(Mapped):
 
 
 def mapped(claim: dict[str, Any], over: Any, play: Play | None = None, **states: str) -> Play:
-    """A mapped task that was given these, and what became of its indexes."""
+    """Return a play whose mapped task was given these items, with the states of its indexes."""
     play = Mapped(on_failure="bury") if play is None else play
     play.ti.xcom_push("return_value", over, task_id="messages")
     play.ti.states |= {"messages": "success"} | states

@@ -1,4 +1,4 @@
-"""Payloads that Airflow's wire cannot carry: each concerns its own message, and never those beside it."""
+"""A payload that Airflow cannot carry through XCom affects only its own message."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncPawnQueue]:
 
 
 def waiting() -> PawnQueueSensor:
-    """Return a sensor that claims what there is."""
+    """Return a sensor that claims all waiting messages."""
     return PawnQueueSensor(task_id="claim", topic=TOPIC, deferrable=False, poke_interval=0.05, timeout=5)
 
 
 def pushed(queue: SyncPawnQueue, payloads: Sequence[dict[str, Any]]) -> Any:
-    """Publish these; return the XCom of the sensor that claims them."""
+    """Publish payloads; return the XCom of the sensor that claims them."""
     queue.publish(TOPIC, payloads)
     return waiting().execute(context_of(FakeTask("claim")))
 
@@ -90,7 +90,7 @@ def given(value: Any) -> Any:
 def test_a_claim_with_such_a_message_is_handed_on_without_messages(
     queue: SyncPawnQueue, payload: dict[str, Any]
 ) -> None:
-    """Its tasks start, and read all of them from the bucket, exactly."""
+    """Tasks that are given the claim start, and read exactly these payloads from the bucket."""
     claim = references.as_received(pushed(queue, [GOOD, payload]))
     assert rendered(given(claim))
     assert [message.payload for message in PawnQueueHook().messages(claim)] == [GOOD, payload]
@@ -98,7 +98,7 @@ def test_a_claim_with_such_a_message_is_handed_on_without_messages(
 
 @pytest.mark.parametrize("payload", WITHIN, ids=range(len(WITHIN)))
 def test_what_fits_goes_along(queue: SyncPawnQueue, payload: dict[str, Any]) -> None:
-    """As a dict, which Airflow stores among the rendered fields; in a list of claims too."""
+    """Tasks receive such a message as a dict, which Airflow can store with their rendered fields."""
     claim = references.as_received(pushed(queue, [GOOD, payload]))
     assert [message["payload"] for message in claim["messages"]] == [GOOD, payload]
     assert rendered(given([claim]))
@@ -108,7 +108,7 @@ def test_what_fits_goes_along(queue: SyncPawnQueue, payload: dict[str, Any]) -> 
 def test_in_mapped_tasks_such_a_message_is_reported(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, batch: int | None
 ) -> None:
-    """By itself, and why; its neighbours' tasks start."""
+    """Only this message is reported as failed, with the reason; the tasks of the other messages start."""
     claim = pushed(queue, [GOOD, *BEYOND, GOOD])
     ti = FakeTask("messages")
     monkeypatch.setattr("airflow.providers.common.compat.sdk.get_current_context", lambda: context_of(ti))
@@ -127,7 +127,7 @@ def test_in_mapped_tasks_such_a_message_is_reported(
 @pytest.mark.parametrize("written", [json.dumps, lambda messages: messages], ids=["texts", "dicts"])
 @pytest.mark.parametrize("payload", BEYOND, ids=BEYOND_IDS)
 def test_a_run_that_began_before_an_upgrade_goes_on(queue: SyncPawnQueue, written: Any, payload: Any) -> None:
-    """A former release has put such a message into XCom: tasks are given the claim without its messages."""
+    """If an older release has put such a message into XCom, tasks are given the claim without its messages."""
     reference = pushed(queue, [GOOD, payload])
     messages = [references.fields_of(message) for message in PawnQueueHook().messages(reference, shared=True)]
     former = {**reference, "messages": written(messages)}
@@ -139,7 +139,7 @@ def test_a_run_that_began_before_an_upgrade_goes_on(queue: SyncPawnQueue, writte
 
 
 def test_operators_are_given_references_alone(queue: SyncPawnQueue) -> None:
-    """What settles needs no payload, so none is among its rendered fields: of one claim, of several, and mapped."""
+    """An operator that settles has no payloads in its rendered fields: for one claim, for several, or mapped."""
     claim = pushed(queue, [{"n": "a payload"}])
     assert "a payload" in claim["messages"]
     with DAG("dag", schedule=None) as dag:

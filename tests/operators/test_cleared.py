@@ -1,4 +1,4 @@
-"""Part of a run is cleared: what its sensor claims anew is acked for the tasks that have seen it, and for no others."""
+"""Part of a run is cleared: only tasks that have seen the new claim can have its messages acked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.airflow import FakeTask
 
 @pytest.fixture(autouse=True)
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread of the listener's watches this process, and no skip is waited for."""
+    """The listener starts no thread in this process, and no test waits for a note of a skip."""
     monkeypatch.setattr(plugin.SUPERVISION, "watch_this_task", lambda: None)
     monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
 
@@ -29,7 +29,7 @@ class Grouped(Play):
     """Two tasks in a group that is mapped over the messages."""
 
     def work(self, claim: Any) -> None:
-        """What is between the claim and its settlement."""
+        """Make the tasks between the claim and its settlement."""
         reading = PawnQueueMessagesOperator(task_id="messages", claim=claim)
 
         @task
@@ -49,7 +49,7 @@ class Shared(Play):
     """Two tasks beside each other."""
 
     def work(self, claim: Any) -> None:
-        """What is between the claim and its settlement."""
+        """Make the tasks between the claim and its settlement."""
 
         @task
         def total(claim: Any) -> None: ...
@@ -62,10 +62,10 @@ class Shared(Play):
 
 
 class Joined(Play):
-    """Work, and an operator that Airflow's scheduler ends by itself."""
+    """Work, and an empty operator, which Airflow's scheduler ends without a worker."""
 
     def work(self, claim: Any) -> None:
-        """What is between the claim and its settlement."""
+        """Make the tasks between the claim and its settlement."""
 
         @task
         def work(claim: Any) -> None: ...
@@ -99,7 +99,7 @@ class Cleared:
         self.play.ti.xcom_push("return_value", self.claimed, task_id="claim")
 
     def reads(self) -> None:
-        """Let the messages be read for the indexes."""
+        """Let the task that reads the messages for the indexes run."""
         self.play.ti.xcom_push("return_value", self.claimed["messages"], task_id="messages")
 
     def begin(self, *names: str, resumed: bool = False, number: int | None = None, **given: Any) -> None:
@@ -121,7 +121,7 @@ class Cleared:
             plugin.on_task_instance_running(None, ti)
 
     def given_back(self, **states: str | None) -> str:
-        """Settle: all is given back, nothing is acked, nothing buried. Return what was said."""
+        """Settle, and return the error. All messages are given back; none is acked or buried."""
         dead = left(self.queue)[2]
         with pytest.raises(AirflowFailException, match="0 acked, 0 buried, 3 given back") as raised:
             self.play.ended(self.claimed, **states)
@@ -156,7 +156,7 @@ def is_raised(request: pytest.FixtureRequest) -> bool:
 def test_tasks_that_were_not_cleared(  # noqa: PLR0913, PLR0917 - what was cleared, of what, and how
     queue: SyncPawnQueue, kind: Any, names: list[str], again: list[str], early: str, on_failure: str, *, is_raised: bool
 ) -> None:
-    """They have not seen what was claimed since: all of it comes again, whatever the others made of it."""
+    """If a task was not cleared, all messages of the new claim are given back, whatever the other tasks did."""
     cleared = Cleared(queue, kind(on_failure=on_failure), names, is_raised=is_raised)
     cleared.claim()
     if "messages" in again:
@@ -166,7 +166,7 @@ def test_tasks_that_were_not_cleared(  # noqa: PLR0913, PLR0917 - what was clear
 
 
 def test_an_index_that_fails_again_on_its_former_message(queue: SyncPawnQueue) -> None:
-    """It buries none of the others': no task has seen them."""
+    """No message of the new claim is buried, because the failed index has seen none of them."""
     cleared = Cleared(queue, Mapped(on_failure="bury"), MAPPED)
     cleared.claim()
     cleared.begin("work_1")
@@ -177,7 +177,7 @@ def test_an_index_that_fails_again_on_its_former_message(queue: SyncPawnQueue) -
 def test_a_task_that_had_not_succeeded_was_not_cleared(
     queue: SyncPawnQueue, state: str | None, *, is_raised: bool
 ) -> None:
-    """It is not to blame for messages that it never had, and what it had done of others is not done."""
+    """Its failure buries no message of the new claim, and what it reported as done is not acked."""
     cleared = Cleared(queue, Play(on_failure="bury"), ["work", "after"], is_raised=is_raised)
     cleared.claim()
     cleared.play.ti.xcom_push(REPORT_KEY, {"done": [each["id"] for each in cleared.claimed["messages"]]}, "work")
@@ -189,7 +189,7 @@ def test_a_task_that_had_not_succeeded_was_not_cleared(
     ("kind", "names"), [(Mapped, MAPPED), (Grouped, GROUPED), (Play, ["work", "after"]), (Joined, ["work"])]
 )
 def test_all_is_cleared(queue: SyncPawnQueue, kind: Any, names: list[str], *, is_raised: bool) -> None:
-    """What was claimed anew was worked on, and is acked. An operator that does nothing is not asked."""
+    """The messages of the new claim are acked. An empty operator, which notes nothing, does not prevent that."""
     cleared = Cleared(queue, kind(), names, is_raised=is_raised)
     cleared.claim()
     if "messages" in names:
@@ -200,7 +200,7 @@ def test_all_is_cleared(queue: SyncPawnQueue, kind: Any, names: list[str], *, is
 
 
 def test_each_index_still_speaks_for_its_own(queue: SyncPawnQueue) -> None:
-    """All was cleared, one index failed, and its messages alone are buried; of one that never began, given back."""
+    """If all was cleared, the message of a failed index is buried, and that of one that never began given back."""
     cleared = Cleared(queue, Mapped(on_failure="bury"), MAPPED)
     cleared.claim()
     cleared.reads()
@@ -211,7 +211,7 @@ def test_each_index_still_speaks_for_its_own(queue: SyncPawnQueue) -> None:
 
 @pytest.mark.parametrize("told", ["success", "skipped"])
 def test_a_task_was_queued_as_its_sensor_was_cleared(queue: SyncPawnQueue, told: str) -> None:
-    """Airflow starts it all the same, in the new round, on the former claim: the new one it has not seen."""
+    """Airflow runs such a task with the former claim, though in the new round: the new claim is given back."""
     cleared = Cleared(queue, Shared(on_failure="bury"), ["total", "send"])
     cleared.begin("send")
     if told == "skipped":
@@ -224,7 +224,7 @@ def test_a_task_was_queued_as_its_sensor_was_cleared(queue: SyncPawnQueue, told:
 
 
 def test_a_task_was_given_the_former_claim(queue: SyncPawnQueue) -> None:
-    """Its fields were rendered before the sensor claimed anew, and the listener was called after that."""
+    """It was given the former claim before the sensor claimed again, so it has not seen the new claim."""
     cleared = Cleared(queue, Shared(), ["total", "send"])
     former = cleared.claimed
     cleared.claim()
@@ -234,7 +234,7 @@ def test_a_task_was_given_the_former_claim(queue: SyncPawnQueue) -> None:
 
 
 def test_an_index_was_given_messages_of_the_former_claim(queue: SyncPawnQueue) -> None:
-    """It began between the sensor, which has claimed anew, and the task that reads the messages, which had not yet."""
+    """It began after the sensor claimed again, but before the new messages were read: it has not seen the new claim."""
     cleared = Cleared(queue, Mapped(), MAPPED)
     cleared.claim()
     cleared.begin("work_0", "work_1", "work_2")
@@ -245,7 +245,7 @@ def test_an_index_was_given_messages_of_the_former_claim(queue: SyncPawnQueue) -
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_task_was_deferred_as_its_sensor_was_cleared(queue: SyncPawnQueue, *, is_known: bool) -> None:
-    """It goes on with what it had, and not with what its sensor claimed meanwhile."""
+    """When it resumes, it goes on with the former claim: it has not seen the new one."""
     cleared = Cleared(queue, Shared(), ["total", "send"])
     if is_known:
         cleared.claim()
@@ -260,7 +260,7 @@ def test_a_task_was_deferred_as_its_sensor_was_cleared(queue: SyncPawnQueue, *, 
 
 
 def test_the_record_of_the_former_claim_is_gone(queue: SyncPawnQueue) -> None:
-    """Generations are counted from the beginning then: the round tells it."""
+    """The generation begins at 0 again, but the number of clearings shows that the tasks began before the claim."""
     play = Play()
     play.ti.clear_number = 1
     play.ti.states |= {"work": "success", "after": "success"}
@@ -270,7 +270,7 @@ def test_the_record_of_the_former_claim_is_gone(queue: SyncPawnQueue) -> None:
 
 
 def test_the_log_says_what_to_clear(queue: SyncPawnQueue, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one sentence, with the name of the task that claims."""
+    """The warning names the task that claims."""
     cleared = Cleared(queue, Play(), ["work", "after"])
     cleared.claim()
     cleared.given_back()

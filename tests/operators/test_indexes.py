@@ -1,4 +1,4 @@
-"""What an index of a mapped task speaks for, and which row of the run is its own."""
+"""Which messages an index of a mapped task decides about, and which state that Airflow reports is its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPICS = [TOPIC, "other", "more"]
 
 
 def test_a_deleted_task_was_named_like_an_index(queue: SyncPawnQueue) -> None:
-    """Its row is left in the run, and hides the row of an index from a request for all states."""
+    """The row of the deleted task is not taken for the state of the index."""
     claim = claim_of(queue, 2)
     play = mapped(claim, claim["messages"], work_0="success", work_1="failed")
     play.ti.deleted = {"work_1": "removed"}
@@ -33,7 +33,7 @@ def test_a_deleted_task_was_named_like_an_index(queue: SyncPawnQueue) -> None:
 
 @pytest.mark.parametrize("state", ["upstream_failed", None])
 def test_all_indexes_were_removed(queue: SyncPawnQueue, state: str | None) -> None:
-    """The run was cleared, and what the task was mapped over failed: it has not run, whatever it had before."""
+    """A task whose indexes were removed has not run. After a failed input, no message is to blame for that."""
     claim = claim_of(queue, 2)
     play = mapped(claim, claim["messages"], work_0="removed", work_1="removed")
     play.ti.states |= {"work": state} if state else {}
@@ -86,7 +86,7 @@ class Several:
 
 @pytest.mark.parametrize("failed", [0, 1])
 def test_a_group_that_is_mapped_over_claims(queue: SyncPawnQueue, failed: int) -> None:
-    """Each index speaks for the claim that it was given, in every task of the group."""
+    """Each index decides about the claim that it was given, in every task of the group."""
     play = Several(queue, group=True)
     states = {f"each__{name}_{index}": "success" for name in ("work", "after") for index in range(2)}
     states |= {f"each__work_{failed}": "failed", f"each__after_{failed}": "upstream_failed"}
@@ -95,7 +95,7 @@ def test_a_group_that_is_mapped_over_claims(queue: SyncPawnQueue, failed: int) -
 
 
 def test_a_task_that_is_mapped_over_claims(queue: SyncPawnQueue) -> None:
-    """So does each index of a mapped task."""
+    """Each index of a mapped task decides about the claim that it was given."""
     play = Several(queue, group=False)
     assert "2 acked, 0 buried, 2 given back" in play.ended(work_0="success", work_1="failed")
     assert play.left == [0, 2]
@@ -103,7 +103,7 @@ def test_a_task_that_is_mapped_over_claims(queue: SyncPawnQueue) -> None:
 
 @pytest.mark.parametrize("skipped", [None, 0])
 def test_a_claim_that_no_index_was_given(queue: SyncPawnQueue, skipped: int | None) -> None:
-    """An index of the sensor was cleared alone, as another one perhaps: the work on the others says nothing of it."""
+    """If an index of the sensor was cleared alone, all claims are given back: no index has worked on its claim."""
     play = Several(queue, group=True, claims=3)
     if skipped is not None:
         play.ti.states[f"claim_{skipped}"] = "skipped"
@@ -115,7 +115,7 @@ def test_a_claim_that_no_index_was_given(queue: SyncPawnQueue, skipped: int | No
 def test_an_index_was_skipped_by_hand_and_another_one_by_itself(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one index skips explains nothing in the others."""
+    """A task that skips itself in one index does not explain a skip in another index."""
     monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     play = Several(queue, group=True)
     play.ti.xcom_push(SKIPPED_KEY, value=True, task_id="each.work", map_index=0)
@@ -130,7 +130,7 @@ class Named(Play):
     """Work that is mapped over names of topics."""
 
     def work(self, claim: Any) -> None:
-        """What is between the claim and its settlement."""
+        """Make the tasks between the claim and its settlement."""
 
         @task
         def work(claim: Any, topic: str) -> None: ...
@@ -139,7 +139,7 @@ class Named(Play):
 
 
 def test_a_literal_names_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody has published a message whose id is what an index was given: that one speaks for the others too."""
+    """A text of the DAG file that an index was given is not taken for a message's id: its failure concerns all."""
     store, uuid = MemoryStore(), "11111111-2222-4333-8444-555555555555"
     with contextmanager(connected)(monkeypatch, store=store) as queue:
         planted = json.dumps({"id": TOPIC, "topic": TOPIC, "payload": {"n": 9}}).encode()

@@ -1,4 +1,4 @@
-"""The janitor asks Airflow about the owners of claims, and sweeps each topic, whatever befalls the others."""
+"""The janitor asks Airflow about runs that have claims, and sweeps all topics despite an error in one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOT_FOUND = RuntimeError("API_SERVER_ERROR: 404 NOT_FOUND")
 
 
 class Api(FakeTask):
-    """The task instance of the janitor, and what Airflow answers it."""
+    """The task instance of the janitor, with what Airflow's API answers."""
 
     def __init__(self, state: Any = "running", *, paused: Any = False, states: dict[str, str] | None = None) -> None:
         super().__init__("sweep", states=states)
@@ -62,14 +62,14 @@ class Api(FakeTask):
 
 
 def open_claim(owner: str = str(Owner("here", "dag", "run", "claim")), *, age: timedelta = timedelta()) -> OpenClaim:
-    """A claim that nobody has ended."""
+    """Return a claim that has not ended."""
     now = datetime.now(UTC)
     return OpenClaim(TOPIC, "id", 0, owner, "c", now - age, now, 1)
 
 
 @pytest.fixture(autouse=True)
 def _connected(queue: SyncPawnQueue) -> None:
-    """Airflow calls itself here."""
+    """Make this Airflow the installation named here."""
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def _connected(queue: SyncPawnQueue) -> None:
     ],
 )
 def test_what_is_said_of_a_run(api: Api, answer: str | None) -> None:
-    """It goes on, has ended, or nobody here can tell."""
+    """A run goes on or has ended; it is unknown if nothing happens in it, or if Airflow does not know it."""
     assert Runs(api, timedelta(days=1)).ask(open_claim()) == answer
 
 
@@ -104,14 +104,14 @@ def test_what_is_said_of_a_run(api: Api, answer: str | None) -> None:
     ],
 )
 def test_who_is_not_asked_about(claim: OpenClaim) -> None:
-    """What is not ours, or has been spoken for too long, is left to its own time; Airflow hears nothing of it."""
+    """Claims of other owners, and claims older than ``max_age``, are left to expire without asking Airflow."""
     api = Api()
     assert Runs(api, timedelta(days=1)).ask(claim) is None
     assert api.asked == 0
 
 
 def test_a_run_is_asked_about_once() -> None:
-    """However many claims it has, and also where Airflow does not say; what it answers then is not repeated."""
+    """Airflow is asked once for all claims of a run, even if it answers with an error, whose text is not repeated."""
     api = Api()
     runs = Runs(api, timedelta(days=1))
     with ThreadPoolExecutor(4) as pool:
@@ -132,7 +132,7 @@ def sweep(api: Any = None, **more: Any) -> dict[str, Any]:
 
 
 def claimed(queue: SyncPawnQueue, run: str = "run") -> Any:
-    """Claim on behalf of a run, and leave it."""
+    """Claim for a run, and leave the claim."""
     owner = Owner("here", "dag", run, "claim")
     queue.publish(TOPIC, [{"n": 1}])
     claim = queue.claim(TOPIC, "c", claim_id=owner.claim_id, owner=str(owner), ttl=60)
@@ -141,7 +141,7 @@ def claimed(queue: SyncPawnQueue, run: str = "run") -> Any:
 
 
 def test_a_run_that_goes_on_keeps_its_claim(queue: SyncPawnQueue) -> None:
-    """It is renewed, as soon as that makes it longer."""
+    """Its claim is renewed as soon as that makes it last longer."""
     claimed(queue)
     give_up = time.monotonic() + 10
     while not sweep()[TOPIC]["renewed_claims"]:
@@ -150,7 +150,7 @@ def test_a_run_that_goes_on_keeps_its_claim(queue: SyncPawnQueue) -> None:
 
 
 def test_a_run_that_ended_gives_back(queue: SyncPawnQueue) -> None:
-    """At once, where nobody worked on it any more; a dry run only says so."""
+    """Its messages are given back in the same sweep if no task works on them; a dry run only reports it."""
     claimed(queue)
     assert sweep(Api("failed"), dry_run=True)[TOPIC]["fenced_claims"] == 1
     assert queue.stats(TOPIC).in_flight == 1
@@ -160,7 +160,7 @@ def test_a_run_that_ended_gives_back(queue: SyncPawnQueue) -> None:
 
 
 def test_an_error_concerns_its_own_claim(queue: SyncPawnQueue) -> None:
-    """What Airflow does not answer is a failure in the report; the claim is left alone."""
+    """If Airflow does not answer about a run, the report lists a failure, and the claim is left alone."""
     claimed(queue)
     report = sweep(Api(RuntimeError("500 from the API")))[TOPIC]
     assert report["failures"] == 1
@@ -168,7 +168,7 @@ def test_an_error_concerns_its_own_claim(queue: SyncPawnQueue) -> None:
 
 
 def test_twice_at_once(queue: SyncPawnQueue) -> None:
-    """Nothing is done twice."""
+    """Two sweeps at once do nothing twice."""
     claimed(queue)
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(lambda _: sweep(Api("success"))[TOPIC], range(2)))
@@ -177,7 +177,7 @@ def test_twice_at_once(queue: SyncPawnQueue) -> None:
 
 
 def test_what_is_strange_is_counted_once(queue: SyncPawnQueue) -> None:
-    """Also where a second look follows the first one."""
+    """A stranger is counted once, even if the topic is swept twice."""
     claimed(queue)
     store = queue._queue._context.store
     queue.run(lambda _: store.put(f"{TOPIC}/messages/notes.txt", b""))
@@ -185,7 +185,7 @@ def test_what_is_strange_is_counted_once(queue: SyncPawnQueue) -> None:
 
 
 def test_one_bad_topic_stops_no_other(queue: SyncPawnQueue) -> None:
-    """The others are swept, and the task fails by the bad one's sentence."""
+    """The other topics are swept, and the task fails with the sentence of the error."""
     claimed(queue)
     with pytest.raises(AirflowException, match=r"1 of 2 topics were not swept.*nowhere"):
         sweep(Api("failed"), topics=["nowhere", TOPIC])
@@ -195,7 +195,7 @@ def test_one_bad_topic_stops_no_other(queue: SyncPawnQueue) -> None:
 
 
 def test_a_defect_at_one_topic_stops_no_other(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it raises, the others are swept, and the task fails at the end."""
+    """The other topics are swept whatever the sweep of one raises, and the task fails at the end."""
     claimed(queue)
     swept = PawnQueueHook.sweep
 
@@ -213,7 +213,7 @@ def test_a_defect_at_one_topic_stops_no_other(queue: SyncPawnQueue, monkeypatch:
 def test_a_defect_at_one_object_fails_the_task_at_the_end(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All else is swept, and the error names the object."""
+    """Everything else is swept, and the error names the object."""
     claimed(queue)
     swept = PawnQueueHook.sweep
 
@@ -229,7 +229,7 @@ def test_a_defect_at_one_object_fails_the_task_at_the_end(
 
 
 def test_which_topics(queue: SyncPawnQueue) -> None:
-    """All, or those that are named, also by a template's text."""
+    """All topics are swept, or the named ones, which a template may name."""
     queue.create_topic("other")
     assert set(sweep()) == {TOPIC, "other"}
     assert set(sweep(topics="other")) == {"other"}
@@ -247,7 +247,7 @@ def test_the_ready_made_dag() -> None:
 
 
 def test_the_ready_made_dag_runs() -> None:
-    """Its first run is due at once, though nobody has said when it starts."""
+    """Its first run is due at once, though it has no start date."""
     dag = DagSerialization.from_dict(DagSerialization.to_dict(janitor_dag("swept")))
     found = dag.timetable.next_dagrun_info(
         last_automated_data_interval=None, restriction=TimeRestriction(earliest=None, latest=None, catchup=False)
@@ -259,7 +259,7 @@ def test_the_ready_made_dag_runs() -> None:
 def test_each_topic_is_logged_once(
     queue: SyncPawnQueue, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the sweep itself: a task's log that tells everything twice is read by nobody."""
+    """The sweep logs each topic, and the operator does not repeat it."""
     queue.create_topic("bills")
     with caplog.at_level("INFO"):
         PawnQueueJanitorOperator(task_id="sweep").execute(context_of(Api()))

@@ -1,4 +1,4 @@
-"""A block of claimed work in another one: what the outer messages become where the inner claim is skipped."""
+"""A block inside another block: what becomes of the outer messages if the inner claim is skipped."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class Nested:
 
 @pytest.fixture
 def nested(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> Nested:
-    """It, of which no task is slow to say that it has skipped itself."""
+    """Return such a DAG; no test waits for a note of a skip."""
     monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     return Nested(queue)
 
 
 def test_an_inner_claim_is_skipped(nested: Nested) -> None:
-    """Nothing came for it: what was to work on both has not worked on the outer messages, and they are given back."""
+    """The work on both claims did not run, so the outer messages are given back, and none is buried."""
     nested.skips_itself("outer.inner.claim")
     with pytest.raises(
         AirflowFailException, match=r"2 given back.*inner.both \(skipped\), outer.inner.after \(skipped\)\."
@@ -73,24 +73,24 @@ def test_an_inner_claim_is_skipped(nested: Nested) -> None:
 
 
 def test_work_on_both_runs_without_an_inner_claim(nested: Nested) -> None:
-    """By a rule of its own: the outer messages are done, and the inner settlement, which is skipped, is no work."""
+    """The outer messages are acked if that work succeeds, though the inner settlement is skipped."""
     nested.skips_itself("outer.inner.claim")
     assert nested.ended(both="success", after="success")["acked"] == 2
 
 
 def test_work_on_both_skips_itself(nested: Nested) -> None:
-    """As in any block: it had nothing to do."""
+    """The outer messages are acked, as in any block whose task skips itself."""
     nested.skips_itself("outer.inner.both")
     assert nested.ended(claim="success", settle="success")["acked"] == 2
 
 
 def test_a_branch_leaves_out_the_inner_block(nested: Nested) -> None:
-    """The DAG has decided that the outer messages need nothing more."""
+    """The outer messages are acked: the DAG has decided that they need no more work."""
     nested.ti.xcom_push("skipmixin_key", {"skipped": ["outer.inner.claim"]}, task_id="outer.alone")
     assert nested.ended()["acked"] == 2
 
 
 def test_an_inner_claim_is_skipped_by_hand(nested: Nested) -> None:
-    """Somebody has marked the run: nobody has worked on what the outer block has."""
+    """Nobody has worked on the outer messages, so they are not acked."""
     with pytest.raises(AirflowFailException, match=r"2 buried.*inner.claim \(skipped\)"):
         nested.ended()

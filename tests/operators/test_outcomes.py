@@ -1,4 +1,4 @@
-"""What becomes of messages, by what became of the tasks that were given them."""
+"""What becomes of messages depends on what became of the tasks that were given them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.airflow import TOPIC, FakeTask, context_of
 
 
 def test_all_went_well(queue: SyncPawnQueue) -> None:
-    """Everything is acked, by a reference alone."""
+    """All messages are acked."""
     claim = claim_of(queue)
     assert counts_of(Play().ended(claim, work="success", after="success")) == (3, 0, 0)
     assert left(queue) == (0, 0, 0)
@@ -42,7 +42,7 @@ def test_all_went_well(queue: SyncPawnQueue) -> None:
     ids=repr,
 )
 def test_a_task_failed(queue: SyncPawnQueue, states: dict[str, Any], told: str) -> None:
-    """Everything is given back, and the settlement fails after that, so that the run does."""
+    """All messages are given back, and then the settlement fails, so that the run fails."""
     claim = claim_of(queue)
     with pytest.raises(AirflowFailException, match=told):
         Play().ended(claim, **states)
@@ -50,14 +50,14 @@ def test_a_task_failed(queue: SyncPawnQueue, states: dict[str, Any], told: str) 
 
 
 def test_skipped_is_done(queue: SyncPawnQueue) -> None:
-    """A task that has skipped itself had nothing to do, and what comes after it neither."""
+    """If a task skips itself, it and the tasks skipped after it had nothing to do: the messages are acked."""
     claim, play = claim_of(queue), Play()
     play.ti.xcom_push(SKIPPED_KEY, value=True, task_id="work")
     assert play.ended(claim, work="skipped", after="skipped")["acked"] == 3
 
 
 def test_skipped_by_a_branch_is_done(queue: SyncPawnQueue) -> None:
-    """Whether the branch tells what it has left out, or what it has followed."""
+    """A task that a branch left out had nothing to do, whether the branch notes what it skipped or what it followed."""
     for told in ({"skipped": ["after"]}, {"followed": ["other"]}):
         claim, play = claim_of(queue), Play()
         play.ti.xcom_push("skipmixin_key", told, task_id="work")
@@ -65,7 +65,7 @@ def test_skipped_by_a_branch_is_done(queue: SyncPawnQueue) -> None:
 
 
 def test_a_handler_of_failures_is_skipped(queue: SyncPawnQueue) -> None:
-    """As nothing has failed."""
+    """A task that only runs after a failure is skipped if nothing failed: the messages are acked."""
     claim, play = claim_of(queue), Play()
     play.dag.get_task("after").trigger_rule = TriggerRule.ONE_FAILED
     assert play.ended(claim, work="success", after="skipped")["acked"] == 3
@@ -75,7 +75,7 @@ def test_a_handler_of_failures_is_skipped(queue: SyncPawnQueue) -> None:
 def test_skipped_by_hand_is_not_done(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, states: dict[str, str]
 ) -> None:
-    """Airflow skips what has yet to run of a run that somebody marks as failed: nobody has worked on it."""
+    """If somebody marks a run as failed, Airflow skips the tasks that have yet to run: the messages are given back."""
     monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     claim, play = claim_of(queue), Play()
     play.ti.xcom_push("skipmixin_key", {"followed": ["after"]}, task_id="work")
@@ -85,7 +85,7 @@ def test_skipped_by_hand_is_not_done(
 
 
 def test_mapped_work_that_was_skipped_by_hand(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it was expanded, and one index of it."""
+    """Nothing is acked for it, whether it was skipped before it was expanded or in one index."""
     monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     claim = claim_of(queue, 2)
     with pytest.raises(AirflowFailException, match=r"work \(skipped\)"):
@@ -96,7 +96,7 @@ def test_mapped_work_that_was_skipped_by_hand(queue: SyncPawnQueue, monkeypatch:
 
 
 def test_a_task_is_slow_to_say_that_it_has_skipped_itself(queue: SyncPawnQueue) -> None:
-    """It says so when its state is known already, after its callbacks: that is waited for."""
+    """The settlement waits for the note, which the task pushes after Airflow reports its state."""
     claim, play = claim_of(queue), Play()
     timer = threading.Timer(0.8, play.ti.xcom_push, (SKIPPED_KEY, True, "work"))
     timer.start()
@@ -105,7 +105,7 @@ def test_a_task_is_slow_to_say_that_it_has_skipped_itself(queue: SyncPawnQueue) 
 
 
 def test_buried_with_the_exception(queue: SyncPawnQueue) -> None:
-    """The dead letter tells why."""
+    """The reason of the dead letter is the exception of its task."""
     claim, play = claim_of(queue, 2), Play(on_failure="bury")
     play.ti.xcom_push(ERROR_KEY, "ValueError: no address", task_id="work")
     with pytest.raises(AirflowFailException, match="2 buried"):
@@ -114,7 +114,7 @@ def test_buried_with_the_exception(queue: SyncPawnQueue) -> None:
 
 
 def test_killed_without_a_word(queue: SyncPawnQueue) -> None:
-    """A task that was killed leaves no exception, which is said."""
+    """A task that was killed leaves no exception; the reason says so."""
     claim = claim_of(queue, 1)
     with pytest.raises(AirflowFailException):
         Play(on_failure="bury").ended(claim, work="failed", after="upstream_failed")
@@ -122,7 +122,7 @@ def test_killed_without_a_word(queue: SyncPawnQueue) -> None:
 
 
 def test_a_reason_and_a_delay_of_the_users(queue: SyncPawnQueue) -> None:
-    """They are taken as they are, also as a template leaves them."""
+    """They replace the defaults, and may be texts, as a template renders them."""
     claim = claim_of(queue, 1)
     with pytest.raises(AirflowFailException):
         Play(delay="60", reason="because").ended(claim, work="failed", after="upstream_failed")
@@ -130,7 +130,7 @@ def test_a_reason_and_a_delay_of_the_users(queue: SyncPawnQueue) -> None:
 
 
 def test_each_index_speaks_for_its_message(queue: SyncPawnQueue) -> None:
-    """The ones that failed are buried with their own exceptions, the others acked."""
+    """The messages of failed indexes are buried with their exceptions; the others are acked."""
     claim = claim_of(queue, 4)
     play = mapped(claim, claim["messages"], work_0="success", work_1="failed", work_2="success", work_3="failed")
     play.ti.xcom_push(ERROR_KEY, "ValueError: one", task_id="work", map_index=1)
@@ -142,7 +142,7 @@ def test_each_index_speaks_for_its_message(queue: SyncPawnQueue) -> None:
 
 
 def test_each_index_speaks_for_its_batch(queue: SyncPawnQueue) -> None:
-    """The number of messages of each."""
+    """An index that fails has the messages of its batch buried, and no others."""
     claim = claim_of(queue, 5)
     over = [claim["messages"][:2], claim["messages"][2:4], claim["messages"][4:]]
     with pytest.raises(AirflowFailException):
@@ -151,14 +151,12 @@ def test_each_index_speaks_for_its_batch(queue: SyncPawnQueue) -> None:
 
 
 def test_mapped_over_ids(queue: SyncPawnQueue) -> None:
-    """The ids of messages will do."""
+    """An index that was given the id of a message decides about that message."""
     claim = claim_of(queue, 3)
     play = Chosen(on_failure="bury")
     mapped(claim, ids_of(claim), play, work_0="success", work_1="success", work_2="failed")
     with pytest.raises(AirflowFailException):
-        mapped(
-            claim, ids_of(claim), Chosen(on_failure="bury"), work_0="success", work_1="success", work_2="failed"
-        ).ended(claim)
+        play.ended(claim)
     assert sorted(reasons(queue)) == [2]
 
 
@@ -173,7 +171,7 @@ def test_mapped_over_ids(queue: SyncPawnQueue) -> None:
     ],
 )
 def test_mapped_over_something_else(queue: SyncPawnQueue, of: Any) -> None:
-    """Nobody can tell for which messages an index speaks: none of them is done."""
+    """Which message the failed index was given cannot be found out, so none is acked."""
     claim = claim_of(queue, 3)
     over = [of(message) for message in claim["messages"]]
     play = mapped(claim, over, Chosen(on_failure="bury"), work_0="success", work_1="failed", work_2="success")
@@ -183,7 +181,7 @@ def test_mapped_over_something_else(queue: SyncPawnQueue, of: Any) -> None:
 
 
 def test_mapped_over_nothing(queue: SyncPawnQueue) -> None:
-    """A task without an index was skipped; one whose input failed was not run, and none is done."""
+    """The messages are acked if the list was empty, and given back if the task that makes the list failed."""
     claim = claim_of(queue, 2)
     assert mapped(claim, [], work="skipped").ended(claim)["acked"] == 2
     claim = claim_of(queue, 2)
@@ -193,7 +191,7 @@ def test_mapped_over_nothing(queue: SyncPawnQueue) -> None:
 
 
 def test_settled_before_by_its_task(queue: SyncPawnQueue) -> None:
-    """What a mapped task has acked itself before it failed concerns no other message."""
+    """A message that its task acked before it failed stays acked, and affects no other message."""
     claim = claim_of(queue, 3)
     PawnQueueHook().ack(claim, [ids_of(claim)[1]])
     with pytest.raises(AirflowFailException):
@@ -202,7 +200,7 @@ def test_settled_before_by_its_task(queue: SyncPawnQueue) -> None:
 
 
 def test_a_mapped_group(queue: SyncPawnQueue) -> None:
-    """A task in a mapped group speaks for what its group was given."""
+    """A task in a mapped group decides about the message that its group was given."""
 
     class Grouped(Play):
         def work(self, claim: Any) -> None:
@@ -237,7 +235,7 @@ def test_a_mapped_group(queue: SyncPawnQueue) -> None:
     ],
 )
 def test_a_task_named_like_an_index(queue: SyncPawnQueue, name: str, index: str, single: str, told: str | None) -> None:
-    """A single task "work_1" is no index of a mapped "work": Airflow has one key for both, whichever comes last."""
+    """The state of a task ``work_1`` is not taken for that of index 1 of ``work``, though both have one key."""
 
     class Named(Mapped):
         def work(self, claim: Any) -> None:
@@ -261,7 +259,7 @@ def test_a_task_named_like_an_index(queue: SyncPawnQueue, name: str, index: str,
 
 
 def test_reported_by_its_task(queue: SyncPawnQueue) -> None:
-    """A task that knows better says which are done and which are not, whether it succeeds or fails."""
+    """A task may report which messages are done and which failed, whether it succeeds or fails."""
     claim = claim_of(queue, 3)
     first, second, _ = ids_of(claim)
     play = Play(on_failure="bury")
@@ -279,7 +277,7 @@ def test_reported_by_its_task(queue: SyncPawnQueue) -> None:
 
 @pytest.mark.parametrize(("after", "told"), [("failed", "3 buried"), ("upstream_failed", "1 buried, 2 given back")])
 def test_what_one_task_reported_as_done_and_another_did_not_do(queue: SyncPawnQueue, after: str, told: str) -> None:
-    """A task speaks for itself: the other one has failed, or it never ran, and nothing is to blame then."""
+    """A report holds only for its own task: if another task failed or did not run, no message is acked."""
     claim, play = claim_of(queue), Play(on_failure="bury")
     play.ti.xcom_push(REPORT_KEY, {"failed": {}, "done": ids_of(claim)[:2]}, task_id="work")
     with pytest.raises(AirflowFailException, match=f"0 acked, {told}"):
@@ -287,7 +285,7 @@ def test_what_one_task_reported_as_done_and_another_did_not_do(queue: SyncPawnQu
 
 
 def test_what_both_tasks_reported_as_done(queue: SyncPawnQueue) -> None:
-    """Each has failed, and both have done the second one."""
+    """Only the message is acked that each of two failed tasks has reported as done."""
     claim, play = claim_of(queue), Play()
     first, second, third = ids_of(claim)
     play.ti.xcom_push(REPORT_KEY, {"done": [first, second]}, task_id="work")
@@ -297,7 +295,7 @@ def test_what_both_tasks_reported_as_done(queue: SyncPawnQueue) -> None:
 
 
 def test_an_index_reports_what_it_has_done_of_its_batch(queue: SyncPawnQueue) -> None:
-    """That is done, and what it says of the batch of another one that failed is not believed."""
+    """Its own message is acked; what it reports about the batch of another failed index does not count."""
     claim = claim_of(queue, 4)
     ids, over = ids_of(claim), [claim["messages"][:2], claim["messages"][2:]]
     play = mapped(claim, over, work_0="failed", work_1="failed")
@@ -308,7 +306,7 @@ def test_an_index_reports_what_it_has_done_of_its_batch(queue: SyncPawnQueue) ->
 
 
 def test_mapped_over_texts(queue: SyncPawnQueue) -> None:
-    """Messages are texts in XCom, and each index speaks for its own: not for the one that a hostile id spells."""
+    """Messages are texts in XCom, and each index decides about the message whose text it was given."""
     queue.publish(TOPIC, [{"n": number} for number in range(3)])
     claim = claim_of(queue, 0)
     over = [json.dumps(message) for message in claim["messages"]]
@@ -318,7 +316,7 @@ def test_mapped_over_texts(queue: SyncPawnQueue) -> None:
 
 
 def test_reported_as_a_text(queue: SyncPawnQueue) -> None:
-    """As the hook reports: an id is whatever its publisher wrote, and no key for Airflow to read."""
+    """The hook reports in this way, because Airflow would interpret some ids as keys of a dict."""
     claim = claim_of(queue, 2)
     play = Play(on_failure="bury")
     told = json.dumps({"failed": {ids_of(claim)[1]: "no stock"}, "done": []})
@@ -337,7 +335,7 @@ def test_a_report_of_something_else(queue: SyncPawnQueue) -> None:
 
 
 def test_mapped_over_claims(queue: SyncPawnQueue) -> None:
-    """An index that was given a claim speaks for that one."""
+    """An index that was given a claim decides about that claim."""
     queue.create_topic("other")
     claims = [claim_of(queue, 2), claim_of(queue, 2, topic="other")]
     play = mapped(claims[0], claims, Mapped(), work_0="success", work_1="failed")
@@ -347,7 +345,7 @@ def test_mapped_over_claims(queue: SyncPawnQueue) -> None:
 
 
 def test_work_beside_the_settlement(queue: SyncPawnQueue) -> None:
-    """Nobody has said that it comes before: it is under way, and nothing is acked."""
+    """If a task works on the claim but does not come before the settlement, nothing is settled."""
     with DAG("dag", schedule=None):
         sensor = PawnQueueSensor(task_id="claim", topic=TOPIC)
 
@@ -364,7 +362,7 @@ def test_work_beside_the_settlement(queue: SyncPawnQueue) -> None:
 
 
 def test_a_settlement_in_a_mapped_group(queue: SyncPawnQueue) -> None:
-    """It goes by its own index: the others have claims of their own, and may be under way."""
+    """It only looks at its own index: the other indexes have their own claims, and may still run."""
     with DAG("dag", schedule=None) as dag:
 
         @task_group
@@ -388,7 +386,7 @@ def test_a_settlement_in_a_mapped_group(queue: SyncPawnQueue) -> None:
 
 
 def test_mapped_over_several_lists(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which one is empty; or over arguments, of which there are none."""
+    """If one list is empty, the messages are acked; if skipped work had items, they are given back."""
     monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
 
     class Several(Play):
@@ -429,13 +427,13 @@ class Pair:
                     work.override(task_id=f"work_on_{sensor.task_id}")(sensor.output) >> self.settle
 
     def ended(self, claims: Any, **states: str | None) -> dict[str, int]:
-        """Let the tasks have ended so, and settle."""
+        """Settle after the tasks have ended in these states."""
         self.settle.claim = claims
         return self.settle.execute(context_of(FakeTask("settle", states=states)))
 
 
 def test_one_of_two_claims_is_skipped(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is the work on both: nobody has worked on what the other one has."""
+    """Airflow skips the work on both claims, so the messages of the other claim are given back."""
     monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     claim = claim_of(queue, 2, task_id=TOPIC)
     states = {TOPIC: "success", "other": "skipped", "work": "skipped"}
@@ -445,14 +443,14 @@ def test_one_of_two_claims_is_skipped(queue: SyncPawnQueue, monkeypatch: pytest.
 
 
 def test_one_of_two_claims_is_skipped_with_its_own_work(queue: SyncPawnQueue) -> None:
-    """The work on the other one is done."""
+    """The work on the other claim ran, so its messages are acked."""
     claim = claim_of(queue, 2, task_id=TOPIC)
     states = {TOPIC: "success", "other": "skipped", "work_on_orders": "success", "work_on_other": "skipped"}
     assert Pair(queue, together=False).ended([claim, None], **states)["acked"] == 2
 
 
 def test_the_work_on_one_of_two_claims_has_failed(queue: SyncPawnQueue) -> None:
-    """It speaks for what was claimed before it alone."""
+    """Only the messages of the claim before the failed task are given back."""
     pair = Pair(queue, together=False)
     claims = [claim_of(queue, 2, task_id=TOPIC), claim_of(queue, 3, topic="other", task_id="other")]
     states = {TOPIC: "success", "other": "success", "work_on_orders": "success", "work_on_other": "failed"}
@@ -462,7 +460,7 @@ def test_the_work_on_one_of_two_claims_has_failed(queue: SyncPawnQueue) -> None:
 
 
 def test_one_of_mapped_claims_is_skipped(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow skips all work that is mapped over them."""
+    """Airflow skips all work that is mapped over the claims, so the messages of the others are given back."""
     monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     with DAG("dag", schedule=None):
         sensor = PawnQueueSensor.partial(task_id="claim", soft_fail=True).expand(topic=[TOPIC, "other"])
@@ -480,7 +478,7 @@ def test_one_of_mapped_claims_is_skipped(queue: SyncPawnQueue, monkeypatch: pyte
 
 
 def test_what_clears_up_has_failed(queue: SyncPawnQueue) -> None:
-    """A teardown of the user's own, whose failure is no run's: the work is done."""
+    """A teardown whose failure does not fail the run does not keep messages from being acked."""
     with DAG("dag", schedule=None) as dag, claimed(TOPIC, group_id="g") as claim:
 
         @task
@@ -501,12 +499,12 @@ def test_what_clears_up_has_failed(queue: SyncPawnQueue) -> None:
     assert settle.execute(context_of(FakeTask("g.settle", states=states)))["acked"] == 2
 
 
-class TestForgotten:
-    """Tasks that would work on a claim beside its settlement are refused, as what they do would be acked before."""
+class TestTasksBeside:
+    """Tasks that would work on a claim while it is settled are found before anything is settled."""
 
     @staticmethod
     def dag(*, after: bool) -> PawnQueueSettleOperator:
-        """A DAG in which one task is given the claim, and another one too, which nobody waits for."""
+        """Return a settlement, where a second task is given the claim, after the settlement or beside it."""
         with DAG("d", schedule=None):
             sensor = PawnQueueSensor(task_id="claim", topic="orders")
             settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
@@ -526,16 +524,16 @@ class TestForgotten:
         return settle
 
     def test_who_is_given_the_claim_and_not_waited_for(self) -> None:
-        """Its messages would be acked while it works."""
+        """It is found: its messages would be acked while it works."""
         settle = self.dag(after=False)
         assert tasks_beside(settle, ["claim"]) == ["outside"]
 
     def test_who_comes_after_the_settlement_knows_that(self) -> None:
-        """It reports, perhaps."""
+        """It is not found: it may report what became of the messages."""
         assert tasks_beside(self.dag(after=True), ["claim"]) == []
 
     def test_a_mapped_one_is_found_too(self) -> None:
-        """By what it is mapped over, or given to all of its indexes."""
+        """It is found by what it is mapped over, and by what all its indexes are given."""
         with DAG("d", schedule=None):
             sensor = PawnQueueSensor(task_id="claim", topic="orders")
             settle = PawnQueueSettleOperator(task_id="settle", claim=sensor.output)
@@ -555,7 +553,7 @@ class TestForgotten:
     @pytest.mark.parametrize("of", [lambda claim: claim, lambda claim: claim.messages, lambda claim: claim.batches(2)])
     @pytest.mark.parametrize("way", ["given", "expand", "expand_kwargs"])
     def test_one_behind_the_block_is_found(self, of: Any, way: str) -> None:
-        """Whether it is given the claim or its messages, alone or in parts."""
+        """It is found if it is given the claim, its messages or batches of them, in any way."""
 
         @task
         def work(x: object) -> None:
@@ -575,7 +573,7 @@ class TestForgotten:
         assert tasks_beside(settle, ["orders.claim"]) == ["outside"]
 
     def test_one_that_is_mapped_over_something_made_of_the_claim(self, queue: SyncPawnQueue) -> None:
-        """``settle`` goes on: it is given what a task has made of the claim, and no message."""
+        """It is not found: it is given what a task made of the claim, and no message."""
 
         @task
         def work(x: object) -> object:

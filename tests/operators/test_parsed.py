@@ -1,4 +1,4 @@
-"""What a DAG file says outright is checked when it is parsed; templates and other tasks' output, when a task runs."""
+"""Constants in a DAG file are checked when it is parsed; templates and outputs of other tasks when the task runs."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ TIMES = [0, -5.0, "soon", True]
 
 
 def wait(**more: Any) -> object:
-    """A sensor."""
+    """Make a sensor."""
     return PawnQueueSensor(task_id="claim", **{"topic": TOPIC, **more})
 
 
 def block(**more: Any) -> None:
-    """A block of tasks between a claim and its settlement."""
+    """Make a block of tasks between a claim and its settlement."""
     with claimed(**{"topic": TOPIC, **more}):
         pass
 
 
 def batches(size: Any) -> None:
-    """A block whose messages come in batches."""
+    """Make a block whose messages come in batches."""
     with claimed(TOPIC) as claim:
         claim.batches(size)
 
 
 def made(operator: Any, **given: Any) -> Callable[..., object]:
-    """Return what makes an operator."""
+    """Return a function that makes an operator."""
     return lambda **more: operator(task_id="one", **given, **more)
 
 
@@ -113,7 +113,7 @@ NEEDED[update] = {"topic": TOPIC, "max_deliveries": 3}
     ids=lambda given: getattr(given, "__name__", repr(given)),
 )
 def test_a_wrong_constant_is_refused_when_the_file_is_parsed(make: Any, name: str, value: Any) -> None:
-    """The error names the argument: the DAG processor shows it, and no run has begun."""
+    """The error, which the DAG processor shows, names the argument."""
     given = NEEDED.get(make, {}) | {name: value}
     with DAG("dag", schedule=None), pytest.raises(ValueError, match=name):
         make(**given)
@@ -121,7 +121,7 @@ def test_a_wrong_constant_is_refused_when_the_file_is_parsed(make: Any, name: st
 
 @pytest.mark.parametrize(("make", "name", "right"), [(make, name, right) for make, name, _, right in ARGUMENTS])
 def test_a_right_constant_is_taken(make: Any, name: str, right: Any) -> None:
-    """As before, texts of numbers too, which templates are rendered to."""
+    """Numbers may be texts, as templates render them."""
     with DAG("dag", schedule=None):
         make(**NEEDED.get(make, {}) | {name: right})
 
@@ -136,7 +136,7 @@ TEMPLATED = [
 @pytest.mark.parametrize("kind", range(4))
 @pytest.mark.parametrize(("make", "name"), TEMPLATED)
 def test_a_template_is_checked_when_it_is_rendered(make: Any, name: str, kind: int) -> None:
-    """Nothing is known of it before; neither of the output of another task, nor of a parameter of the DAG."""
+    """A template, a parameter and the output of a task are unknown when the file is parsed, and are accepted."""
     with DAG("dag", schedule=None, params={"given": 1}) as dag:
 
         @task
@@ -148,7 +148,7 @@ def test_a_template_is_checked_when_it_is_rendered(make: Any, name: str, kind: i
 
 
 def test_more_than_can_be_claimed_is_never_waited_for() -> None:
-    """Both are known when the file is parsed, if both are constants."""
+    """Waiting for more messages than a claim may have is refused, if both numbers are constants."""
     with pytest.raises(ValueError, match="min_messages=6 is more than max_messages=5"):
         wait(min_messages=6, max_messages="5")
     wait(min_messages="{{ 6 }}", max_messages=5)
@@ -156,7 +156,7 @@ def test_more_than_can_be_claimed_is_never_waited_for() -> None:
 
 @pytest.mark.parametrize("size", COUNTS)
 def test_a_batch_of_nothing_is_refused(size: Any) -> None:
-    """In the block of ``claimed``."""
+    """``claimed`` refuses a wrong size of batches."""
     with DAG("dag", schedule=None), pytest.raises(ValueError, match="batch"):
         batches(size)
 
@@ -170,7 +170,7 @@ def test_a_batch_of_nothing_is_refused(size: Any) -> None:
     ],
 )
 def test_a_trigger_of_an_asset_is_checked_when_it_is_made(name: str, value: Any) -> None:
-    """By its own name and as common messaging makes it: it has no templates."""
+    """It has no templates, so its arguments are checked at once, also when common messaging makes it."""
     given = {"topic": TOPIC, name: value}
     with pytest.raises(ValueError, match=name):
         PawnQueueEventTrigger(**given)
@@ -179,12 +179,12 @@ def test_a_trigger_of_an_asset_is_checked_when_it_is_made(name: str, value: Any)
 
 
 def test_what_a_wrong_argument_is_to_airflow() -> None:
-    """In a task, another try meets the same: it fails at once."""
+    """A task with a wrong argument fails without retries."""
     with pytest.raises(AirflowFailException):
         wait(max_messages=0)
 
 
 def test_the_janitors_dag_is_checked_too() -> None:
-    """Its topics are the operator's."""
+    """It refuses wrong topics, as the operator does."""
     with pytest.raises(ValueError, match="topics"):
         janitor_dag(topics=["a/b"])

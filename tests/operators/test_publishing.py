@@ -1,4 +1,4 @@
-"""Publishing, giving dead letters back, and topics: made, changed and deleted."""
+"""Operators that publish, redrive, and create, update and delete topics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def publish(payloads: Any, **more: Any) -> list[str]:
     ids=["dict", "list", "generator", "json", "text of a dict", "texts", "nothing"],
 )
 def test_what_may_be_published(queue: SyncPawnQueue, payloads: Any, published: list[Any]) -> None:
-    """A dict, several of any kind, also as a template leaves them; the ids come back in order."""
+    """Payloads may be a dict, several dicts, or texts of them; the ids come back in order."""
     ids = publish(payloads)
     found = queue.peek(TOPIC)
     assert [message.payload for message in found] == published
@@ -65,14 +65,14 @@ def test_what_may_be_published(queue: SyncPawnQueue, payloads: Any, published: l
     ids=repr,
 )
 def test_what_may_not(queue: SyncPawnQueue, payloads: Any, sentence: str) -> None:
-    """Fails for good, and nothing of it is published."""
+    """The task fails without retries, and nothing is published."""
     with pytest.raises(AirflowFailException, match=sentence):
         publish(payloads)
     assert queue.peek(TOPIC) == []
 
 
 def test_who_publishes(queue: SyncPawnQueue) -> None:
-    """The task, by its name, unless another one is given; headers go along."""
+    """The producer is named after the task, unless a name is given; the headers are published too."""
     publish(ONE, headers={"trace": "7"})
     publish(TWO, producer="till")
     assert {one.name for one in queue.list_producers()} == {"dag.shop", "till"}
@@ -80,7 +80,7 @@ def test_who_publishes(queue: SyncPawnQueue) -> None:
 
 
 def test_an_unknown_topic(queue: SyncPawnQueue) -> None:
-    """Fails for good, unless it is to be created."""
+    """The task fails without retries, unless the topic is to be created."""
     with pytest.raises(AirflowFailException, match="nowhere"):
         publish(ONE, topic="nowhere")
     publish(ONE, topic="nowhere", create=True)
@@ -88,7 +88,7 @@ def test_an_unknown_topic(queue: SyncPawnQueue) -> None:
 
 
 def test_a_publication_is_tried_again_only_as_a_whole() -> None:
-    """What was published in part would be published again."""
+    """There is no retry if some messages were published, because they would be published again."""
     away = StoreError("away", transient=True)
     again = failure_of(PublishError("so", ids=["a"], failed={"a": away}))
     assert type(again) is AirflowException
@@ -101,7 +101,7 @@ def test_a_publication_is_tried_again_only_as_a_whole() -> None:
 
 
 def test_create_topic(queue: SyncPawnQueue) -> None:
-    """Once, and again without harm; a number may be a template's text."""
+    """Creating a topic twice does no harm, and a number may be a text."""
     for _ in range(2):
         assert PawnQueueCreateTopicOperator(task_id="t", topic="new", max_deliveries="3").execute(NOBODY) == "new"
     assert queue.topic("new").settings.max_deliveries == 3
@@ -114,7 +114,7 @@ def test_create_topic(queue: SyncPawnQueue) -> None:
 
 
 def test_a_topic_that_exists_is_kept_or_updated(queue: SyncPawnQueue) -> None:
-    """With other settings it keeps them, and the task is green; or it has the new ones."""
+    """A topic with other settings keeps them, and the task succeeds; or it is updated."""
     queue.create_topic("new", max_deliveries=3)
     for more, most in (
         ({}, 3),
@@ -132,7 +132,7 @@ def test_a_topic_that_exists_is_kept_or_updated(queue: SyncPawnQueue) -> None:
 
 
 def test_update_topic(queue: SyncPawnQueue) -> None:
-    """For all that use it; one that does not exist fails for good."""
+    """The settings change for all users of the topic; a topic that does not exist fails the task without retries."""
     for given, most in (("4", 4), ("never", None)):
         update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, max_deliveries=given)
         assert update.execute(NOBODY) == {"max_deliveries": most}
@@ -143,7 +143,7 @@ def test_update_topic(queue: SyncPawnQueue) -> None:
 
 
 def test_delete_topic(queue: SyncPawnQueue) -> None:
-    """One with messages by force alone; deleting it again does no harm."""
+    """A topic with messages is deleted only with ``force``; deleting it again does no harm."""
     queue.publish(TOPIC, [{"n": 1}])
     with pytest.raises(AirflowFailException, match=r"force=True.*`airflow pawnqueue delete-topic orders --force`"):
         PawnQueueDeleteTopicOperator(task_id="t", topic=TOPIC).execute(NOBODY)
@@ -161,7 +161,7 @@ def redrive(**more: Any) -> dict[str, int]:
 
 
 def test_redrive(queue: SyncPawnQueue) -> None:
-    """Some, by ids or by number, none for an empty list, and all; a dry run counts."""
+    """Letters are redriven by ids or up to a number, all of them, or none for an empty list; a dry run counts."""
     ids = queue.publish(TOPIC, [{"n": number} for number in range(6)])
     queue.nack(queue.claim(TOPIC, "c", max_messages=6))
     assert redrive(dry_run=True)["moved"] == 6

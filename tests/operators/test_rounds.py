@@ -1,4 +1,4 @@
-"""What tasks told before their run was cleared says nothing of what they have done since."""
+"""What tasks noted before their run was cleared does not count afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.airflow import FakeTask
 def test_a_task_had_skipped_itself_before_its_run_was_cleared(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has not begun again, and was marked: nobody has worked on what was claimed since, and nothing is to blame."""
+    """If it has not run again, nobody has worked on the new claim: its messages are given back, and none is buried."""
     monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     claim, play = claim_of(queue), Play(on_failure="bury")
     play.ti.xcom_push(SKIPPED_KEY, value=True, task_id="work")
@@ -31,10 +31,10 @@ def test_a_task_had_skipped_itself_before_its_run_was_cleared(
 
 
 class Branched(Play):
-    """Work, and more of it that a branch beside the claim may leave out."""
+    """Work, and a second task that a branch beside the claim may leave out."""
 
     def work(self, claim: Any) -> None:
-        """What is between the claim and its settlement."""
+        """Make the tasks between the claim and its settlement."""
 
         @task
         def work(claim: Any) -> None: ...
@@ -52,7 +52,7 @@ class Branched(Play):
 def test_a_branch_had_left_out_work_before_its_run_was_cleared(
     queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch, state: str | None
 ) -> None:
-    """Where it has not run again, somebody else has skipped that."""
+    """If the branch has not run again, it does not explain why the work was skipped."""
     monkeypatch.setattr(skips, "SKIP_NOTE_WAIT_SECONDS", 0.0)
     claim, play = claim_of(queue), Branched()
     play.ti.xcom_push("skipmixin_key", {"skipped": ["after"]}, task_id="branch")
@@ -65,7 +65,7 @@ def test_a_branch_had_left_out_work_before_its_run_was_cleared(
 
 
 def test_what_was_reported_before_a_run_was_cleared(queue: SyncPawnQueue) -> None:
-    """As done, it is not done since; as failed, of a task that was not cleared, it is failed still."""
+    """What a cleared task reported as done is not acked; what an uncleared task reported as failed still is."""
     claim, play = claim_of(queue), Play()
     play.ti.clear_number = 2
     told = {"failed": {}, "done": ids_of(claim), "round": 1}
@@ -79,7 +79,7 @@ def test_what_was_reported_before_a_run_was_cleared(queue: SyncPawnQueue) -> Non
 
 
 def test_what_was_told_since_a_run_was_cleared(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the listener and by the hook, in the run's second round: it is believed."""
+    """Notes and reports of the run's second round count."""
     claim, play = claim_of(queue), Play()
     play.ti.clear_number = 1
     work: Any = FakeTask("work")

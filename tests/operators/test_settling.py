@@ -1,4 +1,4 @@
-"""Acking, nacking and settling: claims as they are given, and what is wrong with them."""
+"""Acking, nacking and settling: which claims are accepted, and how errors are raised."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def test_how_a_task_reports(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``PawnQueueHook.report`` in its code, as often as it likes; what was said last of a message counts."""
+    """A task may call ``PawnQueueHook.report`` several times; the last report about a message counts."""
     ti = FakeTask("work", map_index=2)
     monkeypatch.setattr("airflow.providers.common.compat.sdk.get_current_context", lambda: context_of(ti))
     PawnQueueHook.report(failed={"a": "too early", "b": ValueError("no")}, done=["c"])
@@ -47,13 +47,13 @@ def test_how_a_task_reports(queue: SyncPawnQueue, monkeypatch: pytest.MonkeyPatc
 
 
 def test_nobody_reports_outside_of_a_task() -> None:
-    """It says that no task runs here."""
+    """The error says that no task runs here."""
     with pytest.raises(InvalidArgumentError, match="no task runs here"):
         PawnQueueHook.report(done=["a"])
 
 
 def test_several_claims(queue: SyncPawnQueue) -> None:
-    """Each is settled; a failed message concerns its own claim."""
+    """Each claim is settled, and a failed message affects only its own claim."""
     queue.create_topic("other")
     claims = [claim_of(queue, 2), claim_of(queue, 2, topic="other")]
     over = [message for claim in claims for message in claim["messages"]]
@@ -79,7 +79,7 @@ def test_ids_of_several_claims(queue: SyncPawnQueue, operator: Any) -> None:
 
 
 def test_the_hook_settles_by_messages_and_refuses_strangers(queue: SyncPawnQueue) -> None:
-    """As the queue does: the hook adds nothing to it but the claim."""
+    """The hook settles and refuses the same messages as the queue does."""
     claim, hook = claim_of(queue, 2), PawnQueueHook()
     with pytest.raises(InvalidArgumentError, match="has no message 'nobody', so nothing was settled"):
         hook.settle(claim, requeue={"nobody": "later"})
@@ -91,7 +91,7 @@ def test_the_hook_settles_by_messages_and_refuses_strangers(queue: SyncPawnQueue
 def test_what_others_wrote_begins_no_line_of_the_log(
     queue: SyncPawnQueue, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither an id nor an error can forge a line, or steer the terminal that shows it."""
+    """Neither an id nor an error can forge a line of the log, or control the terminal that shows it."""
     claim, play = claim_of(queue, 2), Play(on_failure="bury")
     forged = "no stock\n[2026-11-19] ERROR - topic invoices was deleted\x1b[2J"
     play.ti.xcom_push(REPORT_KEY, {"failed": {ids_of(claim)[1]: forged}}, task_id="work")
@@ -103,7 +103,7 @@ def test_what_others_wrote_begins_no_line_of_the_log(
 
 
 def test_one_of_several_is_lost(queue: SyncPawnQueue) -> None:
-    """The others are settled, and the task fails by its sentence."""
+    """The other claims are settled, and the task fails with the sentence of the lost one."""
     queue.create_topic("other")
     claims = [claim_of(queue, 2), claim_of(queue, 2, topic="other")]
     queue.sweep(TOPIC, ask=lambda _: "ended")
@@ -114,7 +114,7 @@ def test_one_of_several_is_lost(queue: SyncPawnQueue) -> None:
 
 @pytest.mark.parametrize("nothing", [None, [], "", "None", [None]], ids=repr)
 def test_no_claim(queue: SyncPawnQueue, nothing: Any) -> None:
-    """The sensor was skipped, so this is too."""
+    """If the sensor was skipped, the settlement is skipped too."""
     play = Play()
     play.ti.states["claim"] = "skipped"
     with pytest.raises(AirflowSkipException):
@@ -125,7 +125,7 @@ def test_no_claim(queue: SyncPawnQueue, nothing: Any) -> None:
 
 @pytest.mark.parametrize("name", ["claim", "claim_1"])
 def test_a_claim_that_is_not_in_xcom(queue: SyncPawnQueue, name: str) -> None:
-    """The sensor has claimed: that nothing can be settled is no success."""
+    """If the sensor has claimed but nothing can be settled, the task fails."""
     play = Play()
     play.ti.states = {name: "success", "settle": "running"}
     # A person may have marked it as successful while it waited: then there is nothing that could have been pushed.
@@ -134,7 +134,7 @@ def test_a_claim_that_is_not_in_xcom(queue: SyncPawnQueue, name: str) -> None:
 
 
 def test_only_what_failed_is_cleared(queue: SyncPawnQueue) -> None:
-    """The work, and this: not the claim, which has ended. What went well now was nothing, or others' messages."""
+    """The claim has ended, so the work that ran again had none of its messages: the task fails."""
     claim, play = claim_of(queue, 2), Play()
     with pytest.raises(AirflowFailException, match="2 given back"):
         play.ended(claim, work="failed", after="upstream_failed")
@@ -145,7 +145,7 @@ def test_only_what_failed_is_cleared(queue: SyncPawnQueue) -> None:
 
 
 def test_a_settlement_is_cleared_alone(queue: SyncPawnQueue) -> None:
-    """All was acked: it says so again."""
+    """If all messages were acked before, it succeeds with the same result."""
     claim, play = claim_of(queue, 2), Play()
     play.ended(claim, work="success", after="success")
     assert play.settle.execute(context_of(play.ti, clear_number=1))["acked"] >= 0
@@ -168,13 +168,13 @@ def test_a_settlement_is_cleared_alone(queue: SyncPawnQueue) -> None:
 )
 @pytest.mark.parametrize("operator", [PawnQueueAckOperator, PawnQueueNackOperator, PawnQueueMessagesOperator])
 def test_bad_claims(queue: SyncPawnQueue, operator: Any, claim: Any, sentence: str) -> None:
-    """Fail the task for good, with what to do."""
+    """The task fails without retries, and the error says what to do."""
     with pytest.raises(AirflowFailException, match=sentence):
         operator(task_id="one", claim=claim).execute(NOBODY)
 
 
 def test_an_expired_claim(queue: SyncPawnQueue) -> None:
-    """Others have its messages: nothing is settled, and that is no success."""
+    """Others have its messages, so nothing is settled, and the task fails."""
     claim = claim_of(queue, 2)
     queue.sweep(TOPIC, ask=lambda _: "ended")
     for operator in (PawnQueueAckOperator, PawnQueueNackOperator):
@@ -187,7 +187,7 @@ def test_an_expired_claim(queue: SyncPawnQueue) -> None:
 
 
 def test_settled_twice(queue: SyncPawnQueue) -> None:
-    """The second time changes nothing, and tells the same: a try of this task may have died after it had settled."""
+    """The second time changes nothing and returns the same, because a first try may have died after it settled."""
     claim = claim_of(queue, 2)
     assert Play().ended(claim, work="success", after="success")["acked"] == 2
     assert Play().ended(claim, work="success", after="success")["acked"] == 2
@@ -195,7 +195,7 @@ def test_settled_twice(queue: SyncPawnQueue) -> None:
 
 
 def test_a_wrong_argument(queue: SyncPawnQueue) -> None:
-    """Is told before anything is settled."""
+    """It is refused before anything is settled."""
     claim = claim_of(queue, 1)
     for name, rendered in (("on_failure", "explode"), ("on_reported", "explode"), ("delay", "soon")):
         play, sentence = Play(**{name: "{{ params.given }}"}), f"{name}='{rendered}'"
@@ -229,7 +229,7 @@ def test_requeue(queue: SyncPawnQueue) -> None:
 
 
 def test_bury(queue: SyncPawnQueue) -> None:
-    """With its reason; an id that is not there is named."""
+    """The dead letter keeps the reason; an unknown id is named in the error."""
     claim = claim_of(queue, 2)
     bury = PawnQueueBuryOperator(task_id="bury", claim=claim, ids=ids_of(claim)[:1], reason="no such order")
     assert bury.execute(NOBODY)["buried"] == 1
@@ -240,7 +240,7 @@ def test_bury(queue: SyncPawnQueue) -> None:
 
 @pytest.mark.parametrize("requeue", [True, "True", "true"])
 def test_nack_gives_back(queue: SyncPawnQueue, requeue: Any) -> None:
-    """With a delay, if that is wanted."""
+    """With ``requeue`` the messages are given back, after a delay if there is one."""
     claim = claim_of(queue, 2)
     first, second = ids_of(claim)
     nack = PawnQueueNackOperator(task_id="nack", claim=claim, ids=[first], requeue=requeue)
@@ -253,7 +253,7 @@ def test_nack_gives_back(queue: SyncPawnQueue, requeue: Any) -> None:
 
 @pytest.mark.parametrize("requeue", [False, "False"])
 def test_nack_buries(queue: SyncPawnQueue, requeue: Any) -> None:
-    """With its reason."""
+    """Without ``requeue`` the message is buried with the reason."""
     claim = claim_of(queue, 1)
     nack = PawnQueueNackOperator(task_id="nack", claim=claim, requeue=requeue, reason="no such order")
     assert nack.execute(NOBODY)["buried"] == 1
@@ -261,7 +261,7 @@ def test_nack_buries(queue: SyncPawnQueue, requeue: Any) -> None:
 
 
 def reading(claim: Any, **more: Any) -> Any:
-    """What tasks receive that are given its output."""
+    """Return what tasks receive that are given the output of the reading operator."""
     one = PawnQueueMessagesOperator(task_id="messages", claim=claim, **more)
     in_xcom = one.execute(NOBODY)
     assert all(isinstance(item, str) for item in in_xcom)
@@ -269,7 +269,7 @@ def reading(claim: Any, **more: Any) -> Any:
 
 
 def test_messages(queue: SyncPawnQueue) -> None:
-    """A dict each, or in lists of at most so many, and a text each in XCom; only those that are not settled."""
+    """Unsettled messages come as dicts or in lists of at most ``batch`` dicts; in XCom each item is a text."""
     claim = claim_of(queue, 5)
     assert reading(claim) == claim["messages"]
     assert [len(batch) for batch in reading(claim, batch="2")] == [2, 2, 1]
@@ -280,7 +280,7 @@ def test_messages(queue: SyncPawnQueue) -> None:
 
 
 class Deep(PawnQueueMessagesOperator):
-    """One whose claim has a message that JSON cannot hold, among good ones."""
+    """An operator whose claim has a message that JSON cannot hold, between two good ones."""
 
     @property
     def hook(self) -> Any:
@@ -301,7 +301,7 @@ class Deep(PawnQueueMessagesOperator):
 
 
 def test_one_message_that_cannot_be_written(queue: SyncPawnQueue) -> None:
-    """It is reported as failed, and the tasks are given the others."""
+    """It is reported as failed, and tasks are given the other messages."""
     claim = claim_of(queue, 3)
     one = Deep(task_id="messages", claim=claim)
     assert one.output.decoded(one.execute(NOBODY)) == [claim["messages"][0], claim["messages"][2]]
@@ -321,7 +321,7 @@ class Silent(HookedStore):
 
 
 def test_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another try may go better, so the task fails such that there is one, once it has waited for long enough."""
+    """After it has waited long enough, the task fails in such a way that Airflow retries it."""
     monkeypatch.setattr(retries, "TASK_OUTAGE_SECONDS", 0.0)
     store = Silent(MemoryStore())
     connecting = connected(monkeypatch, store=store, retry={"budget_seconds": 0.1})
@@ -336,7 +336,7 @@ def test_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_its_templates() -> None:
-    """What may be said by a template."""
+    """These arguments may be templates."""
     assert PawnQueueSettleOperator.template_fields == (
         "claim",
         "on_failure",
@@ -348,13 +348,6 @@ def test_its_templates() -> None:
     assert PawnQueueAckOperator.template_fields == ("claim", "ids", "pawnqueue_conn_id")
     assert PawnQueueNackOperator.template_fields == ("claim", "ids", "requeue", "delay", "reason", "pawnqueue_conn_id")
     assert PawnQueueMessagesOperator.template_fields == ("claim", "batch", "pawnqueue_conn_id")
-
-
-def test_what_to_do_with_failed_messages_is_checked_when_the_dag_is_parsed() -> None:
-    """A typo is no reason to do the work twice; a template is checked when it is rendered."""
-    with pytest.raises(ValueError, match="'requeue' or 'bury'"):
-        PawnQueueSettleOperator(task_id="settle", claim={}, on_failure="retry")
-    PawnQueueSettleOperator(task_id="settle", claim={}, on_failure="{{ params.how }}")
 
 
 class Read(HookedStore):
@@ -369,7 +362,7 @@ class Read(HookedStore):
 
 
 def test_messages_are_read_only_where_their_ids_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim knows the ids under which its messages are kept: of redriven ones they are not the messages' own."""
+    """A claim knows its messages' ids without reading them, unless one of them is a redriven message."""
     store = Read(MemoryStore())
     with contextmanager(connected)(monkeypatch, store=store) as queue:
         claim = claim_of(queue, 8)

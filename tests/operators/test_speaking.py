@@ -1,4 +1,4 @@
-"""Which tasks speak for messages, what reported failures become, and what comes after a settlement."""
+"""Which tasks decide about messages, what becomes of reported messages, and what comes after a settlement."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.support.airflow import TOPIC, FakeTask, context_of
 
 
 class Aggregated(Play):
-    """Mapped work, and two tasks that come after all of it; the first needs another one, outside the claim, too."""
+    """Mapped work and two tasks after all of it, the first of which also needs a task outside the claim."""
 
     def work(self, claim: Any) -> None:
-        """What is between the claim and its settlement."""
+        """Make the tasks between the claim and its settlement."""
         reading = PawnQueueMessagesOperator(task_id="messages", claim=claim)
 
         @task
@@ -43,10 +43,10 @@ class Aggregated(Play):
 
 
 class Chained(Play):
-    """Mapped work, and more work that is mapped over its results."""
+    """Mapped work, and a second task that is mapped over its results."""
 
     def work(self, claim: Any) -> None:
-        """What is between the claim and its settlement."""
+        """Make the tasks between the claim and its settlement."""
         reading = PawnQueueMessagesOperator(task_id="messages", claim=claim)
 
         @task
@@ -62,14 +62,14 @@ NOT_RUN = {"total": "upstream_failed", "mail": "upstream_failed"}
 
 
 def ten(failed: int = 7) -> dict[str, str]:
-    """The states of ten indexes of which one has failed."""
+    """Return the states of ten indexes, one of which has failed."""
     return {f"work_{index}": "failed" if index == failed else "success" for index in range(10)}
 
 
 def test_an_aggregate_that_did_not_run_speaks_for_nobody(
     queue: SyncPawnQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One poison message of ten is buried, and the nine good ones are acked; the log says which task did not run."""
+    """One bad message of ten is buried, and the nine good ones are acked; the log names the task that did not run."""
     claim = claim_of(queue, 10)
     play = mapped(claim, claim["messages"], Aggregated(on_failure="bury"), prices="success", **ten(), **NOT_RUN)
     with pytest.raises(AirflowFailException, match=r"9 acked, 1 buried.*work\[7\] \(failed\), total \(upstr"):
@@ -80,7 +80,7 @@ def test_an_aggregate_that_did_not_run_speaks_for_nobody(
 
 
 def test_an_aggregate_that_others_kept_from_running_speaks(queue: SyncPawnQueue) -> None:
-    """A task outside the claim has failed, of which no message is known: none of them is done."""
+    """If a task outside the claim failed, any message may be affected, so none is acked."""
     claim = claim_of(queue, 3)
     states = dict.fromkeys(["work_0", "work_1", "work_2"], "success")
     play = mapped(claim, claim["messages"], Aggregated(), **states, prices="failed", **NOT_RUN)
@@ -105,7 +105,7 @@ def test_an_aggregate_that_a_task_with_a_numbered_neighbour_kept_from_running(qu
 
 
 def test_an_aggregate_after_indexes_that_nobody_knows(queue: SyncPawnQueue) -> None:
-    """Mapped over something else: the index that failed may have had any message."""
+    """The failed index may have been given any message, so none is acked."""
     claim = claim_of(queue, 3)
     states = {"work_0": "success", "work_1": "failed", "work_2": "success"}
     play = mapped(claim, [1, 2, 3], Aggregated(on_failure="bury"), **states, prices="success", **NOT_RUN)
@@ -114,7 +114,7 @@ def test_an_aggregate_after_indexes_that_nobody_knows(queue: SyncPawnQueue) -> N
 
 
 def test_an_aggregate_that_failed_itself_speaks(queue: SyncPawnQueue) -> None:
-    """It ran, and what it was to make of all messages is not made."""
+    """It should have worked on all messages, so none is acked."""
     claim = claim_of(queue, 3)
     states = dict.fromkeys(["work_0", "work_1", "work_2", "prices"], "success")
     play = mapped(claim, claim["messages"], Aggregated(), **states, total="failed", mail="upstream_failed")
@@ -123,7 +123,7 @@ def test_an_aggregate_that_failed_itself_speaks(queue: SyncPawnQueue) -> None:
 
 
 def test_mapped_work_that_never_began_gives_back(queue: SyncPawnQueue) -> None:
-    """The poison is buried; on the others nobody has worked to the end, and they are delivered again, never buried."""
+    """The bad message is buried; the others, which the second task was not given, are given back."""
     claim = claim_of(queue, 3)
     states = {"work_0": "success", "work_1": "failed", "work_2": "success", "load": "upstream_failed"}
     play = mapped(claim, claim["messages"], Chained(on_failure="bury"), **states)
@@ -143,7 +143,7 @@ def test_mapped_work_that_never_began_gives_back(queue: SyncPawnQueue) -> None:
     ids=repr,
 )
 def test_what_died_and_what_was_reported(queue: SyncPawnQueue, rules: dict[str, str], told: str) -> None:
-    """Each has an outcome of its own, in one settlement; without one, reported messages fare as those that died."""
+    """``on_reported`` decides about reported messages, and ``on_failure`` about all others, or about both."""
     claim = claim_of(queue, 3)
     play = Play(**rules)
     play.ti.xcom_push(REPORT_KEY, {"failed": {ids_of(claim)[1]: "no item"}, "done": []}, task_id="work")
@@ -153,7 +153,7 @@ def test_what_died_and_what_was_reported(queue: SyncPawnQueue, rules: dict[str, 
 
 
 def test_an_outcome_that_is_none_is_refused(queue: SyncPawnQueue) -> None:
-    """Where the DAG is read; a template's, where it is rendered."""
+    """A constant is refused when the DAG is parsed, a template when it is rendered."""
     with pytest.raises(ValueError, match="on_reported='nack': pass 'requeue' or 'bury'"):
         Play(on_reported="nack")
     claim, play = claim_of(queue, 1), Play(on_reported="{{ params.how }}")
@@ -163,7 +163,7 @@ def test_an_outcome_that_is_none_is_refused(queue: SyncPawnQueue) -> None:
 
 
 def test_the_settlement_is_in_xcom_though_the_task_fails(queue: SyncPawnQueue) -> None:
-    """How many messages were acked, buried and given back, and why."""
+    """It says how many messages were acked, buried and given back, and why."""
     claim = claim_of(queue, 3)
     play = mapped(claim, claim["messages"], work_0="success", work_1="failed", work_2="success")
     play.ti.xcom_push(ERROR_KEY, "ValueError: no item", task_id="work", map_index=1)
@@ -174,7 +174,7 @@ def test_the_settlement_is_in_xcom_though_the_task_fails(queue: SyncPawnQueue) -
 
 
 def test_the_settlement_tells_what_was_settled_before(queue: SyncPawnQueue) -> None:
-    """What was buried as it was claimed, and what a first try had settled, is counted too."""
+    """It also counts messages that were buried as they were claimed, and those that a first try settled."""
     queue.update_topic(TOPIC, max_deliveries=1)
     queue.publish(TOPIC, [{"n": 9}])
     queue.requeue(queue.claim(TOPIC, "test"), reason="no stock")
@@ -186,7 +186,7 @@ def test_the_settlement_tells_what_was_settled_before(queue: SyncPawnQueue) -> N
 
 
 def block() -> tuple[DAG, Any]:
-    """A block of claimed work, with a task that comes after its settlement."""
+    """Return a DAG with a block of claimed work and tasks after its settlement, and the claim."""
     with DAG("dag", schedule=None) as dag:
         with claimed(TOPIC) as claim:
             with pytest.raises(ValueError, match="after the block"):
@@ -209,7 +209,7 @@ def block() -> tuple[DAG, Any]:
 
 
 def test_what_comes_behind_the_block_comes_after_the_settlement() -> None:
-    """By ``claim.settled``, or by ``claim >>``, which in the block means the sensor."""
+    """``claim.settled``, and ``claim >>`` after the block, mean the settlement; inside it, the sensor."""
     dag, claim = block()
     assert dag.get_task("orders.work").upstream_task_ids >= {"orders.claim"}
     assert dag.get_task("alert").upstream_task_ids == dag.get_task("last").upstream_task_ids == {"orders.settled"}
@@ -218,7 +218,7 @@ def test_what_comes_behind_the_block_comes_after_the_settlement() -> None:
 
 
 def test_the_tasks_that_a_block_adds_have_tries_of_their_own() -> None:
-    """What kills one of them says nothing about the work: neither the run nor an alert fails by it."""
+    """A worker that dies in one of them says nothing about the work, so they are retried."""
     with DAG("dag", schedule=None, default_args={"retries": 0}) as dag, claimed(TOPIC) as claim:
         added = [claim.messages.operator, claim.batches(2).operator]
     added += [claim.sensor, claim.settle, claim.settled.operator]
@@ -227,7 +227,7 @@ def test_the_tasks_that_a_block_adds_have_tries_of_their_own() -> None:
 
 
 def test_the_run_still_fails_by_its_settlement() -> None:
-    """To Airflow a run is as its leaves are, and a teardown that may fail is none: settle is one, and so is alert."""
+    """Airflow judges a run by its leaves without teardowns that may fail: ``settle`` is a leaf, and so is ``alert``."""
     dag, _ = block()
     settle, settled = dag.get_task("orders.settle"), dag.get_task("orders.settled")
     assert settle.is_teardown
@@ -238,7 +238,7 @@ def test_the_run_still_fails_by_its_settlement() -> None:
 
 
 def test_settled_hands_on_what_settle_has_told() -> None:
-    """And fails where nothing was settled, so that what comes after it does not run."""
+    """It fails if nothing was settled, so that the tasks after it do not run."""
     with DAG("dag", schedule=None):
         sensor = PawnQueueSensor(task_id="claim", topic=TOPIC)
         settled = PawnQueueSettleOperator(task_id="settle", claim=sensor.output).settled.operator
