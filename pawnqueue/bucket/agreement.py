@@ -106,9 +106,9 @@ async def _probe_and_record(
             logger.info("%s: %s", chosen.name, chosen.advice(finding.look_to_answer, settings))
         return record
     # Another process was faster, or the outcome is unknown: the stored record holds.
-    standing = await _read(store)
-    if standing is not None:
-        return standing
+    stored = await _read(store)
+    if stored is not None:
+        return stored
     raise (
         outcome.fault
         if isinstance(outcome, Unknown)

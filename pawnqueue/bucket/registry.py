@@ -160,18 +160,18 @@ class Registry:
     async def _register(self, role: Role, name: str) -> RegistrationRecord | PawnQueueError:
         key = _key(role, name)
         try:
-            standing = await self._caches[role].read(key) or await self._create(role, name, key)
+            stored = await self._caches[role].read(key) or await self._create(role, name, key)
         except CompatibilityError as error:
             return error
         # Another name under the id of this name: only a forger makes such a registration.
-        if standing is None or standing.name != name:
+        if stored is None or stored.name != name:
             return StoreError(
                 f"{key}, the key of {role[:-1]} {name!r}, holds something else than its registration: delete it, and "
                 "try again.",
                 operation=f"register_{role[:-1]}",
             )
-        self._mine[role, name] = standing
-        return standing
+        self._mine[role, name] = stored
+        return stored
 
     async def _create(self, role: Role, name: str, key: str) -> RegistrationRecord | None:
         """Create it, and return what is stored then; None: that is not a registration."""
@@ -187,9 +187,9 @@ class Registry:
         if isinstance(outcome, Done):
             self._caches[role].remember(key, outcome.version, record)
             return record
-        standing = await self._caches[role].read(key)
-        if standing is not None:
-            return standing
+        stored = await self._caches[role].read(key)
+        if stored is not None:
+            return stored
         if not isinstance(outcome, Unknown):
             return None
         cause, operation = outcome.fault, f"register_{role[:-1]}"

@@ -253,10 +253,10 @@ class _Removal:
                     ended.append(info.key)
                 else:
                     unsure[info.key] = layout.claim_stem(*parsed)
-        standing = await for_each(self._read_claim, unsure.values(), at_once=self._context.at_once)
+        records = await for_each(self._read_claim, unsure.values(), at_once=self._context.at_once)
         open_ = [
             found.value.stem
-            for found in standing
+            for found in records
             if found is not None and found.value.state != "closed" and found.value.unsettled
         ]
         if open_:

@@ -219,8 +219,8 @@ async def _check_held(context: Context, portion: Portion) -> None:
     hint = None if info is None else hint_of_record(info.size, info.last_modified)
     if hint is not None and hint.state == "open":
         return
-    standing = await context.claim_record(portion.topic, portion.claim).read()
-    unsettled = set() if standing is None or standing.value.state == "expired" else set(standing.value.unsettled)
+    found = await context.claim_record(portion.topic, portion.claim).read()
+    unsettled = set() if found is None or found.value.state == "expired" else set(found.value.unsettled)
     for unit in portion.units:
         parsed = units.parse(unit.name)
         if parsed is None or parsed.id not in unsettled:
