@@ -143,6 +143,7 @@ class Command:
     def end(self, grace: float) -> int:
         """End the command and everything that it has started. Return its exit status."""
         end_processes(self._find_running, grace)
+        self.reap()  # Those that have ended since the last look: a zombie counts as running for os.kill().
         return self.status or 0
 
     def _find_running(self) -> set[int]:
@@ -170,9 +171,10 @@ class Keeper:
         os.close(guards_end)
 
     def dismiss(self) -> None:
-        """Let the keeper exit: nothing of the job is left."""
-        try:  # noqa: SIM105 - contextlib would double what is imported here
+        """Let the keeper exit, and wait for that: nothing of the job is left."""
+        try:
             os.write(self._pipe, _ALL_ENDED)
+            os.waitpid(self.pid, 0)
         except OSError:  # it was killed
             pass
 

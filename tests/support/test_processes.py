@@ -74,6 +74,7 @@ def test_the_whole_group_ends() -> None:
     wait_for_end(child)
     wait_for_end(leader)
     assert not process.directory.exists()
+    assert not Path(f"/proc/{leader}").exists(), "the guard has reaped it"
 
 
 def test_stopping_at_once() -> None:
