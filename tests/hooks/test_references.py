@@ -68,7 +68,7 @@ def test_a_reference_of_another_queue_is_refused() -> None:
 @pytest.mark.parametrize("given", ["no claim at all", "5", "[1]", "", 5, {"topic": "orders"}])
 def test_what_is_no_reference_is_refused(given: Any) -> None:  # noqa: ANN401 - anything
     """The error says what to pass."""
-    with pytest.raises(InvalidArgumentError, match=r"is (no|not a) claim") as wrong:
+    with pytest.raises(InvalidArgumentError, match="is not a claim") as wrong:
         references.from_xcom(given, HERE, "ack")
     assert "pass what" in str(wrong.value)
 

@@ -156,7 +156,7 @@ def test_a_settlement_is_cleared_alone(queue: SyncPawnQueue) -> None:
     [
         ("garbage", "claim='garbage' is not a claim: pass what the sensor returned"),
         (17, "is not a claim"),
-        ({"topic": TOPIC}, "no claim reference"),
+        ({"topic": TOPIC}, "not a claim reference"),
         (
             {"topic": TOPIC, "claim_id": "x", "generation": 0, "session": "s", "queue": "elsewhere/"},
             "pawnqueue_conn_id",
