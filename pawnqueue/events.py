@@ -20,9 +20,9 @@ Subject: TypeAlias = Literal["queue", "topics", "publish", "claims", "dead_lette
 E = TypeVar("E")
 
 #: How many ids a sentence names.
-MAX_SHOWN_IDS = 5
+MAX_LOGGED_IDS = 5
 #: How much of a dead letter's reason a sentence has, and how long a line of the log is: others write reasons and ids.
-MAX_REASON_CHARACTERS = 200
+MAX_LOGGED_REASON_CHARACTERS = 200
 MAX_LINE_CHARACTERS = 4000
 NO_COROUTINE = "for an async one, let a plain one put the event into an asyncio.Queue."
 
@@ -68,8 +68,8 @@ class _Words(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:  # noqa: ANN401 - as Formatter has it
         """Count messages, or show the value."""
         if isinstance(value, tuple):
-            more = ", …" if len(value) > MAX_SHOWN_IDS else ""
-            return f"{self.format_field(len(value), format_spec)} ({', '.join(value[:MAX_SHOWN_IDS])}{more})"
+            more = ", …" if len(value) > MAX_LOGGED_IDS else ""
+            return f"{self.format_field(len(value), format_spec)} ({', '.join(value[:MAX_LOGGED_IDS])}{more})"
         if isinstance(value, int) and len(format_spec) > 1:
             return f"{value} {format_spec}" if value == 1 else f"{value} {format_spec}s"
         return format(value, format_spec)
@@ -351,7 +351,7 @@ class MessageBuried(_OfTopic):
 
     @property
     def _shown(self) -> str:
-        return self.reason[:MAX_REASON_CHARACTERS]
+        return self.reason[:MAX_LOGGED_REASON_CHARACTERS]
 
 
 @_event

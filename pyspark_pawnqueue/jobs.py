@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pawnqueue import ClaimReference, InvalidArgumentError, LeaseLostError, SyncPawnQueue
+from pawnqueue.domain.bounds import MAX_REASON_CHARACTERS
 from pyspark_pawnqueue.job_environment import CLAIM_VARIABLE, REPORT_VARIABLE
 from pyspark_pawnqueue.spark_errors import raise_spark_errors
 from pyspark_pawnqueue.spark_options import SparkOptions, read_references
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["ack_finished", "confirm", "job_claims", "report_failures"]
-
-#: A longer reason for a message's failure is cut.
-MAX_REASON_CHARACTERS: Final = 2000
 
 
 def job_claims() -> list[ClaimReference]:

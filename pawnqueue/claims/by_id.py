@@ -63,7 +63,7 @@ logger = logger_of("claims")
 #: How often a claim's record is read, if it changes each time between its reading and our write.
 MAX_RECORD_READS = 200
 #: Of an owner's or a consumer's name in an error.
-MAX_SHOWN_CHARACTERS = 200
+MAX_SHOWN_NAME_CHARACTERS = 200
 
 
 class ById:
@@ -372,7 +372,7 @@ def _who(record: ClaimRecord) -> str:
 
 def _shown(name: str) -> str:
     """Return a name as an error shows it. Another program has written it, so it may be long and hold any character."""
-    return repr(name if len(name) <= MAX_SHOWN_CHARACTERS else f"{name[:MAX_SHOWN_CHARACTERS]}…")
+    return repr(name if len(name) <= MAX_SHOWN_NAME_CHARACTERS else f"{name[:MAX_SHOWN_NAME_CHARACTERS]}…")
 
 
 def busy_error(  # noqa: PLR0913, PLR0917 - the request, the record, and its times

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 logger = logger_of("claims")
 
 #: The first pause. Each following one is twice as long, up to the longest pause with which anything is tried again.
-FIRST_PAUSE_SECONDS = 2.0
+FIRST_RETRY_PAUSE_SECONDS = 2.0
 
 
 class EffectRetries:
@@ -50,7 +50,7 @@ class EffectRetries:
 
     async def _go_on(self, claim: HeldClaim) -> None:
         context = self._context.with_budget()
-        pause = FIRST_PAUSE_SECONDS
+        pause = FIRST_RETRY_PAUSE_SECONDS
         while claim.is_unfinished():
             await context.clock.sleep(context.clock.uniform(pause / 2, pause))
             pause = min(pause * 2, MAX_PAUSE_SECONDS)

@@ -15,7 +15,7 @@ from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.concurrency import SharedWork
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.settled_members import Settled
+    from pawnqueue.claims.settled_members import SettledMembers
     from pawnqueue.context import Context
     from pawnqueue.domain.identifiers import Version
     from pawnqueue.domain.records import ClaimRecord, Decision
@@ -54,7 +54,7 @@ class HeldClaim(Claim):
         self.leases = dict(leases)  # of each member's key, the version of its lease, where it is known
         self.done: set[str] = set()  # members whose decision is known to be carried out
         self.under_way: set[str] = set()  # and those where it is being carried out
-        self.settlements: SharedWork[int, Settled] = SharedWork()
+        self.settlements: SharedWork[int, SettledMembers] = SharedWork()
         self.gathering: dict[str, Decision] = {}  # what the next settlement decides
         self.lock = asyncio.Lock()  # one change of the record at a time: our own refusals would only cost requests
 

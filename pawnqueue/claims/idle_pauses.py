@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pawnqueue.runtime.clock import Clock
 
 #: The first pause of a claim that waits.
-FIRST_PAUSE_SECONDS: Final = 0.25
+FIRST_IDLE_PAUSE_SECONDS: Final = 0.25
 
 
 class IdlePauses:
@@ -53,7 +53,7 @@ class IdlePauses:
         if news != self.news:
             return
         # The pause is as long as the idle time until now, so each pause doubles the idle time.
-        seconds = min(max(now - self._since, FIRST_PAUSE_SECONDS), max(longest, FIRST_PAUSE_SECONDS))
+        seconds = min(max(now - self._since, FIRST_IDLE_PAUSE_SECONDS), max(longest, FIRST_IDLE_PAUSE_SECONDS))
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         try:

@@ -20,7 +20,7 @@ from pawnqueue.claims.idle_pauses import IdlePauses
 from pawnqueue.claims.leaving import vacate
 from pawnqueue.claims.overwritten import overwritten
 from pawnqueue.claims.renewing import lost_error
-from pawnqueue.claims.settled_members import Settled
+from pawnqueue.claims.settled_members import SettledMembers
 from pawnqueue.claims.settlement_report import answered, not_its_own
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain.records import Decision
@@ -176,7 +176,7 @@ class Claims:
             uuids |= {each: units if unread.isdisjoint(units) else () for each, units in others.items()}
         wanted = settling.by_uuid(decisions, uuids, claim.uuids)
         try:
-            result = await settling.settle(self._context, claim, wanted) if wanted else Settled()
+            result = await settling.settle(self._context, claim, wanted) if wanted else SettledMembers()
         finally:
             self._effect_retries.go_on_with(claim)  # also where the caller was cancelled after its decision
         if result.gave_back:

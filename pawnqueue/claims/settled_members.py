@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Settled:
+class SettledMembers:
     """By the uuid in the message's key: what the record says, what was lost, what nobody can tell."""
 
     decided: dict[str, Decision] = field(default_factory=dict)
@@ -23,9 +23,9 @@ class Settled:
     unfinished: dict[str, StoreError] = field(default_factory=dict)
     """Decided, and not carried out yet: why."""
 
-    def of(self, uuids: Collection[str]) -> Settled:
+    def of(self, uuids: Collection[str]) -> SettledMembers:
         """Return the same of these members alone."""
-        return Settled(
+        return SettledMembers(
             decided={uuid: self.decided[uuid] for uuid in uuids if uuid in self.decided},
             lost=self.lost.intersection(uuids),
             unknown=self.unknown.intersection(uuids),

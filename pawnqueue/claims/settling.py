@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pawnqueue.claims import effects, record_retention
 from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.renewing import contended_error
-from pawnqueue.claims.settled_members import Settled
+from pawnqueue.claims.settled_members import SettledMembers
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import Decision
 from pawnqueue.domain.settlement import Settlement
@@ -47,7 +47,7 @@ def id_of(given: Meant) -> str:
     return given.id if isinstance(given, OneMessage) else given
 
 
-def told(result: Settled, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
+def told(result: SettledMembers, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
     """Return what became of messages, by their ids: once for each that was meant.
 
     Those without uuids may be any of the messages that could not be read.
@@ -72,7 +72,7 @@ def told(result: Settled, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
     return settlement
 
 
-async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settled:
+async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> SettledMembers:
     """Write these decisions into the record, or find that others were made before: the first decision counts.
 
     Decisions that come while the record is being written go into the next write, all together: each write is as large
@@ -85,7 +85,7 @@ async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Dec
     return result.of(decisions)
 
 
-async def _settle_together(context: Context, claim: HeldClaim, batch: Mapping[str, Decision]) -> Settled:
+async def _settle_together(context: Context, claim: HeldClaim, batch: Mapping[str, Decision]) -> SettledMembers:
     try:
         async with claim.lock:
             claim.gathering = {}  # later decisions go into the next write
@@ -133,7 +133,7 @@ async def carry_out_decided(context: Context, claim: HeldClaim, *, again: bool =
     return failed
 
 
-async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> Settled:
+async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> SettledMembers:
     wanted = set(decisions)
     backoff = context.store.backoff()
     while True:
@@ -148,14 +148,14 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
         before = {uuid: decision for uuid, decision in settled.items() if uuid not in lost}
         new = {uuid: decisions[uuid] for uuid in decisions if uuid not in settled and uuid not in lost}
         if not new:
-            return Settled(decided=before, lost=lost)
+            return SettledMembers(decided=before, lost=lost)
         if record.state != "open" or not claim.is_ours():
-            return Settled(decided=before, lost=lost | set(new))
+            return SettledMembers(decided=before, lost=lost | set(new))
         changed = record.model_copy(update={"settled": {**record.settled, **new}})
         # ⚑ §4, §5.3: by compare-and-set on what we have read. A claim that was fenced is refused, and changes nothing.
         try:
             if await claim.replace_record(context, changed):
-                return Settled(decided={**before, **new}, lost=lost)
+                return SettledMembers(decided={**before, **new}, lost=lost)
             fault = contended_error(claim, "settled", "settle")
         except StoreError as error:
             fault = error
@@ -164,9 +164,9 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
         try:
             await claim.refresh(context)
         except PawnQueueError as error:
-            return Settled(decided=before, lost=lost, unknown=set(new), fault=error)
+            return SettledMembers(decided=before, lost=lost, unknown=set(new), fault=error)
         if not await backoff.pause():
-            return Settled(decided=before, lost=lost, unknown=set(new), fault=fault)
+            return SettledMembers(decided=before, lost=lost, unknown=set(new), fault=fault)
 
 
 async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from pawnqueue.claims.idle_pauses import FIRST_PAUSE_SECONDS
+from pawnqueue.claims.idle_pauses import FIRST_IDLE_PAUSE_SECONDS
 from pawnqueue.errors import ClaimBusyError, WriteBusyError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ async def until_there(  # noqa: PLR0913 - what is tried, and until when
     """
     clock, polling = context.clock, context.settings.polling
     give_up = clock.elapsed() + wait
-    pause = FIRST_PAUSE_SECONDS
+    pause = FIRST_IDLE_PAUSE_SECONDS
     while True:
         news = idleness.news
         busy: ClaimBusyError | None = None
@@ -56,7 +56,7 @@ async def until_there(  # noqa: PLR0913 - what is tried, and until when
             await idleness.pause(news, at_most=left, longest=polling.interval_seconds, jitter=jitter)
         else:
             await clock.sleep(min(pause + jitter, left))
-            pause = min(pause * 2, max(polling.interval_seconds, FIRST_PAUSE_SECONDS))
+            pause = min(pause * 2, max(polling.interval_seconds, FIRST_IDLE_PAUSE_SECONDS))
         check_open()
 
 
@@ -77,6 +77,6 @@ async def until_free(
             left = give_up - clock.elapsed()
             if left <= 0:
                 raise
-            pause = min(busy.retry_after + FIRST_PAUSE_SECONDS, context.settings.polling.interval_seconds)
+            pause = min(busy.retry_after + FIRST_IDLE_PAUSE_SECONDS, context.settings.polling.interval_seconds)
             await clock.sleep(min(pause, left))
             check_open()

@@ -13,7 +13,7 @@ from pawnqueue.domain.records import Lease
 from pawnqueue.domain.times import iso
 
 #: pawn-queue's consumers delete, at every poll, a lease whose ``expires_at`` is past; ours are timed by ``until``.
-DAY = timedelta(days=1).total_seconds()
+SECONDS_PER_DAY = timedelta(days=1).total_seconds()
 
 
 def held(  # noqa: PLR0913 - the fields of one lease
@@ -61,5 +61,5 @@ def is_due(lease: Lease, now: float, margin: float) -> bool:
 
 def _timed(lease: Lease, uuid: str, *, now: float) -> Lease:
     """Add what pawn-queue reads: whose lease it is, and an expiry that its consumers' janitors do not reach."""
-    told = {"message_id": uuid, "claimed_at": iso(now), "expires_at": iso(max(now, lease.until) + DAY)}
+    told = {"message_id": uuid, "claimed_at": iso(now), "expires_at": iso(max(now, lease.until) + SECONDS_PER_DAY)}
     return lease.model_copy(update=told)

@@ -17,7 +17,7 @@ RECORD_STATES: Mapping[str, int] = MappingProxyType({"open": 0, "expired": 1, "c
 WRITE_STATES: Mapping[str, int] = MappingProxyType({"begun": 0, "dropped": 1, "done": 2})
 
 #: Bodies of ours are at least this long, and pawn-queue's leases are shorter: those have no hint.
-SHORTEST = 512
+MIN_HINTED_BYTES = 512
 _MODULUS = 64
 _MAGNITUDES = 16
 _LEASE_NAMES = {number: name for name, number in LEASE_STATES.items()}
@@ -29,7 +29,7 @@ def padded(body: bytes, state: int, ttl: float) -> bytes:
     """Return the body with spaces behind it, so that its size tells state and time to live."""
     magnitude = 0 if ttl <= 0 else min(max(math.ceil(math.log2(ttl)), 1), _MAGNITUDES - 1)
     code = state * _MAGNITUDES + magnitude
-    short = max(len(body), SHORTEST)
+    short = max(len(body), MIN_HINTED_BYTES)
     return body + b" " * (short + (code - short) % _MODULUS - len(body))
 
 
@@ -60,7 +60,7 @@ def hint_of_write(size: int, last_modified: datetime) -> SizeHint | None:
 
 
 def _hint(size: int, last_modified: datetime, names: Mapping[int, str]) -> SizeHint | None:
-    if size < SHORTEST:
+    if size < MIN_HINTED_BYTES:
         return None
     state, magnitude = divmod(size % _MODULUS, _MAGNITUDES)
     if state not in names:

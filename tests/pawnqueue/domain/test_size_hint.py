@@ -57,8 +57,8 @@ def test_a_padded_body_is_the_same_json(body: bytes, state: int, ttl: float) -> 
     padded = size_hint.padded(body, state, ttl)
     assert json.loads(padded) == json.loads(body)
     assert padded.startswith(body)
-    assert len(padded) >= size_hint.SHORTEST
-    assert len(padded) < max(len(body), size_hint.SHORTEST) + 64
+    assert len(padded) >= size_hint.MIN_HINTED_BYTES
+    assert len(padded) < max(len(body), size_hint.MIN_HINTED_BYTES) + 64
 
 
 @given(st.floats(0, 1 - 1e-6), st.floats(1, YEARS), st.floats(0, 20))

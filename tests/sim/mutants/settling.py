@@ -10,7 +10,7 @@ from pawnqueue.claims import effects, settling
 from pawnqueue.claims.effect_retries import EffectRetries
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.open_claims import Claims
-from pawnqueue.claims.settled_members import Settled
+from pawnqueue.claims.settled_members import SettledMembers
 from pawnqueue.context import Context
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Decision
@@ -27,7 +27,7 @@ def no_decision() -> Patches:
         settled = {**claim.record.settled, **decisions}
         claim.remember(Versioned(claim.record.model_copy(update={"settled": settled}), claim.version))
         await effects.carry_out(context, claim.topic, claim.record, list(decisions), claim.leases)
-        return Settled(decided=dict(decisions))
+        return SettledMembers(decided=dict(decisions))
 
     return [(settling, "settle", settle)]
 
