@@ -19,16 +19,18 @@ OTHERWISE = {"open", "close", "closed", "run", "awaited", "strategy", "settings"
 CALLS = sorted(name for name in dir(SyncPawnQueue) if not name.startswith("_") and name not in OTHERWISE)
 
 
+def parameters(call: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return what a call takes."""
+    return list(inspect.signature(call).parameters.values())
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_it_has_each_call_of_the_queue(name: str) -> None:
-    """With a docstring, and the names and defaults of its arguments."""
+    """With a docstring, and the names and defaults of its arguments; ``messages`` has ``shared`` as well."""
     ours, theirs = getattr(PawnQueueHook, name), getattr(SyncPawnQueue, name)
     assert ours.__doc__
-    named = [
-        [(each.name, each.default) for each in inspect.signature(call).parameters.values() if each.name != "shared"]
-        for call in (ours, theirs)
-    ]
-    assert named[0] == named[1] or name == "messages"
+    of_hook, of_queue = ([(each.name, each.default) for each in parameters(call)] for call in (ours, theirs))
+    assert name == "messages" or of_hook == of_queue
 
 
 async def test_it_makes_calls_and_awaits_them(hook: PawnQueueHook) -> None:
