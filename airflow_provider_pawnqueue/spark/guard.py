@@ -143,12 +143,11 @@ class Command:
     def end(self, grace: float) -> int:
         """End the command and everything that it has started. Return its exit status."""
         end_processes(self._find_running, grace)
-        self.reap()  # Those that have ended since the last look: a zombie counts as running for os.kill().
         return self.status or 0
 
     def _find_running(self) -> set[int]:
         self.reap()
-        found = session_members(os.getpid(), but=self._keeper.pid)
+        found = session_members(os.getpid(), but=self._keeper.pid, reaper=os.getpid())
         if found is None:
             # The group's number is the pid of its first process. No other process gets it while the group exists.
             try:
@@ -247,8 +246,11 @@ def send_signal(pids: set[int], number: signal.Signals) -> None:
             continue
 
 
-def read_processes() -> dict[int, tuple[int, int, int]] | None:
-    """Return the parent, group and session of each running process, by pid. None if the system hides processes."""
+def read_processes(reaper: int = 0) -> dict[int, tuple[int, int, int]] | None:
+    """Return the parent, group and session of each running process, by pid. None if the system hides processes.
+
+    :param reaper: a process whose zombies are included: it can reap one once its other threads have ended, too.
+    """
     try:
         pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()]  # noqa: PTH208 - pathlib would double what is imported here
     except OSError:
@@ -260,19 +262,20 @@ def read_processes() -> dict[int, tuple[int, int, int]] | None:
                 state, parent, group, session = file.read().rpartition(b")")[2].split()[:4]
         except (OSError, ValueError):
             continue  # it has ended meanwhile
-        if state not in (b"Z", b"X"):
+        if state not in (b"Z", b"X") or (state == b"Z" and int(parent) == reaper):
             found[pid] = int(parent), int(group), int(session)
     return found
 
 
-def session_members(session: int, but: int = 0) -> set[int] | None:
+def session_members(session: int, but: int = 0, reaper: int = 0) -> set[int] | None:
     """Return the processes of a session without its first one, and those that they have started in other sessions.
 
     :param but: a process that is left out, with those that it has started.
+    :param reaper: see :func:`read_processes`.
 
     None if the system hides processes.
     """
-    processes = read_processes()
+    processes = read_processes(reaper)
     if processes is None:
         return None
     parents = {pid: parent for pid, (parent, _, _) in processes.items() if pid not in (session, but)}
