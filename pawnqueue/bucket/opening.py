@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Sections(TypedDict, total=False):
-    """Sections of the settings, as keyword arguments: each a dict of its settings."""
+    """Sections of the settings as keyword arguments, each a dict."""
 
     s3: Mapping[str, Any]
     polling: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Sections(TypedDict, total=False):
 
 
 class Closeable(Protocol):
-    """What is opened: it can be closed."""
+    """A queue that can be closed."""
 
     async def aclose(self) -> None:
         """Close it."""
@@ -47,7 +47,7 @@ Q = TypeVar("Q", bound=Closeable)
 
 
 class ForAsyncWith:
-    """What is entered by ``async with``: ``with`` gets a sentence. A type checker refuses it as ever."""
+    """For ``async with`` alone: ``with`` raises an error that says so."""
 
     if not TYPE_CHECKING:
 
@@ -57,7 +57,7 @@ class ForAsyncWith:
                 "SyncPawnQueue.open(...) as queue` where there is no asyncio."
             )
 
-        def __exit__(self, *_: object) -> None:  # without it, Python says that this is missing
+        def __exit__(self, *_: object) -> None:  # without it, Python would only say that it is missing
             pass
 
 
@@ -73,7 +73,7 @@ class Opening(ForAsyncWith, Generic[Q]):
         return self._open().__await__()
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Help out who has forgotten to await it."""
+        """Raise an error that says to await it."""
         raise AttributeError(
             f"A queue that is not open yet has no {name!r}: write queue = await PawnQueue.open(...), or async with "
             "PawnQueue.open(...) as queue; without asyncio, with SyncPawnQueue.open(...) as queue."
@@ -107,10 +107,10 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
     if store is not None:
         _check_store(store)
         if _has_no_bucket(settings) and "s3" not in sections:
-            sections["s3"] = {"bucket_name": "own-store"}  # where the bucket is, only it knows
+            sections["s3"] = {"bucket_name": "own-store"}  # only the store itself knows where its bucket is
     loaded = Settings.load(settings, **sections)
     own_clock = clock or SystemClock()
-    # Importing boto3, reading profiles and making clients take a while, and other work of this loop goes on.
+    # In a thread: importing a client, reading profiles and connecting would block the event loop.
     made = store if store is not None else await asyncio.to_thread(connect, loaded.store, session)
     resilient = ResilientStore(made, loaded.retry, own_clock, owned=_is_owned(store), events=events)
     try:
@@ -136,7 +136,7 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
 
 
 def _is_owned(store: Store | None) -> bool:
-    """Return whether the queue closes its store: its own, and one of the caller's that says so."""
+    """Return whether the queue closes its store: a store of its own, or one of the caller's that asks for it."""
     return store is None or bool(getattr(store, "is_closed_with_its_queue", False))
 
 
@@ -153,7 +153,7 @@ def _check_store(store: object) -> None:
     ]
     if missing or isinstance(store, type):
         raise InvalidArgumentError(
-            f"store={store!r} is no store: pass an object like MemoryStore(), or none, and the settings say where the "
-            "bucket is.",
+            f"store={store!r} is not a store: pass an object such as MemoryStore(), or leave it out, and the settings "
+            "say where the bucket is.",
             operation="open",
         )

@@ -1,4 +1,4 @@
-"""Delete a topic: only if nothing is left in it that stands for a message, or with all that is in it."""
+"""Purge a topic, or delete it: only if it holds no message, lease or open claim, or with all that is in it."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ if TYPE_CHECKING:
 
 logger = logger_of("topics")
 
-#: How many pages of a folder are counted for a topic that is not deleted: its error says roughly what is there.
+#: How many pages of a folder are counted for the error that says what a topic still holds.
 MAX_COUNTED_PAGES = 10
-#: How often a topic is looked through that is deleted with all that is in it, as publishers may still be at it.
+#: How often a topic is listed that is deleted with all its objects, as publishers may still write to it.
 MAX_REMOVAL_ROUNDS = 10
 
 
 @dataclass(slots=True)
 class Removed:
-    """How many objects of which kind a purge or a deletion has removed, or, in a dry run, would remove."""
+    """How many objects of each kind a purge or a deletion has removed, or would remove in a dry run."""
 
     messages: int = 0
     """Messages of the topic."""
     dead_letters: int = 0
     """Its dead letters."""
     claims: int = 0
-    """Records of claims, those that had ended included."""
+    """Records of claims, including closed ones."""
 
 
 async def purge(context: Context, topic: str, *, messages: bool, dead_letters: bool, dry_run: bool) -> Removed:
-    """Remove messages, or dead letters, or both, of a topic that goes on.
+    """Remove messages, or dead letters, or both, of a topic that stays.
 
-    What comes in behind the listing stays. Leases of messages that are gone are the janitor's; whoever works on such a
-    message settles it as ever, and finds nothing left to do.
+    Messages that are published after the listing stay. The janitor removes the leases of removed messages; a consumer
+    that holds such a message settles it as always.
     """
     removal = _Removal(context, topic)
     parts = [units.folder] * messages + [units.packs_folder] * messages + [letters.folder] * dead_letters
     for part in parts:
         async for page in context.store.pages(part(topic)):
-            # A stranger's object is left alone.
+            # Objects that are not the queue's are left alone.
             await removal.remove([info.key for info in page if removal.count(info.key)], dry_run=dry_run)
     if not dry_run:
         context.events.tell(TopicChanged(topic=topic, what="purged"))
@@ -67,8 +67,7 @@ async def purge(context: Context, topic: str, *, messages: bool, dead_letters: b
 async def delete(context: Context, topics: Topics, topic: str, *, force: bool, dry_run: bool) -> Removed:
     """Delete the topic and what is left below it, if it holds no message, lease, unfinished claim or dead letter.
 
-    A message that a publisher sends at the same instant is not lost: it is there again when the topic is created
-    again.
+    A message that a publisher sends at the same time is not lost: it is delivered when the topic is created again.
 
     :param force: delete those too.
     :param dry_run: change nothing, and count what would be deleted.
@@ -85,12 +84,12 @@ async def delete(context: Context, topics: Topics, topic: str, *, force: bool, d
         return removal.removed
     found = await topics.find(topic)
     try:
-        # The marker goes first, so that publishers stop; what came in before that is seen by the second look.
+        # The marker goes first, so that publishers stop. The listing after that sees what they have written before.
         await finish_despite_cancellation(lambda: removal.remove_marker(found.version if found else Version("")))
         await context.clock.sleep(EXISTENCE_CACHE_SECONDS)  # which is how long they rely on what they saw
         await (removal.remove_all() if force else removal.remove_the_rest())
     except BaseException:
-        # What was not deleted to the end is there, so that it can be used, or deleted again: whatever interrupts it.
+        # After any interruption the topic exists again, so that it can be used, or deleted again.
         if found is not None:
             record = found.value
             await finish_despite_cancellation(lambda: removal.restore(record))
@@ -100,13 +99,12 @@ async def delete(context: Context, topics: Topics, topic: str, *, force: bool, d
 
 
 class _Removal:
-    """One deletion of one topic."""
+    """One purge or deletion of one topic."""
 
     def __init__(self, context: Context, topic: str) -> None:
         self._context = context
-        # A topic is listed and cleared by what it is made of: a register as one, and what is none as the object it is.
-        # Leases, records and the marker lie between messages and strangers' objects there, and each is to be named and
-        # deleted once, in one request with the others of its page.
+        # Registers list and delete a register as one key, and any other object as itself. In a topic's folder, leases,
+        # records and the marker lie between messages and strangers' objects: each is deleted once, with its page.
         self._registers = context.registers
         self._topic = topic
         self._marker = layout.topic_marker(topic)
@@ -114,7 +112,7 @@ class _Removal:
         self.removed = Removed()
 
     def count(self, key: str) -> bool:
-        """Count an object that is about to be removed; return whether it is one of the queue's."""
+        """Count an object before its removal; return whether it is the queue's."""
         if key.startswith(units.folder(self._topic)):
             is_ours = units.parse(key) is not None
             self.removed.messages += is_ours
@@ -127,12 +125,12 @@ class _Removal:
         return True
 
     async def remove(self, keys: Sequence[str], *, dry_run: bool) -> None:
-        """Delete objects, unless only their number is asked for."""
+        """Delete objects, except in a dry run."""
         if keys and not dry_run:
             self._require_all(await self._context.store.delete(keys), "purge", operation="purge")
 
     async def refuse_if_used(self) -> list[str]:
-        """Raise if anything is there that stands for a message; return the records of what has ended."""
+        """Raise if the topic holds a message, a lease or an open claim; return the records of what has ended."""
         parts = (units.folder, units.packs_folder, layout.leases, letters.folder)
         found = await for_each(self._first_pages, [part(self._topic) for part in parts], at_once=len(parts))
         if any(folder.infos for folder in found):
@@ -140,43 +138,42 @@ class _Removal:
         return [*await self._ended_claims(), *await self._ended_writes()]
 
     async def remove_marker(self, version: Version) -> None:
-        """Let the topic be none, as far as it is the one that was looked at."""
-        if await self._gone({self._marker: version}):
+        """Delete the topic's marker, if it is the one that was read."""
+        if await self._delete_unchanged({self._marker: version}):
             raise StoreError(
-                f"Topic {self._topic!r} was changed, or created anew, while it was to be deleted: it was left as it "
-                "is. Delete it again.",
+                f"Topic {self._topic!r} was changed, or created again, meanwhile: it was not deleted. Delete it again.",
                 topic=self._topic,
                 operation="delete_topic",
                 transient=True,
             )
 
     async def restore(self, record: TopicRecord) -> None:
-        """Let the topic be there again, unless somebody has created it anew."""
+        """Create the topic's marker again, unless another process has done so."""
         try:
             await self._context.topic_marker(self._topic).create(record)
         except PawnQueueError as error:
-            logger.error("%s: %s", self._left_behind(), error)  # noqa: TRY400 - the error says it all
+            logger.error("%s: %s", self._left_behind(), error)  # noqa: TRY400 - the error says enough
 
     async def remove_the_rest(self) -> None:
-        """Remove what stands for no message, if that is all there is."""
+        """Remove all that is left, if the topic still holds no message, lease or open claim."""
         ended = await self.refuse_if_used()
         dropped = await self._drop_staged()
-        # What came in meanwhile is somebody's; a marker that is there now is of who created the topic anew.
+        # Objects that were written meanwhile are kept. A marker that exists now was created again.
         kept = (
             *(part(self._topic) for part in (units.folder, units.packs_folder, layout.leases, letters.folder)),
             *(part(self._topic) for part in (layout.claims, layout.writes, layout.staging)),
             self._marker,
         )
         async for page in self._registers.pages(layout.topic_folder(self._topic)):
-            await self._gone({info.key: info.version for info in page if not info.key.startswith(kept)})
-        # ⚑ §5.4: last, as nothing else tells what ended. Where the deletion fails before, the topic goes on with them.
-        if not await self._is_created_anew():
-            await self._gone(dict.fromkeys({*ended, *dropped}, Version("")))
+            await self._delete_unchanged({info.key: info.version for info in page if not info.key.startswith(kept)})
+        # ⚑ §5.4: last, as only these records say what ended. If the deletion fails earlier, the topic keeps them.
+        if not await self._is_created_again():
+            await self._delete_unchanged(dict.fromkeys({*ended, *dropped}, Version("")))
 
     async def _drop_staged(self) -> list[str]:
         """Remove what is staged, and return the keys of the records that say so.
 
-        ⚑ §7: a commit may be about to rely on it. So it is noted by compare-and-set first, as an abort does.
+        ⚑ §7: a commit may be about to rely on it. So it is recorded by compare-and-set first, as in an abort.
         """
         staged: dict[str, list[str]] = defaultdict(list)
         keys = []
@@ -194,19 +191,19 @@ class _Removal:
                 raise self._not_empty(_describe_counts({"write": 1}, layout.write(self._topic, write_id)))
 
         await for_each(drop, staged, at_once=self._context.at_once)
-        await self._gone(dict.fromkeys(keys, Version("")))
+        await self._delete_unchanged(dict.fromkeys(keys, Version("")))
         return [layout.write(self._topic, write_id) for write_id in staged]
 
     async def remove_all(self) -> None:
-        """Remove everything, until nothing is there or somebody has created the topic anew."""
-        # Messages go before what tells who has them: where this ends in the middle, none is given out twice.
+        """Remove everything, until nothing is left or the topic was created again."""
+        # Messages go before their leases and claims: if this is interrupted, no message is delivered twice.
         for part in (units.folder, units.packs_folder):
             await self._clear(part(self._topic))
         for _ in range(MAX_REMOVAL_ROUNDS):
             if not await self._clear(layout.topic_folder(self._topic)):
                 return
         raise StoreError(
-            f"Topic {self._topic!r} was deleted in part only, as somebody goes on writing into it: stop them, and "
+            f"Topic {self._topic!r} was deleted in part only, as other processes keep writing to it: stop them, and "
             "delete it again.",
             topic=self._topic,
             operation="delete_topic",
@@ -214,7 +211,7 @@ class _Removal:
         )
 
     async def _clear(self, folder: str) -> bool:
-        """Remove what is there; return whether to look again."""
+        """Remove the objects of a folder; return whether to list it again."""
         some = False
         records: dict[str, Version] = {}
         async for page in self._registers.pages(folder):
@@ -225,22 +222,22 @@ class _Removal:
             held_back = {key: version for key, version in versions.items() if key.startswith(self._records)}
             records |= held_back
             await self._remove({key: version for key, version in versions.items() if key not in held_back})
-        # ⚑ §5.4: last, as nothing else tells what was consumed, and which write was published.
-        if records and await self._is_created_anew():
+        # ⚑ §5.4: last, as only these records say what was consumed, and which writes were published.
+        if records and await self._is_created_again():
             return False
         await self._remove(records)
         return some
 
-    async def _is_created_anew(self) -> bool:
+    async def _is_created_again(self) -> bool:
         return await self._registers.head(self._marker) is not None
 
     async def _remove(self, versions: Mapping[str, Version]) -> None:
-        kept = await self._gone(versions)
+        kept = await self._delete_unchanged(versions)
         for key in versions.keys() - kept:
             self.count(key)
 
     async def _ended_claims(self) -> list[str]:
-        """Return the records of claims that nobody works for; raise if there is another one, or a stranger."""
+        """Return the records of claims without open messages; raise if there is anything else."""
         ended: list[str] = []
         unsure: dict[str, str] = {}
         async for page in self._registers.pages(layout.claims(self._topic)):
@@ -261,11 +258,11 @@ class _Removal:
         ]
         if open_:
             raise self._not_empty(_describe_counts({"claim": len(open_)}, open_[0]))
-        # Without a message and without a lease there is nothing left to do for those that are settled.
+        # Without messages and leases, settled claims have nothing left to carry out.
         return [*ended, *unsure]
 
     async def _ended_writes(self) -> list[str]:
-        """Return the records of writes that are done, or were dropped; raise if messages of one are to come."""
+        """Return the records of writes that are done or dropped; raise if a write has messages to publish."""
         ended: list[str] = []
         async for page in self._registers.pages(layout.writes(self._topic)):
             for info in page:
@@ -291,10 +288,10 @@ class _Removal:
                 found.pages += 1
         return found
 
-    async def _gone(self, versions: Mapping[str, Version]) -> set[str]:
-        """Delete what was seen, and return what somebody else has written anew since: where the store can tell.
+    async def _delete_unchanged(self, versions: Mapping[str, Version]) -> set[str]:
+        """Delete objects, and return those that were overwritten since, if the store can delete by version.
 
-        There, a DELETE that lands late spares what is in the topic by then, which somebody may have created anew.
+        On such a store, a DELETE that lands late spares the objects of a topic that was created again.
         """
         answered = await self._registers.delete_versions(versions) if versions else {}
         failed = {key: outcome.fault for key, outcome in answered.items() if isinstance(outcome, Unknown)}
@@ -302,10 +299,10 @@ class _Removal:
         return set(answered)
 
     def _require_all(self, failed: Mapping[str, StoreError], verb: str, *, operation: str) -> None:
-        """Raise of the first object that could not be deleted, if there is one."""
+        """Raise an error for the first object that could not be deleted, if there is one."""
         for key, error in failed.items():
             raise StoreError(
-                f"Topic {self._topic!r} was {verb}d in part only: {key} is still there ({error}). "
+                f"Topic {self._topic!r} was {verb}d in part only: {key} still exists ({error}). "
                 f"{verb.capitalize()} it again.",
                 topic=self._topic,
                 operation=operation,
@@ -315,16 +312,16 @@ class _Removal:
 
     def _not_empty(self, told: str) -> TopicNotEmptyError:
         return TopicNotEmptyError(
-            f"Topic {self._topic!r} was not deleted, as it holds {told}. Consume, redrive or sweep what is there, or "
-            f"delete it with the topic: delete_topic({self._topic!r}, force=True).",
+            f"Topic {self._topic!r} was not deleted, as it holds {told}. Consume, redrive or sweep them, or "
+            f"delete them with the topic: delete_topic({self._topic!r}, force=True).",
             topic=self._topic,
             operation="delete_topic",
         )
 
     def _left_behind(self) -> str:
         return (
-            f"Topic {self._topic!r} was deleted in part only, and its marker could not be restored. What is left in it "
-            f"is there again after create_topic({self._topic!r})"
+            f"Topic {self._topic!r} was deleted in part only, and its marker could not be restored. "
+            f"create_topic({self._topic!r}) makes its remaining messages available again"
         )
 
 
@@ -335,7 +332,7 @@ class _Folder:
     more: bool = False
 
 
-#: What may be in a topic: one of it, and many.
+#: What a topic may hold, in the singular and in the plural.
 _NAMES_OF_CONTENTS = {
     "pending": ("pending message", "pending messages"),
     "delayed": ("delayed message", "delayed messages"),
@@ -345,15 +342,15 @@ _NAMES_OF_CONTENTS = {
     "lease": ("lease without a message", "leases without a message"),
     "reason": ("reason without a dead letter", "reasons without a dead letter"),
     "claim": ("claim that is not settled", "claims that are not settled"),
-    "write": ("write that is not published to its end", "writes that are not published to their end"),
-    "stranger": ("object that is none of ours", "objects that are none of ours"),
+    "write": ("write that is not fully published", "writes that are not fully published"),
+    "stranger": ("object that is not the queue's", "objects that are not the queue's"),
 }
 
 
 async def _describe_contents(
     context: Context, messages: _Folder, packs: _Folder, leases: _Folder, dead: _Folder
 ) -> str:
-    """Say what is in the topic, as far as LISTs tell."""
+    """Describe what a topic holds, according to LISTs."""
     now = await context.time.now() if leases.infos else 0.0
     view = TopicView(leases.infos)
     view.add(units.sorted_out(messages.infos))
@@ -365,7 +362,7 @@ async def _describe_contents(
         "delayed": view.counts["delayed"],
         "in flight": view.counts["in_flight"],
         "dead": len(letters_here.letters),
-        "reason": len(letters_here.reasons) - len(letters_here.letters),  # each letter has one
+        "reason": len(letters_here.reasons) - len(letters_here.letters),  # each letter has a reason
         "pack": len(packs.infos),
         "lease": 0 if messages.more else view.leases_alone,
         "stranger": len(strangers),

@@ -1,4 +1,4 @@
-"""Sweep the claim records: speak for their owners, finish what has ended, and remove what nobody asks for any more."""
+"""Sweep the claim records: renew or fence for owners, finish ended claims, and remove records after their retention."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pawnqueue.maintenance.sweep_scope import SweepScope
     from pawnqueue.stores.port import ObjectInfo
 
-#: So often it is looked at again for that.
+#: How often a record is read for a deletion soon enough after it.
 MAX_READS_BEFORE_DELETE = 3
-#: A record that changed within this time is left to its holder to carry out, in seconds.
+#: A record that changed within this time is left to its holder to carry out.
 HOLDER_WORKS_SECONDS = 30.0
-#: A lease written later than this after a claim began is not read for what that claim gave back, in seconds.
-#: (It won its leases at its beginning. What somebody else has by now would be read by every sweep.)
+#: A lease that was written later than this after a claim began is not read for messages that the claim requeued: the
+#: claim won its leases at its beginning. Every sweep would read the leases of other claims.
 WON_WITHIN_SECONDS = 300.0
-#: For so long an answer about one claim's owner is waited for.
+#: How long a sweep waits for the answer about one claim's owner.
 MAX_ANSWER_SECONDS = 60.0
 
 
@@ -49,11 +49,11 @@ class ClaimSweep:
         *,
         keep_since: float = math.inf,
     ) -> None:
-        """Make ready to sweep.
+        """Prepare to sweep.
 
-        :param here: the ids of all messages of the topic, as they were listed after the claims.
-        :param leases: all leases of the topic, as they were listed after the claims.
-        :param keep_since: a staged write that was decided then is not done: records that have changed since are kept.
+        :param here: the ids of all messages of the topic, listed after the claims.
+        :param leases: all leases of the topic, listed after the claims.
+        :param keep_since: records that have changed since then are kept, as a staged write of that time is not done.
         """
         self._keep_since = keep_since
         self._scope = scope
@@ -68,7 +68,7 @@ class ClaimSweep:
         self._ask = ask
 
     async def sweep(self, listed: Sequence[ObjectInfo]) -> None:
-        """Look at every claim about which something may have to be done, however many there are."""
+        """Check every claim that may need something, however many there are."""
         context = self._scope.context
         now = await context.now()
         wanted = []
@@ -83,7 +83,7 @@ class ClaimSweep:
                 continue
             is_live = hint is not None and hint.state == "open" and hint.earliest > now
             if self._ask is None and is_live and self._does_holder_work(info, now):
-                continue  # its holder works, and settles it itself
+                continue  # its holder still works, and settles it itself
             wanted.append((layout.claim_stem(*parsed), info))
 
         async def isolated(listed_claim: tuple[str, ObjectInfo]) -> None:
@@ -98,7 +98,7 @@ class ClaimSweep:
     def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
         retention = self._scope.context.settings.claims.record_retention_seconds
         changed = info.last_modified.timestamp()
-        # ⚑ §7: of a message that was acked meanwhile, the finisher of the write finds nothing else.
+        # ⚑ §7: only this record tells the process that finishes the write about a message that was acked meanwhile.
         return now - changed > retention and changed < self._keep_since
 
     async def _sweep_claim(self, stem: str, info: ObjectInfo) -> None:
@@ -111,12 +111,12 @@ class ClaimSweep:
             self._as_listed.add(stem)
         record, now = found.value, await context.now()
         if record.state == "closed":
-            # What was listed is what was read, or it has been closed, or even claimed anew, since then.
+            # Only a record that is unchanged since its listing is old enough.
             if found.version == info.version and self._is_past_retention(info, now):
                 await self._remove(stem, info, looked)
             return
         verdict: Verdict | None = None
-        # ⚑ §5.5: what was decided is not left until the time of a claim, or of its session, is over.
+        # ⚑ §5.5: a decision does not wait until the time of its claim, or of its session, is over.
         is_live = not context.is_over(record.until if record.state == "open" else record.free_at, now)
         if is_live and stem in self._as_listed and record.settled and not self._does_holder_work(info, now):
             await self._finish_decided(found)
@@ -131,10 +131,10 @@ class ClaimSweep:
     async def _remove(self, stem: str, info: ObjectInfo, looked: float) -> None:
         """Delete a closed record.
 
-        Once it is gone, its id may be claimed by again, and the key is that of a live claim: so it is deleted only if
-        it was there a moment ago, and the request is not repeated. What remains is a DELETE that is itself under way
-        for long, or a process that is paused between the look at the clock and the request, while another janitor
-        removes the record and the same id is claimed by anew: no store that we know deletes by version.
+        Once it is gone, its id may be used again, and the key is that of a live claim. So it is deleted only if it was
+        read a moment ago, and the request is not repeated. Two risks remain while another janitor removes the record
+        and the id is used again: a DELETE that is in flight for long, and a process that is paused between reading the
+        clock and the request.
         """
         context = self._scope.context
         for _ in range(MAX_READS_BEFORE_DELETE):
@@ -148,45 +148,45 @@ class ClaimSweep:
             if found is None or found.version != info.version:
                 return
         self._scope.report_failure(
-            info.key, f"no look at it and its deletion fitted into {MAX_READ_TO_DELETE_SECONDS:g} seconds"
+            info.key, f"it could not be read and deleted within {MAX_READ_TO_DELETE_SECONDS:g} seconds"
         )
 
     async def _ask_owner(self, key: str, record: ClaimRecord) -> Verdict | None:
         if self._ask is None:
             return None
         try:
-            # ⚑ §5.7: an answer that does not come concerns its claim as well, and the sweep comes to an end.
+            # ⚑ §5.7: a missing answer concerns its claim alone, and the sweep comes to an end.
             return await self._ask(record, self._scope.context.clock, MAX_ANSWER_SECONDS)
         except NoAnswerError as error:
             why = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever the caller's code raises, it concerns this claim alone
-            why = f"it could not be asked about: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - errors of the caller's code concern this claim alone
+            why = f"the question about its owner failed: {type(error).__name__}: {error}"
         self._scope.report_failure(key, why, is_store_fault=False)
         return None
 
     async def _renew(self, found: Versioned[ClaimRecord], now: float) -> None:
         """Renew a claim on behalf of its owner.
 
-        By compare-and-set on what was read before the owner was asked about: it may have been cleared meanwhile.
+        By compare-and-set on the record that was read before the question: the owner may have been cleared meanwhile.
         """
         record = found.value
         lasts = record.lasts or record.ttl
         until = lengthened(self._scope.context, record, now + lasts)
         if until <= record.until:
             return
-        # ⚑ §4: the claim's time alone. Its session's is for the process to renew, which may be dead: whoever takes up
-        # the claim again waits for that, and not for as long as the run goes on.
+        # ⚑ §4: the claim's time alone. Its session's time is renewed by its process, which may be dead: a retry of the
+        # run waits for the session's end, and not for as long as the run goes on.
         renewed = record.model_copy(update={"until": until, "ttl": until - now, "lasts": lasts})
         self._report.renewed_claims += await self._change(found, renewed) is not None
 
     async def _end(self, key: str, found: Versioned[ClaimRecord]) -> None:
-        """Fence a claim if nobody has yet, and finish it if its process cannot believe in it any more."""
+        """Fence a claim, unless it is fenced, and finish it when its process cannot trust it any more."""
         if found.value.state == "open":
             fenced = await self._fence(key, found)
             if fenced is None:
                 return
             found = fenced
-        # ⚑ §4: fenced early, its session's time is still waited for: its process may be alive and know nothing yet.
+        # ⚑ §4: a claim that was fenced early waits for its session's time: its process may be alive and not know.
         if self._scope.context.is_over(found.value.free_at, await self._scope.context.now()):
             await self._finish(found)
 
@@ -198,14 +198,14 @@ class ClaimSweep:
             fenced = await takeover.fence(self._scope.context, self._scope.topic, found)
         self._report.fenced_claims += fenced is not None
         if fenced is None and await self._is_unchanged(found):
-            self._scope.report_failure(key, "it could not be fenced: the store does not take it")
+            self._scope.report_failure(key, "it could not be fenced: the store refuses the write")
         return fenced
 
     async def _finish(self, found: Versioned[ClaimRecord]) -> None:
-        """Carry out what a claim that is over had decided, give back the rest, and close its record.
+        """Carry out the decisions of a claim that is over, release the rest, and close its record.
 
-        ⚑ §5.5: every crash point is finished by someone. Only when all that was decided is confirmed may the record,
-        which alone remembers it, be closed and in time be deleted.
+        ⚑ §5.5: every crash point is finished by some process. Only the record remembers the decisions, so it may be
+        closed, and in time deleted, only when all of them are confirmed.
         """
         settled, left = found.value.settled, found.value.unsettled
         released = [uuid for uuid, decision in settled.items() if decision.how == "released"]
@@ -215,7 +215,7 @@ class ClaimSweep:
         if not self._report.dry_run:
             confirmed = await self._give_back(found) if left else found
             if confirmed is None or (versions and not left and not await self._is_unchanged(found)):
-                return  # somebody else is at it
+                return  # another process works on it
             record = confirmed.value
             todo = [
                 uuid
@@ -233,11 +233,11 @@ class ClaimSweep:
         self._report.closed_claims += closed
 
     async def _finish_decided(self, found: Versioned[ClaimRecord]) -> None:
-        """Carry out what a claim that lives on has decided, and not carried out.
+        """Carry out the remaining decisions of a claim that is still live.
 
-        ⚑ §5.5, and safe beside its holder, which may do the same now: a decision is final, each effect may be repeated
-        and may land late, and a lease is released by compare-and-set on a version that names the claim. It is
-        seen after the leases were read that the record is unchanged, so they are not those of a later claim of its id.
+        ⚑ §5.5: its holder may do the same now, which is safe: a decision is final, each effect may be repeated and may
+        land late, and a lease is released by compare-and-set on a version that names the claim. The record is checked
+        to be unchanged after the leases were read, so they are not those of a later claim with its id.
         """
         record = found.value
         latest = record.created_at + WON_WITHIN_SECONDS
@@ -257,42 +257,42 @@ class ClaimSweep:
         self._report.finished_effects += len(set(todo).difference(failed))
 
     def _may_be_here(self, stem: str, uuid: str) -> bool:
-        """Say whether anything may be left to do of what a claim has acked or buried.
+        """Say whether something of an acked or buried message may be left to carry out.
 
-        ⚑ §5.4: not where neither its message nor its lease was listed, and the record was listed before them and read
-        as it was listed. Then it had this member before those listings began, and so message and lease had been there.
-        A listing shows what is there all the while: they have been deleted since, the message when everything else was
-        confirmed. Of a record that was changed, or deleted and made anew, between its listing and its reading this
-        cannot be said: its messages may be younger than the listings. (Its ``created_at`` does not tell, either: who
-        adopts the leases of a dead attempt reckons that from a time to live of its own.) Then everything is done once
-        more, which does no harm; a record that is closed too early is in time deleted, and the message delivered again.
+        ⚑ §5.4: nothing is left if neither the message nor its lease was listed, and the record was listed before them
+        and is unchanged since. It had this member before those listings began, so message and lease were stored then.
+        A listing shows every object that exists throughout: both have been deleted, the message last of all. A record
+        that was changed, or deleted and created again, after its listing proves nothing: its messages may be younger
+        than the listings. (Nor does its ``created_at``: a process that adopts the leases of a dead attempt derives it
+        from a ttl of its own.) Then everything is carried out again, which is harmless. A record that is closed too
+        early would in time be deleted, and the message be delivered again.
         """
         return stem not in self._as_listed or uuid in self._here
 
     async def _leases_of(
         self, record: ClaimRecord, uuids: Sequence[str], failed: dict[str, PawnQueueError]
     ) -> dict[str, str]:
-        """Return the versions of those leases that the claim still has. What cannot be read is added to ``failed``."""
+        """Return the versions of the leases that the claim still has. Errors of reading are added to ``failed``."""
         versions, faults = await effects.held_versions(self._scope.context, self._scope.topic, record.stem, uuids)
         failed.update(faults)
         return versions
 
     async def _give_back(self, found: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
-        """Decide in the record that what nobody has settled is released: consumers need not wait for the leases' time.
+        """Record that unsettled messages are released, so that consumers need not wait for the time of the leases.
 
-        ⚑ §4, and safe beside a taker, who by the same rule takes the leases of a claim that is fenced and over:
+        ⚑ §4: this is safe beside a taker, which by the same rule takes the leases of a claim that is fenced and over:
 
-        - The record is fenced and its session's time is over, so its process can neither settle nor renew, and does
-          not believe in the messages any more. From here on they may change hands.
-        - They do so by compare-and-set on the version of a lease that names the claim: the taker's is refused if ours
-          came first (and finds the lease released at its next look), and ours is refused if the taker's did, and then
-          there is nothing left to do. A version is written once, so ours never meets a later lease, however late.
-        - A taker that reads the record after this decision carries out what we do, and takes the released lease then.
-        - A claim's id may be used again once its record is gone, and then a lease that names it is another claim's.
-          The leases were read before the record's version was confirmed, by this compare-and-set (or by another look,
-          where everything is decided): the record stood all the while, so they are its own.
+        - The record is fenced and its session's time is over, so its process can neither settle nor renew, and
+          does not trust the claim any more. From here on other claims may get its messages.
+        - A lease changes by compare-and-set on a version that names the claim. If ours comes first, the taker's is
+          refused, and it finds the lease released the next time. If the taker's comes first, ours is refused, and
+          nothing is left to do. A version is written once, so a late write of ours never changes a later lease.
+        - A taker that reads the record after this decision carries it out too, and then takes the released lease.
+        - A claim's id may be used again once its record is gone: then a lease that names it belongs to another claim.
+          The leases were read before the record's version was confirmed, by this compare-and-set (or by another read,
+          if everything is decided). So the record existed throughout, and they are its own.
 
-        The record lists the messages still: they count as handed out.
+        The record still lists the messages: they count as delivered.
         """
         record = found.value
         released = {uuid: Decision(how="released", by="other") for uuid in record.unsettled}
@@ -301,7 +301,7 @@ class ClaimSweep:
     async def _carry_out_or_report(
         self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str], failed: dict[str, PawnQueueError]
     ) -> Mapping[str, PawnQueueError]:
-        """Carry out decisions; add what failed to what could not even be looked at, and tell of all that is stuck."""
+        """Carry out decisions, add the errors to ``failed``, and report all messages that are stuck."""
         failed.update(await self._carry_out(record, uuids, versions))
         for uuid, error in failed.items():
             key = units.key_of(self._scope.topic, record.members[uuid].name)
@@ -315,7 +315,7 @@ class ClaimSweep:
     async def _carry_out(
         self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str]
     ) -> Mapping[str, PawnQueueError]:
-        """Carry out decisions, and return what failed: where one member's fault ended all, each by itself."""
+        """Carry out decisions, and return the errors. If one ends all of them, they are carried out one by one."""
         context = self._scope.context
         try:
             return await effects.carry_out(context, self._scope.topic, record, uuids, versions)
@@ -326,13 +326,13 @@ class ClaimSweep:
         return {uuid: error for part in parts for uuid, error in part.items()}
 
     async def _change(self, found: Versioned[ClaimRecord], changed: ClaimRecord) -> Versioned[ClaimRecord] | None:
-        """Change a record by compare-and-set; None: somebody else has changed it."""
+        """Change a record by compare-and-set; None: another process has changed it."""
         if self._report.dry_run:
             return Versioned(changed, found.version)
         return await self._scope.context.claim_record(self._scope.topic, changed.stem).replace(found, changed)
 
     async def _is_unchanged(self, found: Versioned[ClaimRecord]) -> bool:
-        """Say whether a record is still the one that was read."""
+        """Say whether a record is unchanged since it was read."""
         present = await self._scope.context.registers.head(layout.claim(self._scope.topic, found.value.stem))
         return present is not None and present.version == found.version
 

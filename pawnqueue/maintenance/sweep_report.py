@@ -1,4 +1,4 @@
-"""What a sweep tells, and whom it asks."""
+"""The report of a sweep, and the question about the owners of open claims."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ T = TypeVar("T")
 
 Verdict: TypeAlias = Literal["going", "ended"]
 
-#: Asked about an open claim, by its record: does the run on whose behalf it was claimed still go on? None: not known.
+#: Says of an open claim, by its record, whether the run that it was claimed for still goes on; None: unknown.
 AskByRecord: TypeAlias = Callable[[ClaimRecord, Clock, float], Awaitable[Verdict | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenClaim:
-    """A claim that nobody has ended, as whoever is asked about it is shown it."""
+    """An open claim, as the function that is asked about its owner gets it."""
 
     topic: str
-    """The topic whose messages it has."""
+    """The topic of its messages."""
     claim_id: str
     """Its id."""
     generation: int
-    """Which one under that id."""
+    """The generation of that id."""
     owner: str
-    """On whose behalf it is held."""
+    """The owner that it is held for."""
     consumer: str
-    """Who claimed, by name."""
+    """The name of the consumer."""
     created_at: datetime
     """When it was claimed."""
     until: datetime
@@ -44,7 +44,7 @@ class OpenClaim:
 
     @classmethod
     def of(cls, topic: str, record: ClaimRecord) -> Self:
-        """Show a stored record."""
+        """Return a stored record as users see it."""
         return cls(
             topic,
             record.claim_id,
@@ -57,13 +57,13 @@ class OpenClaim:
         )
 
 
-#: Asked about an open claim: does the run on whose behalf it was claimed still go on? None: not known. A plain function
-#: is called in a thread of its own, as it may block.
+#: Says of an open claim whether the run that it was claimed for still goes on; None: unknown. A plain function is
+#: called in a thread of its own, as it may block.
 AskOwner: TypeAlias = Callable[[OpenClaim], Awaitable[Verdict | None] | Verdict | None]
 
 
 def ask_by_record(topic: str, ask: AskOwner | None) -> AskByRecord | None:
-    """Ask by what is shown of a record, whether the answer is awaited or not; or ask nobody."""
+    """Return a function that asks about a record by its open claim, in a thread unless the answer is awaited."""
     if ask is None:
         return None
     if not inspect.iscoroutinefunction(ask):
@@ -76,26 +76,26 @@ def ask_by_record(topic: str, ask: AskOwner | None) -> AskByRecord | None:
 
 
 class NoAnswerError(Exception):
-    """Nobody knows whether the owner of a claim goes on."""
+    """It is not known whether the owner of a claim goes on."""
 
 
 class _OneAtATime:
     """Asks a function that blocks: in a thread, and about one claim at a time.
 
-    ⚑ §5.7: the wait for a turn is not part of the time that an answer may take, so slow answers about other claims
-    leave an honest one its full time. While one is overdue, the rest of the sweep is not asked about.
+    ⚑ §5.7: waiting for earlier questions does not count as time of an answer, so slow answers about other claims leave
+    each one its full time. While one answer is overdue, no other claim of the sweep is asked about.
     """
 
     def __init__(self, topic: str, ask: AskOwner) -> None:
         self._topic = topic
         self._ask = ask
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._overdue = False
 
     async def __call__(self, record: ClaimRecord, clock: Clock, at_most: float) -> Verdict | None:
-        async with self._turn:
+        async with self._lock:
             if self._overdue:
-                raise NoAnswerError("it was not asked about, as an earlier question has no answer yet")
+                raise NoAnswerError("its owner was not asked about, as an earlier question has no answer yet")
             self._overdue = True
             answer = await _answer(asyncio.to_thread(self._call, OpenClaim.of(self._topic, record)), clock, at_most)
             return await _answer(answer, clock, at_most) if isinstance(answer, Awaitable) else answer
@@ -111,56 +111,56 @@ async def _answer(answer: Awaitable[T], clock: Clock, at_most: float) -> T:
     task = asyncio.ensure_future(answer)
     if await wait_at_most(task, clock, at_most):
         return task.result()
-    raise NoAnswerError(f"it was asked about, and there was no answer within {at_most:g} seconds")
+    raise NoAnswerError(f"the question about its owner was not answered within {at_most:g} seconds")
 
 
 @dataclass(slots=True)
 class SweepReport:
-    """What a sweep found and did; after a dry run, what it would do."""
+    """What a sweep found and did, or would do after a dry run."""
 
     topic: str
     """The topic that was swept."""
     dry_run: bool = False
-    """Whether nothing was changed, and the numbers are what would be done."""
+    """Whether nothing was changed."""
     finished_effects: int = 0
-    """Members of claims whose decisions were carried out here."""
+    """Messages of claims whose decisions were carried out."""
 
     finished_moves: int = 0
-    """Dead letters whose way back somebody had begun."""
+    """Redrives that another process had begun."""
     renewed_claims: int = 0
-    """Open claims whose owners go on."""
+    """Open claims that were renewed, as their owners go on."""
 
     fenced_claims: int = 0
-    """Claims that were ended, as their owners had ended or their time was over."""
+    """Claims that were fenced, as their owners had ended or their time was over."""
     closed_claims: int = 0
-    """Records of claims of which nothing is left to do."""
+    """Claim records that were closed, as nothing is left to do."""
     given_back: int = 0
-    """Messages of claims that have ended, of which nothing was decided: anyone may have them now."""
+    """Unsettled messages of ended claims: they can be claimed now."""
 
     finished_writes: int = 0
-    """Staged writes that were decided and not published to the end."""
+    """Staged writes that were decided and not fully published."""
 
     dropped_writes: int = 0
-    """Writes of which nothing is visible: they were never decided, or staged rows of them were gone after that."""
+    """Writes of which nothing is visible: they were never decided, or their staged rows were gone."""
 
     removed_leases: int = 0
     """Leases without a message."""
     removed_records: int = 0
-    """Records of claims and of writes that were kept for long enough."""
+    """Records of claims and writes that were older than the retention."""
     removed_leftovers: int = 0
-    """Objects that nobody needs: of probes that were cut off, of writes, and reasons of dead letters that are gone."""
+    """Unneeded objects: of interrupted probes, of writes, and reasons of dead letters that are gone."""
     stuck: dict[str, str] = field(default_factory=dict)
-    """Messages, by key, of which something was decided that could not be carried out, and why."""
+    """The keys of messages with a decision that could not be carried out, and why."""
 
     strangers: list[str] = field(default_factory=list)
-    """Keys that nobody of ours has made. They are left alone."""
+    """Keys that are not the queue's. They are left alone."""
 
     failures: list[str] = field(default_factory=list)
-    """What could not be done now, stuck messages included; the next sweep tries it again."""
+    """What could not be done now, including stuck messages; the next sweep retries it."""
 
     defects: list[str] = field(default_factory=list)
-    """Keys at which the sweep met a defect of this version. They are among the failures, and the log has tracebacks."""
+    """Keys where the sweep met a defect of this version. They are among the failures; the log has tracebacks."""
 
     def counts(self) -> tuple[tuple[str, int], ...]:
-        """Return its numbers, by their names."""
+        """Return the counters, by their names."""
         return tuple((counter.name, getattr(self, counter.name)) for counter in fields(self) if counter.type == "int")

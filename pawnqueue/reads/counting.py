@@ -1,4 +1,4 @@
-"""Count what is in a topic, by its listings: all of it, or what could be claimed."""
+"""Count the messages of a topic by LISTs: all of them, or the claimable ones."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ class Stats:
     pending: int
     """Messages that could be claimed now."""
     in_flight: int
-    """Messages that claims have."""
+    """Messages that are held by claims."""
     delayed: int
-    """Messages that were given back with a delay which is not over."""
+    """Messages that were requeued with a delay that is not over."""
     dead: int
     """Dead letters."""
     oldest_age_seconds: float | None
-    """How long ago the oldest message that is in the topic was published; None where there is none."""
+    """How long ago the oldest message in the topic was published; None: the topic is empty."""
 
     strangers: int = 0
-    """Objects that are none of ours; they are left alone."""
+    """Objects with keys that are not the queue's; they are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How much there is to be claimed in a topic."""
+    """How much of a topic can be claimed."""
 
     pending: int
     """Messages that are neither in flight nor delayed."""
 
     oldest_age_seconds: float | None
-    """How long ago, by the store's time, the oldest of them was published; None where there is none."""
+    """How long ago, by the store's time, the oldest of them was published; None: there is none."""
 
     claims: Mapping[str, bool] = field(default_factory=dict, hash=False)
-    """The names of all claims that have a record, ``{claim_id}.{generation}``, and whether each holds messages, as far
-    as a LIST tells; empty unless it was asked for."""
+    """The names of all claims with a record, ``{claim_id}.{generation}``, and whether each holds messages according to
+    a LIST; empty unless it was asked for."""
 
 
 async def stats(context: Context, topic: str) -> Stats:
-    """Count, by one LIST for each folder and page.
+    """Count by one LIST for each folder and page.
 
-    What a LIST cannot tell is read, a bounded number of objects: once leases look overdue, the records of claims that
-    may have been renewed, or may have settled what could not be carried out; and leases whose delay may be over.
+    A bounded number of objects is read where a LIST is not enough: if leases look overdue, the records of claims that
+    may have been renewed, or have decisions that are not carried out; and leases whose delay may be over.
     """
     now = await context.now()
     store = context.store
@@ -79,12 +79,12 @@ async def stats(context: Context, topic: str) -> Stats:
 
 
 async def backlog(context: Context, topic: str, at_least: float = math.inf, *, claims: bool = False) -> Backlog:
-    """Count what could be claimed: one LIST where there is nothing, else one for each page of messages and of leases.
+    """Count the claimable messages: one LIST if the topic is empty, else one for each page of messages and of leases.
 
-    What may be made of a message that has a lease is found out as in :func:`stats`, unless there is enough without it.
+    Messages with a lease are judged as in :func:`stats`, unless there are enough without them.
 
     :param at_least: stop listing pages of messages once this many were seen.
-    :param claims: list the claims too, if there is anything to be claimed.
+    :param claims: list the claims too, if a message can be claimed.
     """
     counted = await _backlog(context, topic, at_least)
     if not (claims and counted.pending):

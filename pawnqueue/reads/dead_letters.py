@@ -1,4 +1,4 @@
-"""Dead letters: list_letters by time, and read, with why each of them was given up on."""
+"""Dead letters: listed by time, and read with the reasons why they were buried."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
     from pawnqueue.claims import Message
     from pawnqueue.context import Context
 
-#: So many ids are named in an error.
+#: How many ids an error names.
 MAX_SHOWN_IDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that was given up on, and why."""
+    """A message that was buried, and why."""
 
     id: str
-    """Under which it is kept: what ``redrive`` takes."""
+    """The id under which it is kept, which ``redrive`` takes."""
     topic: str
     """The topic that it was in."""
     buried_at: datetime
     """When it became a dead letter."""
     reason: str = ""
-    """Why: what its consumer buried it for, or gave it back for the last time before its deliveries ran out."""
+    """Why its consumer buried it, or requeued it the last time before its deliveries ran out."""
     error: str = ""
-    """Details, where some were given."""
+    """Details, if the consumer gave some."""
     deliveries: int = 0
-    """How often it had been handed out."""
+    """How often it was delivered."""
     max_deliveries: int | None = None
-    """The topic's limit, if it was buried because it had been delivered that often; None: for its reason alone."""
+    """The topic's limit, if it was buried because of its deliveries; None: because of its reason."""
     consumer: str = ""
-    """Who had it last, by name."""
+    """The name of the last consumer that had it."""
     claim: str = ""
     """The claim that had it last."""
     given_reason: str = ""
-    """Where it was given back before it was buried: with which reason, the last time, and which error."""
+    """The reason for which it was last requeued before it was buried."""
     given_error: str = ""
-    """The error of that time."""
+    """The error of that requeue."""
     message: Message | None = None
-    """The message itself, unless it was not asked for, or cannot be read."""
+    """The message itself; None if it was not asked for, or cannot be read."""
     fault: str = ""
-    """Why something of it could not be read."""
+    """Why a part of it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class DeadLetterPage:
     letters: tuple[DeadLetter, ...]
     """The dead letters of this page; iterating over the page gives them too."""
     total: int
-    """How many there are in the topic."""
+    """How many dead letters the topic has."""
     next: str | None
-    """What to pass as ``after=`` for those that follow; None: there are no more."""
+    """The value of ``after=`` for the next page; None: this is the last one."""
 
     def __iter__(self) -> Iterator[DeadLetter]:
-        """Give the letters."""
+        """Return an iterator over the letters."""
         return iter(self.letters)
 
     def __len__(self) -> int:
@@ -114,12 +114,12 @@ async def list_letters(context: Context, topic: str) -> list[ListedLetter]:
 
 
 async def find_letter_ids(context: Context, topic: str, ids: Collection[str]) -> set[str]:
-    """Return the ids under which the letters are kept that somebody means, by those ids or by their messages' own.
+    """Return the ids under which letters are kept, from those ids or from the ids of their messages.
 
-    The two differ where a message was redriven and buried again. What is found by the first costs a LIST; only where
-    something is not are letters read.
+    The two differ if a message was redriven and buried again. The first need a LIST alone; letters are read only if an
+    id is not among them.
 
-    :raises InvalidArgumentError: some are no dead letters of this topic.
+    :raises InvalidArgumentError: some ids belong to no dead letter of this topic.
     """
     letters = await list_letters(context, topic)
     kept: set[str] = {str(letter.id) for letter in letters} & set(ids)
@@ -150,13 +150,13 @@ async def find_letter_ids(context: Context, topic: str, ids: Collection[str]) ->
 
 
 async def _read(context: Context, topic: str, letter: ListedLetter, *, payloads: bool) -> DeadLetter:
-    """⚑ §5.6: a letter that cannot be read concerns itself: what is known of it is told, with the fault."""
+    """⚑ §5.6: a letter that cannot be read concerns itself: it is returned with what is known, and the fault."""
     reason, fault = DeadReason(reason=""), ""
     key = listing.reason_key_of(topic, letter.id)
     try:
         found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
         if found is None:
-            fault = f"{key} is not there"
+            fault = f"{key} does not exist"
         else:
             reason = DeadReason.decode(found.body, key)
     except (StoreError, CompatibilityError, UnreadableRecordError) as problem:
@@ -197,7 +197,7 @@ async def _read_body(
 
 
 def _sort_key(letter: ListedLetter) -> tuple[datetime, str]:
-    # By when the letter came to be there, to the second: stores differ in how finely they tell it.
+    # By the date of the letter in whole seconds, as stores differ in its precision.
     return letter.written_at.replace(microsecond=0), letter.id
 
 
@@ -210,7 +210,7 @@ def _parse_token(after: object, topic: str) -> tuple[datetime, str]:
     found = instant(time)
     if found is None or not letter_id:
         raise InvalidArgumentError(
-            f"after={after!r} is no place in a list of dead letters: pass the .next of the page before.",
+            f"after={after!r} is not a place in a list of dead letters: pass the .next of the previous page.",
             topic=topic,
             operation="dead_letters",
         )

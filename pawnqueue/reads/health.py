@@ -1,4 +1,4 @@
-"""How well the store answers: for whoever opens a queue for the first time, or asks what is wrong."""
+"""How well the store answers: for a first look at a store, and for diagnosis."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pawnqueue.domain import layout
 if TYPE_CHECKING:
     from pawnqueue.context import Context
 
-#: So many requests are timed.
+#: How many requests are timed.
 _TIMED_REQUESTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was measured."""
+    """What :meth:`health` has measured."""
 
     round_trip_seconds: float
-    """How long a small request takes, in the median."""
+    """The median time of a small request."""
 
     clock_offset_seconds: float
-    """How far this machine's clock is ahead of the store's; the queue goes by the store's alone."""
+    """How far this machine's clock is ahead of the store's. The queue uses the store's time only."""
 
     clock_error_seconds: float
-    """How far that may be off."""
+    """How far the offset may be wrong."""
 
 
 async def health(context: Context) -> Health:

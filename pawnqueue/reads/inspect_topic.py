@@ -1,4 +1,4 @@
-"""Look without taking: peek and find."""
+"""Read without claiming: peek and find."""
 
 from __future__ import annotations
 
@@ -23,78 +23,80 @@ if TYPE_CHECKING:
 
 logger = logger_of("queue")
 
-#: After so many messages that cannot be read, each other one is tried once.
+#: After this many messages that cannot be read, nothing is retried.
 MAX_RETRIED_READS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a message is, and what is known of it."""
+    """Where a message is, and its state."""
 
     id: str
-    """Under which it is kept."""
+    """The id under which it is kept."""
     state: Literal["pending", "in_flight", "delayed", "dead"]
-    """Whether it can be had, somebody has it, it is held back for a time, or it is a dead letter."""
+    """Claimable, held by a claim, delayed, or a dead letter."""
     key: str
     """Its object in the bucket."""
     deliveries: int = 0
-    """How often it was handed out."""
+    """How often it was delivered."""
     consumer: str = ""
-    """Who has it, or had it last."""
+    """The consumer that has it, or had it last."""
     until: datetime | None = None
-    """Until when it is in flight, or is held back; None: nobody can tell, or it is neither."""
+    """The end of the claim or the delay; None: unknown, or neither."""
     reason: str = ""
     """Of a dead letter: why it was buried."""
     error: str = ""
-    """Of a dead letter: details, where some were given."""
+    """Of a dead letter: details, if the consumer gave some."""
     max_deliveries: int | None = None
-    """Of a dead letter: the topic's limit, if it was buried because it had been delivered that often."""
+    """Of a dead letter: the topic's limit, if it was buried because of its deliveries."""
 
 
 async def peek(context: Context, topic: str, most: int) -> list[Message]:
-    """Read messages from the head, claimed or not, without changing anything. What cannot be read is left out."""
+    """Return the oldest messages, claimed or not, without changing anything. Unreadable ones are left out."""
     found: list[Message] = []
-    looks = _MessageReader(context, topic)
+    reader = _MessageReader(context, topic)
     async for page in units.pages(context.store, topic):
         names = [unit.name for unit in page.units]
         while names and (wanted := most - len(found)) > 0:
             head, names = names[:wanted], names[wanted:]
-            found += await looks.read(head)
+            found += await reader.read(head)
         if len(found) >= most:
             break
-    await looks.check(found)
+    await reader.check(found)
     return found
 
 
 async def read_messages(context: Context, topic: str, names: Sequence[str]) -> list[Message]:
-    """Read messages by their names, claimed or not. What is gone, or cannot be read, is left out."""
-    looks = _MessageReader(context, topic)
-    found = await looks.read(names)
-    await looks.check(found)
+    """Return messages by their names, claimed or not. Missing and unreadable ones are left out."""
+    reader = _MessageReader(context, topic)
+    found = await reader.read(names)
+    await reader.check(found)
     return found
 
 
 class _MessageReader:
-    """⚑ §5.6: what cannot be read concerns itself only, and costs the others no more than a few seconds."""
+    """⚑ §5.6: a message that cannot be read delays the others by no more than a few seconds."""
 
     def __init__(self, context: Context, topic: str) -> None:
         self._context = context
         self._topic = topic
-        self._patient, self._once = context.with_budget(), context.with_budget(0.0)
+        self._with_retries, self._without = context.with_budget(), context.with_budget(0.0)
         self._faults = 0
 
     async def read(self, names: Sequence[str]) -> list[Message]:
-        """Return those that can be read."""
+        """Return the messages that can be read."""
         return [each for each in await for_each(self._read, names, at_once=self._context.at_once) if each]
 
     async def check(self, found: Sequence[Message]) -> None:
-        """⚑ §5.6: a store that gives nothing at all is an error, not an empty topic."""
+        """⚑ §5.6: a store that answers no read at all is an error, not an empty topic."""
         if self._faults and not found:
-            await self._patient.registers.look(layout.topic_marker(self._topic))
+            await self._with_retries.registers.look(layout.topic_marker(self._topic))
 
     async def _read(self, name: str) -> Message | None:
         try:
-            return await _read(self._patient if self._faults < MAX_RETRIED_READS else self._once, self._topic, name)
+            return await _read(
+                self._with_retries if self._faults < MAX_RETRIED_READS else self._without, self._topic, name
+            )
         except PawnQueueError as error:
             self._faults += 1
             logger.warning("%s is left out, as it cannot be read: %s", units.key_of(self._topic, name), error)
@@ -102,7 +104,7 @@ class _MessageReader:
 
 
 async def find(context: Context, topic: str, message_id: str) -> Location | None:
-    """Say where a message is: a LIST through the topic, and what its lease or its dead letter tells."""
+    """Return where a message is, by a LIST of the topic and its lease or dead letter; None if it does not exist."""
     lease = await context.lease(topic, message_id).read()
     async for page in units.pages(context.store, topic):
         for unit in page.units:

@@ -1,7 +1,7 @@
-"""What a claim or a topic has, cut into portions that others read: Spark's executors, a pool of processes.
+"""The messages of a claim or a topic, cut into portions that other processes read, such as Spark's executors.
 
-A portion names the objects that it is made of, so that reading it twice gives the same, whoever reads it; nothing is
-claimed by that, and nothing is written.
+A portion names its objects, so every read of it returns the same messages, in any process. Reading claims nothing and
+writes nothing.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ if TYPE_CHECKING:
     from pawnqueue.context import Context
     from pawnqueue.reads.dead_letters import DeadLetter
 
-#: What a request costs, in bytes that could have been read in its time: single messages are bound by requests.
+#: The cost of a request, as the bytes that could be read in its time: small messages cost mostly requests.
 REQUEST_COST_BYTES: Final = 8192
-#: What a portion costs by default, at most: two and a half thousand small messages, or twenty megabytes. Reading it
-#: takes long enough for what a task costs to be little beside it, and is over soon enough for no core to wait long for
-#: the last.
+#: The cost of a portion by default, at most: two and a half thousand small messages, or twenty megabytes. Reading it
+#: takes much longer than starting a task for it, and no core waits long for the last portion.
 MAX_PORTION_COST_BYTES: Final = 20 * 1024 * 1024
-#: Nobody here knows how many cores there will be; so many portions, or a multiple, leave none of 2 or 4 without work.
+#: The number of cores is not known here: a multiple of this many portions leaves none of 2 or 4 cores without work.
 PORTION_COUNT_STEP: Final = 4
 
 _REMEDY: Final = (
-    "Start the query again if it is a stream's: that settles the message and reads the others. Of another claim, "
-    "settle it where the claim is held (bury it by its id, or call settle_overwritten), or claim anew."
+    "If a stream's query reads it, start the query again: that settles the message and reads the others. Otherwise "
+    "settle it where the claim is held (bury it by its id, or call settle_overwritten), or claim again."
 )
 
 
@@ -49,19 +48,19 @@ class PlannedUnit:
     """An object that is read as a whole."""
 
     name: str
-    """What its object is called in the topic."""
+    """The name of the object in the topic."""
     size: int
     """Its size in bytes."""
     deliveries: int = 0
-    """How often it was handed out."""
+    """How often it was delivered."""
     count: int = 1
     """How many messages are in it."""
     written_at: datetime | None = None
-    """Of a dead letter: when it was buried, as a LIST tells."""
+    """Of a dead letter: when it was buried, according to a LIST."""
 
     @property
     def cost(self) -> int:
-        """What it costs to read it."""
+        """The cost of reading it."""
         return self.size + REQUEST_COST_BYTES
 
 
@@ -74,18 +73,18 @@ class Portion:
     units: tuple[PlannedUnit, ...]
     """The objects, in order."""
     claim: str = ""
-    """The claim that has them; without one they are looked at, whoever has them."""
+    """The claim that holds them; without one they are read whether they are claimed or not."""
     is_dead: bool = False
     """Whether they are dead letters."""
     after: str = ""
-    """Of what is looked at: the part of the listing that is this portion's begins behind this key, or at its head."""
+    """Without a claim: the portion's part of the listing begins after this key; "" is the start of the listing."""
     last: str = ""
-    """And ends with this key, or at the end of the listing."""
+    """And ends with this key; "" is the end of the listing."""
     most: int | None = None
-    """The most objects that it has, counted from its beginning."""
+    """It has at most this many objects, from its beginning."""
 
     def split(self, most: int, most_cost: int = MAX_PORTION_COST_BYTES) -> Iterator[Portion]:
-        """Cut it into smaller ones, of at most so many units, that cost no more than this; one unit may."""
+        """Cut it into portions of at most this many units and this cost; a single unit may cost more."""
         start = cost = 0
         for position, unit in enumerate(self.units):
             if position > start and (position - start == most or cost + unit.cost > most_cost):
@@ -101,25 +100,25 @@ class Portion:
 
 
 async def portions_of_claim(context: Context, reference: ClaimReference, parts: int | None) -> list[Portion]:
-    """Cut what a claim has not settled into portions, in publish order: one request, whatever its size.
+    """Cut the unsettled messages of a claim into portions, in publish order, with one request.
 
-    :raises LeaseLostError: it has no record, or has ended, or its time is over, or all of it is settled.
+    :raises LeaseLostError: the claim has no record, or has ended, or its time is over, or all of it is settled.
     """
     record = await looked_at(context, reference, "portions")
     if record.members and not record.unsettled:
-        # ⚑ No rows would be an answer that a job writes over what it made of the claim before.
+        # ⚑ A job would overwrite its earlier results of this claim with an answer without rows.
         raise LeaseLostError(
-            f"Claim {record.stem} of topic {reference.topic!r} is settled: nothing of it is left to be read, and what "
-            "was made of it is to stay as it is. Claim anew.",
+            f"Claim {record.stem} of topic {reference.topic!r} is settled: none of its messages is left to be "
+            "read. Keep the results made of it, and claim again.",
             topic=reference.topic,
             operation="portions",
         )
     if record.unsettled and await context.now() >= record.until - context.margin:
-        # ⚑ §2: who is told that it stands acts on that, so it is told as a holder is, who stops a margin before the
-        # end: who comes next does not wait for what is under way then.
+        # ⚑ §2: the caller works as long as a holder does, and a holder stops a margin before the end: the next
+        # claimer does not wait for longer.
         raise LeaseLostError(
-            f"Claim {record.stem} of topic {reference.topic!r} was not renewed, and its time is as good as over: "
-            "others may have its messages soon. Claim anew; who works for long gives it a longer ttl, or renews it.",
+            f"Claim {record.stem} of topic {reference.topic!r} was not renewed, and its time is almost over: other "
+            "consumers may have its messages soon. Claim again, with a longer ttl for long work, or renew the claim.",
             topic=reference.topic,
             operation="portions",
         )
@@ -133,13 +132,13 @@ async def portions_of_claim(context: Context, reference: ClaimReference, parts: 
 async def portions_of_topic(
     context: Context, topic: str, parts: int | None, most: int | None, *, dead: bool
 ) -> list[Portion]:
-    """Cut what is in a topic, claimed or not, or its dead letters, into portions, by a LIST."""
+    """Cut the messages of a topic, claimed or not, or its dead letters, into portions, by a LIST."""
     whole = await refresh_portion(context, Portion(topic, (), is_dead=dead, most=most))
     return _set_bounds(_cut(whole, parts))
 
 
 async def refresh_portion(context: Context, portion: Portion) -> Portion:
-    """Return a portion with what is in its part of the listing now; one of a claim is fixed, and stays as it is."""
+    """Return a portion with the current contents of its part of the listing; a claim's portion never changes."""
     if portion.claim:
         return portion
     found: list[PlannedUnit] = []
@@ -152,9 +151,9 @@ async def refresh_portion(context: Context, portion: Portion) -> Portion:
 
 
 def _set_bounds(portions: Sequence[Portion]) -> list[Portion]:
-    """Say of each portion of a look where in the listing it begins and ends: together they are all of it.
+    """Return the portions of a topic with their bounds in the listing: together they cover all of it.
 
-    Of a look at the first so many, the last portion ends where it ended at first; one portion alone is counted anew.
+    If their number is limited, the last portion keeps its end; a single portion is counted again instead.
     """
     if len(portions) <= 1:
         return list(portions)
@@ -174,9 +173,9 @@ def _key(portion: Portion, unit: PlannedUnit) -> str:
 
 
 async def read_portion(context: Context, portion: Portion) -> list[Message] | list[DeadLetter]:
-    """Read a portion. Of a claim, it is all or nothing; of what is only looked at, what is gone is left out.
+    """Return the messages of a portion: of a claim all or none, of a topic those that still exist.
 
-    :raises LeaseLostError: a message of the claim is not there any more, or the claim has ended.
+    :raises LeaseLostError: a message of the claim does not exist any more, or the claim has ended.
     """
     if portion.is_dead:
         planned = [
@@ -192,8 +191,8 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
         bodies = await read_each(context, portion.topic, members)
     except (CompatibilityError, ObjectTooLargeError) as error:
         raise type(error)(
-            f"{error} It is of claim {portion.claim}. If others have overwritten it: {_REMEDY} Else let a process read "
-            "the claim that can: with a larger limits.max_payload_bytes, or of a newer version.",
+            f"{error} It belongs to claim {portion.claim}. If it was overwritten: {_REMEDY} Otherwise read the claim "
+            "in a process with a larger limits.max_payload_bytes, or with a newer version.",
             topic=portion.topic,
             operation="read",
         ) from None
@@ -206,13 +205,14 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
 
 
 async def _check_held(context: Context, portion: Portion) -> None:
-    """Make sure that a claim stood when its messages had been read: a plan may be older than the claim's end.
+    """Check that a claim was open after its messages had been read: the plan may be older than the claim's end.
 
-    ⚑ §4: nobody takes its messages over before its record is fenced, so a record that is open after the read says that
-    none of them were another claim's by then. (What its own holder gives back singly is the holder's to know.) The size
-    of the record tells whether it is open: one of 20,000 messages has three megabytes, and is read if it is not.
+    ⚑ §4: no other claim takes its messages before its record is fenced. So if the record is open after the read, none
+    of them belonged to another claim. (Messages that its own holder requeues singly are known to that holder.) The size
+    of the record tells whether it is open; only otherwise it is read, as a record of 20,000 messages has three
+    megabytes.
 
-    :raises LeaseLostError: it was taken over, or some of the messages are settled.
+    :raises LeaseLostError: the claim was taken over, or some of the messages are settled.
     """
     key = layout.claim(portion.topic, portion.claim)
     info = await context.registers.head(key)
@@ -225,8 +225,8 @@ async def _check_held(context: Context, portion: Portion) -> None:
         parsed = units.parse(unit.name)
         if parsed is None or parsed.id not in unsettled:
             raise LeaseLostError(
-                f"Claim {portion.claim} of topic {portion.topic!r} has ended since its messages were planned to be "
-                "read: others may have them. Claim anew.",
+                f"Claim {portion.claim} of topic {portion.topic!r} has ended since these portions were made: "
+                "other consumers may have its messages. Claim again.",
                 topic=portion.topic,
                 message=parsed.id if parsed else unit.name,
                 operation="read",
@@ -237,8 +237,8 @@ def _lost_message_error(portion: Portion, name: str, why: Decision) -> LeaseLost
     parsed = units.parse(name)
     message = parsed.id if parsed else name
     what = (
-        "is not there any more: it was settled while it was to be read, the claim was lost, or others have removed it. "
-        f"Settle after the last read. {_REMEDY}"
+        "does not exist any more: it was settled before it was read, the claim was lost, or it was removed. Settle "
+        f"after the last read. {_REMEDY}"
         if why.how == "gone"
         else f"was overwritten, and is not a message any more ({why.error}). {_REMEDY}"
     )
@@ -261,9 +261,9 @@ async def _letters(context: Context, portion: Portion) -> AsyncIterator[tuple[li
 
 
 def _cut(whole: Portion, parts: int | None) -> list[Portion]:
-    """Cut evenly by cost, in order; an object is never cut, and no portion is empty.
+    """Return portions of even cost, in order; an object is never cut, and no portion is empty.
 
-    ⚑ Each portion has its share of what is still left, so that a large object costs those behind it nothing.
+    ⚑ Each portion gets its share of the cost that is still left, so that a large object does not shrink those after it.
     """
     left = sum(unit.cost for unit in whole.units)
     wanted = parts if parts is not None else _default_parts(left)
@@ -272,7 +272,7 @@ def _cut(whole: Portion, parts: int | None) -> list[Portion]:
     cost = 0
     for unit in whole.units:
         more = wanted - len(found)
-        # With this one it would be further above its share than it is below it now.
+        # With this unit, the portion would exceed its share by more than it falls short of it now.
         if units and more > 1 and (2 * cost + unit.cost) * more > 2 * left:
             found.append(replace(whole, units=tuple(units)))
             left -= cost
@@ -283,6 +283,6 @@ def _cut(whole: Portion, parts: int | None) -> list[Portion]:
 
 
 def _default_parts(cost: int) -> int:
-    """Return into how many portions it is cut where nobody says it."""
+    """Return the default number of portions for this cost."""
     parts = ceil(cost / MAX_PORTION_COST_BYTES)
     return max(1, parts) if parts <= PORTION_COUNT_STEP // 2 else ceil(parts / PORTION_COUNT_STEP) * PORTION_COUNT_STEP

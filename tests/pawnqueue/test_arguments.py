@@ -188,8 +188,8 @@ def test_a_queue_belongs_to_its_loop() -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"store": MemoryStore}, r"is no store: pass an object like MemoryStore\(\)"),
-        ({"store": 5}, "store=5 is no store"),
+        ({"store": MemoryStore}, r"is not a store: pass an object such as MemoryStore\(\)"),
+        ({"store": 5}, "store=5 is not a store"),
         ({"store": MemoryStore(), "on_event": 5}, "on_event is a function of one argument"),
         ({"store": MemoryStore(), "on_event": asyncio.sleep}, "put the event into an asyncio.Queue"),
     ],

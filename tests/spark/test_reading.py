@@ -219,7 +219,7 @@ def test_a_frame_of_a_claim_that_was_lost(shop: Shop) -> None:
     frame = shop.read(claim)
     assert frame.count() == 2
     shop.queue.requeue(claim)
-    with pytest.raises(PySparkException, match=f"{ERROR_PREFIX}Claim run.0 of topic 'orders' has ended since its"):
+    with pytest.raises(PySparkException, match=f"{ERROR_PREFIX}Claim run.0 of topic 'orders' has ended since these"):
         frame.count()
 
 
@@ -308,7 +308,7 @@ def test_a_claim_that_is_settled_while_it_is_read(shop: Shop) -> None:
     [portion] = shop.queue.portions(as_dict(claim))
     shop.queue.ack(claim, claim[1])
     # As a task finds it that was planned before: the record still names it, and its body is gone.
-    told = f"Message {claim[1].id} of claim run.0 of topic 'orders' is not there any more"
+    told = f"Message {claim[1].id} of claim run.0 of topic 'orders' does not exist any more"
     with pytest.raises(Exception, match=told):
         list(read_partition(shop.settings, RowBuilder(schema_of("", dead=False)), PortionPartition(portion)))
     assert [row.id for row in shop.read(claim).collect()] == [claim[0].id, claim[2].id]

@@ -321,7 +321,7 @@ async def test_a_topic_with_anything_left_is_not_deleted(queue: PawnQueue, store
     for key in (f"orders/{folder}/x", "orders/dedup/y"):
         await store.put(key, b"")
     before = await store.keys("orders/")
-    told = "1 pack" if folder == "packs" else rf"1 object that is none of ours \(orders/{folder}/x\)"
+    told = "1 pack" if folder == "packs" else rf"1 object that is not the queue's \(orders/{folder}/x\)"
     with pytest.raises(TopicNotEmptyError, match=rf"'orders' was not deleted, as it holds {told}\. "):
         await queue.delete_topic("orders")
     assert await store.keys("orders/") == before
@@ -390,7 +390,7 @@ async def test_a_marker_that_cannot_be_deleted_is_told(queue: PawnQueue, store: 
     """Where the marker itself cannot be deleted the topic is as it was."""
     await queue.create_topic("orders", max_deliveries=3)
     store.undeletable[MARKER] = StoreError("Denied.")
-    with pytest.raises(StoreError, match=r"orders/\.topic is still there") as caught:
+    with pytest.raises(StoreError, match=r"orders/\.topic still exists") as caught:
         await queue.delete_topic("orders")
     assert not caught.value.transient
     assert (await queue.topic("orders")).settings.max_deliveries == 3

@@ -110,7 +110,7 @@ async def test_a_question_that_is_never_answered_concerns_its_claim(
     assert world.clock.elapsed() - started == pytest.approx(70, abs=5)
     assert (report_.renewed_claims, report_.fenced_claims, report_.removed_leases) == (1, 2, 1)
     [failure] = report_.failures
-    assert failure == f"{TOPIC}/claims/run-1.0.json: it was asked about, and there was no answer within 60 seconds"
+    assert failure == f"{TOPIC}/claims/run-1.0.json: the question about its owner was not answered within 60 seconds"
     assert world.bucket.body(layout.claim(TOPIC, "run-1.0")) != before, "meanwhile it was over, and nobody renewed it"
 
 
@@ -151,8 +151,8 @@ async def test_nobody_is_asked_about_behind_an_answer_that_does_not_come(
     answers.set()
     assert world.clock.elapsed() - started == pytest.approx(MAX_ANSWER_SECONDS, abs=5)
     assert sorted(failure.partition(": ")[2] for failure in report_.failures) == [
-        "it was asked about, and there was no answer within 60 seconds",
-        *["it was not asked about, as an earlier question has no answer yet"] * 2,
+        "the question about its owner was not answered within 60 seconds",
+        *["its owner was not asked about, as an earlier question has no answer yet"] * 2,
     ]
 
 

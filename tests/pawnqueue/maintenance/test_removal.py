@@ -49,7 +49,7 @@ async def test_what_is_in_a_topic_is_told_roughly(world: World, ann: Process) ->
         await ann.queue.delete_topic(TOPIC)
     assert str(caught.value) == (
         "Topic 'orders' was not deleted, as it holds 3 pending messages, 1 delayed message, 4 messages in flight and 2 "
-        "dead letters. Consume, redrive or sweep what is there, or delete it with the topic: "
+        "dead letters. Consume, redrive or sweep them, or delete them with the topic: "
         "delete_topic('orders', force=True)."
     )
     assert requests == {"GET": 1, "LIST": 4}
@@ -185,7 +185,7 @@ async def test_with_force_a_topic_that_others_go_on_writing_into_is_told(world: 
             world.fill(["{}"])
 
     ann.client.meanwhile = publish
-    with pytest.raises(StoreError, match="somebody goes on writing into it"):
+    with pytest.raises(StoreError, match="other processes keep writing to it"):
         await ann.queue.delete_topic(TOPIC, force=True)
     assert MARKER in everything(world)
 
@@ -324,4 +324,4 @@ async def test_a_marker_that_cannot_be_restored_is_told(
         world.topic()
     told = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(told) == 2
-    assert all("is there again after create_topic('orders')" in record.getMessage() for record in told)
+    assert all("create_topic('orders') makes its remaining messages available again" in record.getMessage() for record in told)

@@ -99,7 +99,7 @@ async def test_a_letter_that_cannot_be_read_concerns_itself(world: World, ann: P
     letters = {letter.id: letter for letter in await ann.queue.dead_letters(TOPIC)}
     assert set(letters) == set(ids)
     assert letters[ids[0]].reason == ""
-    assert "is not there" in letters[ids[0]].fault
+    assert "does not exist" in letters[ids[0]].fault
     assert letters[ids[0]].message is not None
     assert (letters[ids[1]].message, letters[ids[1]].reason) == (None, "bad")
     assert "garbage" not in letters[ids[1]].fault
@@ -114,7 +114,7 @@ async def test_a_letter_with_neither_a_reason_nor_a_message(world: World, ann: P
     [letter] = await ann.queue.dead_letters(TOPIC)
     assert letter.message is None
     assert letter.fault.count("; ") == 1
-    assert "reason.json is not there; " in letter.fault
+    assert "reason.json does not exist; " in letter.fault
     assert "is not JSON" in letter.fault
 
 

@@ -102,7 +102,7 @@ async def test_who_is_told_that_a_claim_stands_has_time_left(world: World, ann: 
     await world.later(TTL - 1.5 * MARGIN)
     assert len(await bob.queue.portions(reference)) == 1
     await world.later(MARGIN)
-    with pytest.raises(LeaseLostError, match="its time is as good as over"):
+    with pytest.raises(LeaseLostError, match="its time is almost over"):
         await bob.queue.portions(reference)
 
 
@@ -117,7 +117,7 @@ async def test_what_is_settled_is_left_out(ann: Process, bob: Process) -> None:
     assert await read(bob, portions) == [claim[2], claim[4], claim[5]]
 
     await ann.queue.ack(claim)
-    with pytest.raises(LeaseLostError, match=r"Claim run\.0 of topic 'orders' is settled: .* Claim anew\.") as told:
+    with pytest.raises(LeaseLostError, match=r"Claim run\.0 of topic 'orders' is settled: .* claim again\.") as told:
         await bob.queue.portions(reference_of(claim))
     assert told.value.operation == "portions"
 
@@ -158,7 +158,7 @@ async def test_a_claim_that_has_ended_is_not_cut(world: World, ann: Process, bob
 
     with pytest.raises(LeaseLostError, match=told) as raised:
         await bob.queue.portions(reference)
-    assert str(raised.value).endswith("claim anew.")
+    assert str(raised.value).endswith("claim again.")
 
 
 async def test_a_topic_that_was_deleted_is_told(world: World, ann: Process) -> None:
@@ -183,7 +183,7 @@ async def test_a_claim_is_read_whole_or_not_at_all(ann: Process, bob: Process) -
 
     assert await bob.queue.read(first) == list(claim[:3])
     with pytest.raises(
-        LeaseLostError, match=f"Message {claim[4].id} of claim {claim.stem} of topic 'orders' is not there any more"
+        LeaseLostError, match=f"Message {claim[4].id} of claim {claim.stem} of topic 'orders' does not exist any more"
     ) as told:
         await bob.queue.read(second)
     assert (told.value.message, told.value.operation) == (claim[4].id, "read")
@@ -198,7 +198,7 @@ async def test_a_plan_that_is_older_than_the_end_of_its_claim(either: World) -> 
     taken = await bob.queue.claim(TOPIC, "d")
     assert len(taken) == 3
 
-    with pytest.raises(LeaseLostError, match="has ended since its messages were planned to be read: others may have"):
+    with pytest.raises(LeaseLostError, match="has ended since these portions were made: other consumers may have"):
         await read(ann, portions)
     await bob.queue.ack(taken)
     with pytest.raises(LeaseLostError, match="not there any more"):
@@ -213,7 +213,7 @@ async def test_what_was_given_back_since_it_was_planned(either: World) -> None:
     portions = await bob.queue.portions(reference_of(claim))
     await ann.queue.requeue(claim)
 
-    with pytest.raises(LeaseLostError, match="has ended since its messages were planned"):
+    with pytest.raises(LeaseLostError, match="has ended since these portions were made"):
         await read(bob, portions)
 
 
