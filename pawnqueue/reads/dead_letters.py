@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pawnqueue.context import Context
 
 #: How many ids an error names.
-MAX_SHOWN_IDS = 3
+MAX_UNKNOWN_IDS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ async def find_letter_ids(context: Context, topic: str, ids: Collection[str]) ->
         kept |= set(by_message.values())
         missing -= set(by_message)
     if missing:
-        some = ", ".join(sorted(missing)[:MAX_SHOWN_IDS])
-        others_too = " and others" if len(missing) > MAX_SHOWN_IDS else ""
+        some = ", ".join(sorted(missing)[:MAX_UNKNOWN_IDS_SHOWN])
+        others_too = " and others" if len(missing) > MAX_UNKNOWN_IDS_SHOWN else ""
         raise InvalidArgumentError(
             f"Topic {topic!r} has no dead letter {some}{others_too}: nothing was redriven. dead_letters() lists them "
             "all (peek --dead, on the command line).",

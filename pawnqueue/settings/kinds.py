@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from pawnqueue.domain.bounds import MOST_PAYLOAD_DEPTH
 
-_MAX_SHOWN_CHARACTERS: Final = 40
+_MAX_SHOWN_VALUE_CHARACTERS: Final = 40
 _MAX_SHOWN_NUMBER: Final = 10**18
 _MAX_PREFIX_BYTES: Final = 512  # of the 1,024 bytes of a key
 
@@ -69,7 +69,7 @@ def shorten(value: object) -> str:
     if value is not None and not isinstance(value, (int, float, str)):
         return f"a value of type {type(value).__name__}"
     text = repr(value)
-    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
+    return text if len(text) <= _MAX_SHOWN_VALUE_CHARACTERS else f"{text[:_MAX_SHOWN_VALUE_CHARACTERS]}…"
 
 
 def _refuse_switch(value: object) -> object:

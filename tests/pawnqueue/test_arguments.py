@@ -105,7 +105,7 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
     "redrive(t, 5)": (lambda q, _: q.redrive(TOPIC, 5), "redrive takes ids of messages, one or many, not 5"),
     "dead_letters(after='x')": (
         lambda q, _: q.dead_letters(TOPIC, after="x"),
-        r"after='x' is no place .*pass the \.next",
+        r"after='x' is not a place .*pass the \.next",
     ),
     "purge(messages='all')": (lambda q, _: q.purge(TOPIC, messages="all"), "messages is True or False, not 'all'"),
     "delete_topic(force=1)": (lambda q, _: q.delete_topic(TOPIC, force=1), "force is True or False, not 1"),

@@ -324,4 +324,5 @@ async def test_a_marker_that_cannot_be_restored_is_told(
         world.topic()
     told = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(told) == 2
-    assert all("create_topic('orders') makes its remaining messages available again" in record.getMessage() for record in told)
+    advice = "create_topic('orders') makes its remaining messages available again"
+    assert all(advice in record.getMessage() for record in told)

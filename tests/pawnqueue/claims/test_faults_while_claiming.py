@@ -1,4 +1,4 @@
-"""Looking and winning under attack: one bad object costs its own message, and an interrupted look hides nothing."""
+"""Looking and winning: one bad object costs its own message, and an interrupted look hides nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closing, cancelling and settling under attack: nobody waits for a dead process's time (§4, Interrupted)."""
+"""Closing, cancelling and settling: nobody waits for a dead process's time (§4, Interrupted)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims by an id under attack: nobody is refused, silenced or kept waiting by what concerns others (§4, Sessions)."""
+"""Claims by an id: nobody is refused, silenced or kept waiting by what concerns others (§4, Sessions)."""
 
 from __future__ import annotations
 
