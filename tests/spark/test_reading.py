@@ -163,7 +163,7 @@ def test_reading_twice_gives_the_same(shop: Shop) -> None:
     shop.queue.ack(claim)
     assert cached.select("*").collect() == first
     cached.unpersist()
-    with pytest.raises(PySparkException, match="not there any more"):
+    with pytest.raises(PySparkException, match="does not exist any more"):
         frame.collect()
 
 

@@ -158,7 +158,7 @@ async def test_a_claim_that_has_ended_is_not_cut(world: World, ann: Process, bob
 
     with pytest.raises(LeaseLostError, match=told) as raised:
         await bob.queue.portions(reference)
-    assert str(raised.value).endswith("claim again.")
+    assert str(raised.value).endswith("claim anew.")
 
 
 async def test_a_topic_that_was_deleted_is_told(world: World, ann: Process) -> None:
@@ -201,7 +201,7 @@ async def test_a_plan_that_is_older_than_the_end_of_its_claim(either: World) -> 
     with pytest.raises(LeaseLostError, match="has ended since these portions were made: other consumers may have"):
         await read(ann, portions)
     await bob.queue.ack(taken)
-    with pytest.raises(LeaseLostError, match="not there any more"):
+    with pytest.raises(LeaseLostError, match="does not exist any more"):
         await read(ann, portions)
 
 
@@ -251,7 +251,7 @@ async def test_a_redriven_message_is_found_by_the_name_of_its_key(ann: Process, 
     assert published not in portions[0].units[0].name
     assert ids(await read(bob, portions)) == [published]
     await ann.queue.ack(claim)
-    with pytest.raises(LeaseLostError, match="not there any more"):
+    with pytest.raises(LeaseLostError, match="does not exist any more"):
         await read(bob, portions)
 
 
