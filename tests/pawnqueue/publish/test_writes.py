@@ -258,7 +258,7 @@ async def test_a_topic_that_is_deleted_meanwhile_gets_nothing(world: World, ann:
 async def test_a_topic_with_an_unfinished_write_is_not_deleted(world: World, ann: Process, bob: Process) -> None:
     """Its messages are to come; once it is done, and they are consumed, the topic goes with the record."""
     await cut(ann, "dies after", 2)
-    with pytest.raises(TopicNotEmptyError, match="write that is not published"):
+    with pytest.raises(TopicNotEmptyError, match="write that is not fully published"):
         await bob.queue.delete_topic(TOPIC)
     await world.later(OVER)
     await bob.queue.sweep(TOPIC)
