@@ -44,13 +44,13 @@ from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.records import ClaimRecord, Decision, Member
-from pawnqueue.errors import ClaimBusyError, CompatibilityError, StoreError
+from pawnqueue.errors import ClaimBusyError, CompatibilityError, PawnQueueError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.cancellation import shield_and_wait
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from pawnqueue.claims.candidates import Finder
     from pawnqueue.claims.contention import Contention
@@ -334,6 +334,12 @@ class ById:
         changed = record.model_copy(update={"settled": settled, "session": request.session, "session_until": 0.0})
         return await self._context.claim_record(request.topic.name, changed.stem).replace(found, changed)
 
+    async def _carry_out(self, topic: str, record: ClaimRecord) -> Mapping[str, PawnQueueError]:
+        brief, failed = self._context.with_budget(), dict[str, PawnQueueError]()
+        others = await effects.held_by_others(brief, topic, record, record.settled, failed)
+        known = [uuid for uuid in record.settled if uuid not in failed]
+        return {**failed, **await effects.carry_out(brief, topic, record, known, {}, keep_leases=others)}
+
     async def _finish(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> HeldClaim | None:
         """Carry out what a claim has decided of all its messages, and show the claim as it ended.
 
@@ -341,8 +347,7 @@ class ById:
         left to the next process that finds it. The claim has ended all the same.
         """
         context, topic, record = self._context, request.topic.name, found.value
-        carried_out = effects.carry_out(context.with_budget(), topic, record, list(record.settled), {})
-        failed, finished = await effects.finish(context, topic, found, carried_out)
+        failed, finished = await effects.finish(context, topic, found, self._carry_out(topic, record))
         if failed:
             logger.warning(
                 "Claim %s of topic %r has decided of %d messages what could not be carried out: %s",

@@ -5,7 +5,7 @@ Every step may be repeated, and may land late: a decision in the record is final
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
@@ -33,11 +33,13 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
     uuids: Iterable[str],
     versions: Mapping[str, str],
     *,
+    keep_leases: Collection[str] = (),
     at_last: Callable[[], str | None] = lambda: None,
 ) -> dict[str, StoreError]:
     """Carry out what was decided of these members; return those for which it is not confirmed, and why.
 
     :param versions: the versions of their leases, where the caller knows them.
+    :param keep_leases: the units whose leases other claims hold: they are not deleted.
     :param at_last: called before the last leases are deleted, if all went well until then. It may return the key of a
         record to delete with them; that key is in the result if its deletion is not confirmed.
     """
@@ -56,7 +58,7 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
             failed[uuid] = fault
     failed.update(await _release(context, topic, record, given_back, versions))
     last = (lambda: None) if failed else at_last
-    failed.update(await _remove(context, topic, record, finished, versions, at_last=last))
+    failed.update(await _remove(context, topic, record, finished, versions, keep_leases=keep_leases, at_last=last))
     return failed
 
 
@@ -121,6 +123,7 @@ async def _remove(  # noqa: PLR0913 - what is to be removed, and what is known
     uuids: list[str],
     versions: Mapping[str, str],
     *,
+    keep_leases: Collection[str],
     at_last: Callable[[], str | None],
 ) -> dict[str, StoreError]:
     """Delete messages and their leases; return those for which it is not confirmed, and why.
@@ -131,7 +134,7 @@ async def _remove(  # noqa: PLR0913 - what is to be removed, and what is known
     keys = {units.key_of(topic, record.members[uuid].name): uuid for uuid in uuids if not _is_gone(record, uuid)}
     for key, error in (await context.store.delete(list(keys)) if keys else {}).items():
         failed[keys[key]] = error
-    left = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in failed}
+    left = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in failed and uuid not in keep_leases}
     expected = {key: Version(versions.get(uuid, "")) for key, uuid in left.items()}
     last = None if failed else at_last()  # a register like the leases: one request deletes all of them
     if last is not None:
@@ -216,6 +219,20 @@ async def held_versions(
 
     versions = zip(wanted, await for_each(version, wanted, at_once=context.at_once), strict=True)
     return {uuid: each for uuid, each in versions if each is not None}, faults
+
+
+async def held_by_others(
+    context: Context, topic: str, record: ClaimRecord, uuids: Iterable[str], failed: dict[str, PawnQueueError]
+) -> set[str]:
+    """Return the acked and buried members whose leases are not this claim's. Add those not read to ``failed``.
+
+    ⚑ §5.6: a publisher may send another message under the uuid of one that the claim has acked. Its holder keeps the
+    lease, however often the ack is carried out.
+    """
+    wanted = [each for each in uuids if record.settled[each].how != "released"]
+    ours, faults = await held_versions(context, topic, record.stem, wanted)
+    failed.update(faults)
+    return set(wanted).difference(ours)
 
 
 def released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> Lease:

@@ -43,7 +43,7 @@ async def keep_if_needed(context: Context, claim: HeldClaim) -> None:
 
 def _has_buried_unread(claim: HeldClaim) -> bool:
     settled = claim.record.settled.values()
-    return any(each.how == "dead" and each.by == "claim" and each.reason == "max_deliveries" for each in settled)
+    return any(each.how == "dead" and each.by == "claim" and each.max_deliveries is not None for each in settled)
 
 
 async def _is_done(context: Context, topic: str, write_id: str, latest: datetime) -> bool:

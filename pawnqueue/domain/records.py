@@ -5,9 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.bounds import (
@@ -239,6 +250,10 @@ class Member(Part):
     error: ReasonText = ""
 
 
+#: The stored fields of a decision that say who made it.
+_DECIDED_BY: Mapping[str, str] = MappingProxyType({"unseen": "claim", "returned": "closing", "lost": "other"})
+
+
 class Decision(Part):
     """What was decided of a message. Its effects can be carried out by anyone, any number of times."""
 
@@ -254,9 +269,28 @@ class Decision(Part):
     ``claim``: the claim itself, before the consumer was given the message.
     ``closing``: the queue, as its process closed it before the consumer had finished.
     ``other``: a janitor, or a release by id, instead of the holder, whose later settlement is rejected.
+
+    It is stored as three fields, one for each answer but the first.
     """
     #: Of the message, where it is not the uuid in its key: a redriven one's.
     id: str = Field(default="", max_length=LONGEST_MESSAGE_ID)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_by(cls, given: object) -> object:
+        if not isinstance(given, Mapping) or "by" in given:
+            return given
+        flags = {flag: given.get(flag, False) for flag in _DECIDED_BY}
+        if any(not isinstance(value, bool) for value in flags.values()):
+            raise ValueError("a field that says who decided is true or false")
+        by = next((who for flag, who in _DECIDED_BY.items() if flags[flag]), "consumer")
+        return {**{name: value for name, value in given.items() if name not in flags}, "by": by}
+
+    @model_serializer(mode="wrap")
+    def _write_by(self, as_dict: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = as_dict(self)
+        by = fields.pop("by")
+        return fields | {flag: by == who for flag, who in _DECIDED_BY.items()}
 
 
 class _Texts(dict[str, tuple[object, str]]):
@@ -503,7 +537,9 @@ class DeadReason(Record):
 
 @cache
 def _fields_of(model: type[BaseModel]) -> frozenset[str]:
-    return frozenset(field.alias or name for name, field in model.model_fields.items())
+    return frozenset(field.alias or name for name, field in model.model_fields.items()).union(
+        _DECIDED_BY if model is Decision else ()
+    )
 
 
 def _unknown_bytes(model: type[BaseModel], data: object) -> int:

@@ -302,7 +302,9 @@ class ClaimSweep:
         self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str], failed: dict[str, PawnQueueError]
     ) -> Mapping[str, PawnQueueError]:
         """Carry out decisions, add the errors to ``failed``, and report all messages that are stuck."""
-        failed.update(await self._carry_out(record, uuids, versions))
+        listed = [each for each in uuids if each in self._held]
+        others = await effects.held_by_others(self._scope.context, self._scope.topic, record, listed, failed)
+        failed.update(await self._carry_out(record, [each for each in uuids if each not in failed], versions, others))
         for uuid, error in failed.items():
             key = units.key_of(self._scope.topic, record.members[uuid].name)
             self._report.stuck[key] = str(error)
@@ -313,16 +315,18 @@ class ClaimSweep:
         return failed
 
     async def _carry_out(
-        self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str]
+        self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str], others: Collection[str]
     ) -> Mapping[str, PawnQueueError]:
         """Carry out decisions, and return the errors. If one ends all of them, they are carried out one by one."""
         context = self._scope.context
         try:
-            return await effects.carry_out(context, self._scope.topic, record, uuids, versions)
+            return await effects.carry_out(context, self._scope.topic, record, uuids, versions, keep_leases=others)
         except PawnQueueError as error:
             if len(uuids) == 1:
                 return {uuids[0]: error}
-        parts = await for_each(lambda uuid: self._carry_out(record, [uuid], versions), uuids, at_once=context.at_once)
+        parts = await for_each(
+            lambda uuid: self._carry_out(record, [uuid], versions, others), uuids, at_once=context.at_once
+        )
         return {uuid: error for part in parts for uuid, error in part.items()}
 
     async def _change(self, found: Versioned[ClaimRecord], changed: ClaimRecord) -> Versioned[ClaimRecord] | None:

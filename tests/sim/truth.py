@@ -283,7 +283,7 @@ class Truth:
                 one = Counted(record["consumer"], self.world.loop.now, _end_of(record) - EPOCH)
                 counted, decision = self._counted[uuid].setdefault(stem, one), record["settled"].get(uuid)
                 if not counted.decided:  # without conditions, what was written may be overwritten before it counts
-                    counted.unseen = decision is not None and decision.get("by") == "claim"
+                    counted.unseen = decision is not None and decision.get("unseen", False)
         members.update(uuid for uuid, lease in self._leases.items() if lease["claim"] == stem)
         for uuid in sorted(members):
             self._reconsider(uuid)

@@ -47,15 +47,26 @@ def given_back_early() -> Patches:
     return [(sweeping_claims.ClaimSweep, "_end", end)]
 
 
+@mutant(
+    "§5.6 The lease of another message under the uuid of an acked one is left to its holder",
+    test="tests/pawnqueue/maintenance/test_shared_uuids_of_claims.py",
+)
+def leases_of_others_are_deleted() -> Patches:
+    async def held_by_others(*_: Any) -> set[str]:
+        return set()
+
+    return [(effects, "held_by_others", held_by_others)]
+
+
 @mutant("§4 What has ended is given back by compare-and-set: somebody may have taken it over", 499, 838)
 def given_back_whatever_happened() -> Patches:
     original = sweeping_claims.ClaimSweep._carry_out
 
-    async def carry_out(self: Any, record: ClaimRecord, uuids: Any, versions: Any) -> Any:
+    async def carry_out(self: Any, record: ClaimRecord, uuids: Any, versions: Any, others: Any) -> Any:
         for uuid in versions:
             lease = effects.released(record, uuid, record.settled[uuid], 0.0)
             body = lease.stamped(self._scope.context.clock.nonce()).encode()
             await self._scope.context.store.overwrite(layout.lease(self._scope.topic, uuid), body)
-        return await original(self, record, [uuid for uuid in uuids if uuid not in versions], {})
+        return await original(self, record, [uuid for uuid in uuids if uuid not in versions], {}, others)
 
     return [(sweeping_claims.ClaimSweep, "_carry_out", carry_out)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pawnqueue.catalog import units
@@ -58,17 +58,18 @@ def copy_failure_is_ignored() -> Patches:
 
 @mutant("§4 Message before lease, always", 25, 82, 100)
 def lease_before_message() -> Patches:
-    async def remove(
+    async def remove(  # noqa: PLR0913 - those of the function that it replaces
         context: Context,
         topic: str,
         record: ClaimRecord,
         uuids: list[str],
         _versions: Any,
         *,
+        keep_leases: Collection[str],
         at_last: Callable[[], str | None],
     ) -> Any:
         failed: dict[str, Any] = {}
-        leases = {layout.lease(topic, uuid): uuid for uuid in uuids}
+        leases = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in keep_leases}
         for key, error in (await context.store.delete(list(leases)) if leases else {}).items():
             failed[leases[key]] = error
         names = {units.key_of(topic, record.members[uuid].name): uuid for uuid in uuids}
