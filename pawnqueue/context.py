@@ -47,7 +47,7 @@ class Context:
 
     @property
     def margin(self) -> float:
-        """How long before its end a holder stops trusting its claim, and how long after it a taker waits."""
+        """Seconds on each side of a claim's end: its holder stops this much earlier, a taker waits this much longer."""
         return self.settings.claims.margin_seconds
 
     def trusted_until(self, started: float, seconds: float) -> float:

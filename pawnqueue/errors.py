@@ -203,8 +203,8 @@ class PublishError(PawnQueueError):
 
     :when: ``publish``; ``commit_write``, whose write is decided then.
     :done: the messages in ``published`` are in the topic.
-    :remedy: publish those in ``failed`` again. Look for those in ``unknown`` by ``find``: published again, one may be
-        in the topic twice. A write is committed again, under the same id.
+    :remedy: publish those in ``failed`` again. Before publishing one in ``unknown`` again, look for it with ``find``:
+        it may be in the topic already. A write is committed again, under the same id.
     :param ids: the ids of all messages of the call, in order.
     :param failed: those that are certainly not in the topic, and why.
     :param unknown: those that may be in the topic, and why it could not be found out. All others are published.

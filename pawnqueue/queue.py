@@ -430,7 +430,7 @@ class PawnQueue(ForAsyncWith):
             self._heartbeat.register_in_background("consumers", consumer)
         return await until_there(
             self._context,
-            self._claims.idleness(topic),
+            self._claims.idle_pauses_of(topic),
             lambda: self._claims.claim(request),
             wait=terms.times.wait,
             is_settled=terms.is_settled,

@@ -58,7 +58,7 @@ class ClaimOutput(ClaimsOutput):
 
     @property
     def leaves(self) -> list[Any]:
-        """The task before ``task`` in ``claim >> task``: the claim inside the block, the settlement after it."""
+        """What Airflow puts ``task`` after in ``claim >> task``: the sensor in the block, the settlement after it."""
         return super().leaves if self.settle is None else self.settled.leaves
 
     def set_downstream(self, task_or_task_list: Any, edge_modifier: Any = None) -> None:  # noqa: ANN401 - as Airflow has it

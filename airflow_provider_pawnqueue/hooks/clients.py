@@ -60,7 +60,7 @@ class Clients:
         It takes up the new keys by itself (:mod:`.key_rotation`). A second queue would not know its sessions.
         """
         if address in self._stores:
-            return None
+            return None  # a store that a test has put there shares no queue
         for former, queue in list(self._queues.items()):
             if former.name == address.name and not queue.closed and former.is_same_but_for_keys(address):
                 return queue

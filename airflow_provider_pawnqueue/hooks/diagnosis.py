@@ -81,8 +81,9 @@ def connection_error(error: Exception, conn_id: str, address: Address | None = N
             _CHECK_TLS, "host begins with neither http:// nor https://, so https was assumed: write one of them"
         )
     renamed = _renamed(text, names)
-    is_named = renamed == original or original.startswith("Connection ")
-    return renamed if is_named else f"Connection {conn_id!r}: {renamed}"
+    # An error that names no setting is not about the connection, and one that begins so names the connection already.
+    is_complete = renamed == original or original.startswith("Connection ")
+    return renamed if is_complete else f"Connection {conn_id!r}: {renamed}"
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

@@ -44,7 +44,7 @@ class Holder(Protocol):
         """Stop renewing it, and return whether it was being renewed."""
 
     def leave(self) -> None:
-        """Leave it to the next try of the task."""
+        """End this session's time in the claim's record, so that the next try need not wait. It never raises."""
 
 
 class Supervision:

@@ -264,7 +264,9 @@ class Poll:
             waiter.busy_until = asyncio.get_running_loop().time() + pause
             waiter.has_claim = True
         except LeaseLostError as error:
-            logger.warning("Task %s lost its claim before it began, and waits on: %s", waiter.terms.owner, error)
+            logger.warning(
+                "Task %s lost its claim before the task began, and keeps waiting: %s", waiter.terms.owner, error
+            )
             waiter.has_claim = True
         except StoreError as error:
             waiter.has_claim = True  # it may have been made

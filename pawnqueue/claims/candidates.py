@@ -101,12 +101,12 @@ class Finder:
         self.set_aside = SetAside(context.clock, topic)
         self.bad_batches = BadBatches()
         self.background = BackgroundWork(context.clock)
-        self._known = RegisterCache(context, topic, self.set_aside)
+        self._cache = RegisterCache(context, topic, self.set_aside)
         self._view: _View | None = None
-        self._has_told_strangers = False
+        self._warned_of_strangers = False
         self._lock = asyncio.Lock()
         self._lent: set[str] = set()  # the units that claims of this process are trying for
-        self._returned = asyncio.Event()
+        self._units_returned = asyncio.Event()
         self._retry_seconds = PER_OBJECT_RETRY_SECONDS  # left in this look, for leases that cannot be read
         self._retried = -math.inf  # elapsed, when units that were set aside were given out last
         self._had_units = False  # the last look listed units: this one lists the leases at the same time
@@ -124,9 +124,9 @@ class Finder:
                 self._lent.update(candidate.id for candidate in found)
                 if found or not self._lent:
                     return found
-                self._returned.clear()
+                self._units_returned.clear()
             # Other claims of this process are trying for all units. They may leave some.
-            await wait_at_most(self._returned.wait(), self._context.clock, BACKGROUND_WAIT_SECONDS)
+            await wait_at_most(self._units_returned.wait(), self._context.clock, BACKGROUND_WAIT_SECONDS)
         return []
 
     def is_well(self, uuid: str, name: str) -> None:
@@ -141,7 +141,7 @@ class Finder:
         self._lent.difference_update(candidate.id for candidate in lent)
         if self._view is not None:
             self._view.unclaimed = [*left, *self._view.unclaimed]
-        self._returned.set()
+        self._units_returned.set()
 
     async def _look(self, wanted: int, most: int, most_reads: int) -> list[Candidate]:
         self._retry_seconds = PER_OBJECT_RETRY_SECONDS
@@ -183,7 +183,7 @@ class Finder:
         """Return the units of all live claims, and until when they hold them. Their leases need not be read."""
         view = self._view or self._begin()
         if view.covered is None:
-            view.covered = await self._known.covered(await self._list(layout.claims(self._topic), _stem_of, view))
+            view.covered = await self._cache.covered(await self._list(layout.claims(self._topic), _stem_of, view))
         return view.covered
 
     async def named_by_others(self, stem: str, members: Collection[str]) -> dict[str, float]:
@@ -193,7 +193,7 @@ class Finder:
         """
         claims = await self._list(layout.claims(self._topic), _stem_of)
         claims.pop(stem, None)
-        others = await self._known.not_closed(claims)
+        others = await self._cache.not_closed(claims)
         return await takeover.named_by_others(self._context.with_budget(cut=True), self._topic, others, members)
 
     async def leases_of(self, stem: str, *, most_reads: int) -> dict[str, Versioned[Lease]]:
@@ -203,17 +203,17 @@ class Finder:
         as the claim wrote its own last before it died. The next looks read the others.
         """
         listed = await self._list_leases(self._begin())
-        held = {uuid: info for uuid, info in listed.items() if not self._known.is_released(uuid, info)}
+        held = {uuid: info for uuid, info in listed.items() if not self._cache.is_released(uuid, info)}
         covered = await self.covered() if held else {}
         unsure = {uuid: info for uuid, info in held.items() if uuid not in covered}
         unread = [
-            uuid for uuid in unsure if self._known.lease(uuid, unsure[uuid]) is None and uuid not in self.set_aside
+            uuid for uuid in unsure if self._cache.lease(uuid, unsure[uuid]) is None and uuid not in self.set_aside
         ]
         unread.sort(key=lambda uuid: unsure[uuid].last_modified, reverse=True)
-        await self._known.read_leases(
+        await self._cache.read_leases(
             {uuid: unsure[uuid] for uuid in unread[: max(most_reads, MAX_LEASE_READS)]}, PER_OBJECT_RETRY_SECONDS
         )
-        known = {uuid: self._known.lease(uuid, info) for uuid, info in unsure.items()}
+        known = {uuid: self._cache.lease(uuid, info) for uuid, info in unsure.items()}
         return {uuid: lease for uuid, lease in known.items() if lease is not None and lease.value.claim == stem}
 
     async def _is_to_begin_anew(self, view: _View) -> bool:
@@ -233,7 +233,7 @@ class Finder:
 
     async def _list_leases(self, view: _View) -> dict[str, ObjectInfo]:
         view.leases = await self._list(layout.leases(self._topic), layout.parse_lease, view)
-        self._known.trim(view.leases)
+        self._cache.trim(view.leases)
         return view.leases
 
     async def _further(self, view: _View, wanted: int, most_reads: int) -> list[Candidate]:
@@ -302,13 +302,13 @@ class Finder:
                 view.due = min(view.due, now + self._seconds_aside(unit.id, unit.name))
             else:
                 lease = leases.get(unit.id)
-                if lease is not None and self._known.claim_of(unit.id, lease) in self.set_aside:
-                    view.due = min(view.due, now + self.set_aside.seconds_left(self._known.claim_of(unit.id, lease)))
+                if lease is not None and self._cache.claim_of(unit.id, lease) in self.set_aside:
+                    view.due = min(view.due, now + self.set_aside.seconds_left(self._cache.claim_of(unit.id, lease)))
                     continue
                 candidate = Candidate(unit)
                 if lease is None:
                     free.append(candidate)
-                elif (due := self._known.due_at(unit.id, lease)) > now:
+                elif (due := self._cache.due_at(unit.id, lease)) > now:
                     view.due = min(view.due, due)
                 else:
                     self._choose(doubtful, candidate)
@@ -317,7 +317,7 @@ class Finder:
             view.seen.update(unit.name for unit in page.units if unit.id not in self._lent)
         for uuid, one in (await self._uncovered(view, doubtful)).items():
             was_put = self._was_set_aside(uuid, one.unit.name) or self.set_aside.was_set_aside(
-                self._known.claim_of(uuid, leases[uuid])
+                self._cache.claim_of(uuid, leases[uuid])
             )
             self._choose(view.set_aside if was_put else view.doubtful, one)
         return self._never_tried(view, free)
@@ -368,7 +368,7 @@ class Finder:
     async def _uncovered(self, view: _View, doubtful: Mapping[str, Candidate]) -> dict[str, Candidate]:
         """Return the units whose leases may be due and that no live claim holds."""
         leases = view.leases or {}
-        released = {uuid for uuid in doubtful if self._known.is_released(uuid, leases[uuid])}
+        released = {uuid for uuid in doubtful if self._cache.is_released(uuid, leases[uuid])}
         covered = await self.covered() if len(released) < len(doubtful) else {}
         open_ = {}
         for uuid, candidate in doubtful.items():
@@ -390,7 +390,7 @@ class Finder:
         """
         now = await self._context.now()
         leases = view.leases or {}
-        known = self._known
+        known = self._cache
         unread = {uuid: leases[uuid] for uuid in some if known.lease(uuid, leases[uuid]) is None}
         began = self._context.clock.elapsed()
         ghosts = await known.read_leases(unread, self._retry_seconds)
@@ -484,8 +484,8 @@ class Finder:
 
     def _leave_alone(self, keys: Sequence[str]) -> None:
         """Warn of strangers' objects once a topic: every publisher can make any number of them (⚑ §1)."""
-        if keys and not self._has_told_strangers:
-            self._has_told_strangers = True
+        if keys and not self._warned_of_strangers:
+            self._warned_of_strangers = True
             logger.warning(
                 "Topic %r has objects that do not belong to the queue, and they are left alone: %s%s. "
                 "airflow pawnqueue stats counts them.",

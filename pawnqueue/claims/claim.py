@@ -153,7 +153,7 @@ class Claim(ABC):
 
     @property
     def has_payloads(self) -> bool:
-        """Whether its messages were read, or it has none."""
+        """Whether :attr:`messages` can be used: they were read, or the claim is empty."""
         return not self._unread
 
     @property

@@ -166,15 +166,15 @@ class Attempt:
     """One attempt at a claim: a listing, and what it leads to."""
 
     def __init__(
-        self, context: Context, finder: Finder, contention: Contention, request: ClaimRequest, patience: float
+        self, context: Context, finder: Finder, contention: Contention, request: ClaimRequest, retry_seconds: float
     ) -> None:
         self._context = context
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._finder = finder
         self._contention = contention
         self._request = request
         self._won: Won | None = None
-        self._looked = 0.0
+        self._looked_at = 0.0  # elapsed
         self._size = request.max_messages  # how many messages to win: after bad batches, more than the claim wants
         self._recorded: Versioned[ClaimRecord] | None = None
         self._may_be_recorded = False
@@ -190,7 +190,7 @@ class Attempt:
     async def run(self) -> HeldClaim | NoClaim:
         """Claim once. After an error or a cancellation, what was won is given back."""
         request = self._request
-        self._looked = self._context.clock.elapsed()
+        self._looked_at = self._context.clock.elapsed()
         self._size = size = self._finder.bad_batches.size(request.max_messages)
         window = self._contention.window(size)
         pool = await self._finder.candidates(window, most=max(window, OVERFETCH * size), most_reads=2 * size)
@@ -201,7 +201,7 @@ class Attempt:
             if not won.members:
                 return NoClaim.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
-            bodies = await Bodies.fetch(self._context, request.topic, won.members, self._patience)
+            bodies = await Bodies.fetch(self._context, request.topic, won.members, self._retry_seconds)
             self._note(bodies, won.members)
             if bodies.give_back_surplus(won.members, request.max_messages, request.max_bytes):
                 self._finder.mark_stale()
@@ -253,7 +253,7 @@ class Attempt:
             if refused:
                 self._finder.mark_stale()
                 # A store may take seconds to refuse a write (SeaweedFS does).
-                if context.registers.is_certain and context.clock.elapsed() - self._looked > MAX_LISTING_AGE_SECONDS:
+                if context.registers.is_certain and context.clock.elapsed() - self._looked_at > MAX_LISTING_AGE_SECONDS:
                     break
         return won
 
@@ -261,7 +261,7 @@ class Attempt:
         """Ask for these leases; return how many of them are not ours."""
         steps = [self._step(candidate, won) for candidate in batch]
         won.asked.update({candidate.id: member for candidate, (_, member) in zip(batch, steps, strict=True)})
-        patient = self._context.with_budget(self._patience)
+        patient = self._context.with_budget(self._retry_seconds)
         outcomes = await patient.registers.write([step for step, _ in steps])
         refused = 0
         for candidate, (_, member), outcome in zip(batch, steps, outcomes, strict=True):

@@ -181,9 +181,9 @@ class HeldClaim(Claim):
         is_ours = self._record.state != "closed" and self._record.session == self.session
         return is_ours and not self.done.issuperset(self._record.settled)
 
-    def is_done(self, besides: Collection[str] = ()) -> bool:
-        """Say whether all its members are settled, and all decisions are carried out, or will be with these."""
-        return self._record.is_settled and self.done.union(besides).issuperset(self._record.settled)
+    def is_done(self, about_to_finish: Collection[str] = ()) -> bool:
+        """Say whether all its members are settled and their effects carried out, counting those about to finish."""
+        return self._record.is_settled and self.done.union(about_to_finish).issuperset(self._record.settled)
 
     def has(self, message_id: str) -> bool:
         """See :class:`Claim`."""

@@ -335,8 +335,8 @@ class Claims:
         if topic in self._topics:
             self._topics[topic].idle_pauses.look_again(messages)
 
-    def idleness(self, topic: str) -> IdlePauses:
-        """Return the pauses of claims that wait for the topic."""
+    def idle_pauses_of(self, topic: str) -> IdlePauses:
+        """Return the pauses that all waiting claims of the topic share. They are made on first use."""
         return self._topic(topic).idle_pauses
 
     def forget(self, topics: Iterable[str]) -> None:

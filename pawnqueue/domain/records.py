@@ -231,7 +231,7 @@ class Envelope(Record):
     @field_validator("write_id", mode="before")
     @classmethod
     def _checked_write_id(cls, given: object) -> str:
-        # A stranger's field of this name costs nobody the message, and becomes part of no key.
+        # A stranger's field of this name is ignored: it is not an error, and never gets into a key.
         return given if layout.is_write_id(given) else ""
 
     def _as_json(self) -> dict[str, Any]:

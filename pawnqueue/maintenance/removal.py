@@ -171,9 +171,11 @@ class _Removal:
             await self._delete_unchanged(dict.fromkeys({*ended, *dropped}, Version("")))
 
     async def _drop_staged(self) -> list[str]:
-        """Remove what is staged, and return the keys of the records that say so.
+        """Delete the staged objects, and return the keys of the write records that exclude them from every commit.
 
-        ⚑ §7: a commit may be about to rely on it. So it is recorded by compare-and-set first, as in an abort.
+        ⚑ §7: a commit may be about to rely on an object, so each record excludes its objects by compare-and-set first.
+
+        :raises TopicNotEmptyError: a write is decided and not fully published.
         """
         staged: dict[str, list[str]] = defaultdict(list)
         keys = []

@@ -63,7 +63,7 @@ AskOwner: TypeAlias = Callable[[OpenClaim], Awaitable[Verdict | None] | Verdict 
 
 
 def ask_by_record(topic: str, ask: AskOwner | None) -> AskByRecord | None:
-    """Return a function that asks about a record by its open claim, in a thread unless the answer is awaited."""
+    """Return the user's ``ask`` as a function of a claim record. A plain one runs in a thread, one call at a time."""
     if ask is None:
         return None
     if not inspect.iscoroutinefunction(ask):

@@ -148,7 +148,7 @@ class RowReader:
         :raises UnreadRowsError: this process cannot read some of them.
         """
         rows: list[Row] = []
-        while len(rows) < count and (each := self._next()) is not None:
+        while len(rows) < count and (each := self._advance()) is not None:
             if self._lines is None:
                 self._lines = await self._read(each)
             last = min(each.count, self._line + count - len(rows))
@@ -159,13 +159,13 @@ class RowReader:
     def skip_gone(self) -> int:
         """Skip the next messages as long as their whole objects are known to be gone; return how many."""
         count = 0
-        while (each := self._next()) is not None and self._is_gone(each):
+        while (each := self._advance()) is not None and self._is_gone(each):
             count += each.count - self._line
             self._line = each.count
         return count
 
-    def _next(self) -> StagedObject | None:
-        """Return the object with the next message, or None after the last message."""
+    def _advance(self) -> StagedObject | None:
+        """Move to the object that holds the next message, and return it; None after the last message."""
         while self._object is None or self._line >= self._object.count:
             if self._object is not None:
                 self._before[layout.part_of_staged(self._object.name)] += self._object.count
@@ -223,8 +223,8 @@ class RowReader:
             return
         raise UnreadRowsError(
             f"Write {self._write_id} of topic {self._topic!r} is decided, but cannot be finished by this process: it "
-            f"cannot read rows of {key}: {why} The rest follows when a process that can read them commits it again or "
-            f"sweeps the topic. After {MAX_WAIT_FOR_ROWS_SECONDS / 86_400:g} days it is finished without these rows.",
+            f"cannot read rows of {key}: {why} Commit it again, or sweep the topic, from a process that can read these "
+            f"rows. After {MAX_WAIT_FOR_ROWS_SECONDS / 86_400:g} days it is finished without these rows.",
             topic=self._topic,
             operation="commit_write",
             cause=why,

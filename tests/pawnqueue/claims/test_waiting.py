@@ -93,7 +93,7 @@ async def test_one_that_is_cancelled_as_it_wakes_lets_the_next_one_look(world: W
     first, second = [asyncio.create_task(idle.queue.claim(TOPIC, "c", wait=600)) for _ in range(2)]
     await world.later(5)
     began = world.clock.elapsed()
-    idle.queue._claims.idleness(TOPIC).look_again(1)
+    idle.queue._claims.idle_pauses_of(TOPIC).look_again(1)
     first.cancel()
     world.fill([{"id": "i", "payload": {"n": 0}}])
     assert numbers(await second) == [0]

@@ -62,7 +62,7 @@ def bodies_first() -> Patches:
 
     async def win(self: Attempt, picks: Any) -> Any:
         members = {one.id: Member(name=one.unit.name) for one in picks.left}
-        read.set(await original_fetch(self._context, self._request.topic, members, self._patience))
+        read.set(await original_fetch(self._context, self._request.topic, members, self._retry_seconds))
         return await original(self, picks)
 
     async def fetch(context: Context, topic: Any, members: Mapping[str, Member], seconds: float) -> Bodies:
