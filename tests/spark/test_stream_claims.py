@@ -297,7 +297,7 @@ def test_a_message_that_was_overwritten_does_not_stop_the_stream(
     end = former.claim_next(BEGINNING, MOST)
     [portion] = former.plan(end, 1)
     spoilt = world.overwrite(7, OVERWRITTEN[kind])
-    with pytest.raises(PawnQueueError, match=rf"{spoilt}(?s:.*)Start the query again"):
+    with pytest.raises(PawnQueueError, match=rf"{spoilt}(?s:.*)start the query again"):
         world.queue.read(portion)
     former.close()
 
