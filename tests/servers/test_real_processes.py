@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tools.crew.crew import Crew, Plan, crew
+from tools.crew.crew import Crew, crew
+from tools.crew.plan import Plan
 from tools.kit.history import History
 
 if TYPE_CHECKING:

@@ -6,45 +6,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pawnqueue import Settings, SyncPawnQueue
 from pawnqueue.runtime.clock import SystemClock
-from tools.crew.jobs import Consuming, Job, Publishing, Sabotage, Sweeping
-from tools.crew.orders import poison_among
-from tools.crew.worker import Worker, WorkerError, wait_until
+from tools.crew.plan import TOPIC, Job, Plan, Program
+from tools.crew.worker import Worker, wait_until
 from tools.kit.history import History, read_diaries
+from tools.kit.servers import keys_of
 
 if TYPE_CHECKING:
     from tools.kit.servers import S3Server
 
-TOPIC = "orders"
-#: How much later than it must be, everything may be before it counts as hung: somebody else may want the processor.
-PATIENCE = 60.0
+#: How much later than it must be, everything may be before it counts as hung: the machine may be busy.
+PATIENCE_SECONDS = 60.0
 #: Pause between two looks into the bucket.
-LOOKS_APART = 0.3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How much of everything."""
-
-    orders: int = 2_000
-    poison_every: int = 125
-    publishers: int = 2
-    consumers: int = 4
-    janitors: int = 0
-    batch: int = 100
-    ttl: float = 8.0
-    margin: float = 2.0
-    seconds_per_batch: float = 1.0
-    sabotage: Sabotage = ""
-
-    @property
-    def poison(self) -> int:
-        """How many orders nobody can fulfil."""
-        return poison_among(range(self.orders), self.poison_every)
+LOOK_EVERY_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +87,7 @@ class Crew:
     @property
     def published(self) -> int:
         """How many orders are known to be in the topic."""
-        return sum(len(one.published) for one in self.publishers)
+        return sum(len(one.history.published) for one in self.publishers)
 
     @property
     def settled(self) -> int:
@@ -119,29 +96,16 @@ class Crew:
 
     def start_publishers(self) -> None:
         """Let each publish its share of the orders."""
-        plan = self.plan
-        bounds = [plan.orders * part // plan.publishers for part in range(plan.publishers + 1)]
-        for number, (first, end) in enumerate(pairwise(bounds), 1):
-            job = Publishing(first=first, end=end, poison_every=plan.poison_every, **self._job(f"publisher {number}"))
-            self.publishers.append(self._start(job))
+        self.publishers += [self._start("publisher", number) for number in range(1, self.plan.publishers + 1)]
 
     def start_consumers(self, numbers: Iterable[int] | None = None) -> None:
         """Let them claim, work and settle until the signal to stop."""
-        plan = self.plan
-        for number in range(1, plan.consumers + 1) if numbers is None else numbers:
-            job = Consuming(
-                batch=plan.batch,
-                ttl=plan.ttl,
-                seconds_per_order=plan.seconds_per_batch / plan.batch,
-                sabotage=plan.sabotage,
-                **self._job(f"consumer {number}"),
-            )
-            self.consumers.append(self._start(job))
+        numbers = range(1, self.plan.consumers + 1) if numbers is None else numbers
+        self.consumers += [self._start("consumer", number) for number in numbers]
 
     def start_janitors(self) -> None:
         """Let them sweep while the others work."""
-        for number in range(1, self.plan.janitors + 1):
-            self.janitors.append(self._start(Sweeping(every=0.5, **self._job(f"janitor {number}"))))
+        self.janitors += [self._start("janitor", number) for number in range(1, self.plan.janitors + 1)]
 
     def wait(self, condition: Callable[[], bool], what: str, *, seconds: float = 0.0) -> None:
         """Wait for something that all have a part in. Raises WorkerError if one of them ends by itself.
@@ -155,7 +119,7 @@ class Crew:
             self._tick(self)
             return condition()
 
-        wait_until(look, what, seconds=seconds + PATIENCE)
+        wait_until(look, what, seconds=seconds + PATIENCE_SECONDS)
 
     def wait_for_publishers(self) -> None:
         """Wait until everything is published."""
@@ -179,7 +143,7 @@ class Crew:
         until = self.plan.ttl + self.plan.margin
         self.wait(taken, f"others have been given what {blow.worker.name} had", seconds=until)
         if blow.worker.fate == "killed":
-            blow.worker.holding.clear()
+            blow.worker.history.leave(blow.worker.name, self.clock.elapsed())
 
     def wait_until_empty(self, *, seconds: float = 0.0) -> None:
         """Wait until no message is in the bucket, and nobody works on one.
@@ -191,10 +155,10 @@ class Crew:
         def empty() -> bool:
             nonlocal looked
             idle = not any(one.holding for one in self.consumers if one.fate != "killed")
-            if not idle or self.clock.elapsed() - looked < LOOKS_APART:
+            if not idle or self.clock.elapsed() - looked < LOOK_EVERY_SECONDS:
                 return False
             looked = self.clock.elapsed()
-            return not self._keys("messages/", most=1)
+            return not self._keys("messages/")
 
         self.wait(empty, "no message is left", seconds=seconds)
 
@@ -214,7 +178,7 @@ class Crew:
             if not remains.left or self.clock.elapsed() > give_up:
                 return remains
             # A lease that came late is nobody's only after its time.
-            time.sleep(LOOKS_APART)
+            time.sleep(LOOK_EVERY_SECONDS)
             self._tick(self)
 
     def remains(self) -> Remains:
@@ -239,22 +203,14 @@ class Crew:
 
         self.wait(works, f"{victim.name} is at work")
         blow()
-        ids = frozenset(victim.holding - victim.acking)
+        ids = frozenset(victim.holding - victim.history.asked_to_ack)
         return Blow(victim, self.clock.elapsed(), ids)
 
-    def _job(self, name: str) -> dict[str, Any]:
-        return {"name": name, "topic": TOPIC, "queue": self._settings}
+    def _start(self, program: Program, number: int) -> Worker:
+        return self._stack.enter_context(Worker(Job(program, number, self._settings, self.plan)))
 
-    def _start(self, job: Job) -> Worker:
-        return self._stack.enter_context(Worker(job))
-
-    def _keys(self, folder: str, most: int | None = None) -> list[str]:
-        prefix = f"{TOPIC}/{folder}"
-        if most is not None:
-            answer = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=most)
-            return [one["Key"] for one in answer.get("Contents", [])]
-        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
-        return [one["Key"] for page in pages for one in page.get("Contents", [])]
+    def _keys(self, folder: str) -> list[str]:
+        return keys_of(self._s3, self._bucket, f"{TOPIC}/{folder}")
 
 
 @contextmanager
@@ -262,6 +218,3 @@ def crew(server: S3Server, plan: Plan, tick: Callable[[Crew], None] = lambda _: 
     """Give a crew for the length of a block; none of its processes outlives it."""
     with ExitStack() as stack:
         yield Crew(server, plan, stack, tick)
-
-
-__all__ = ["Blow", "Crew", "Plan", "Remains", "WorkerError", "crew"]

@@ -9,104 +9,107 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from tools.crew.jobs import DIARY, Consuming, Job, Publishing, Sweeping
+from tools.crew.plan import DIARY, Job
+from tools.kit.history import History, record
 from tools.kit.processes import ServerProcess
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = {Consuming: "consumer", Publishing: "publisher", Sweeping: "janitor"}
-PAUSE = 0.02
+_PAUSE_SECONDS = 0.02
 
 
 class WorkerError(RuntimeError):
     """A program ended by itself, or did not end on the signal."""
 
 
-class Worker:
-    """Runs for the length of a ``with`` block at most, and never longer than the process that started it."""
+class Worker(ServerProcess):
+    """A program that runs for the length of a ``with`` block at most, and never longer than the process it is for."""
 
     def __init__(self, job: Job) -> None:
-        self.name = job.name
-        self.fate = ""
-        """What was done to it: killed, frozen, or nothing."""
-
-        self.published: set[str] = set()
-        self.publishing: tuple[float, float] | None = None
-        self.consuming: tuple[float, float] | None = None
-        """From the first request to the last answer, where there was one."""
-
-        self.holding: set[str] = set()
-        self.holding_since = 0.0
-        self.acking: set[str] = set()
-        """What it has asked to be acked, of all that it ever had."""
-
-        self.received: list[str] = []
-        self.batches = 0
-        self.acked: set[str] = set()
-        self.dead: set[str] = set()
-        self.refused = 0
-        self.requests = 0
-        self.in_vain = 0
-        """How many of its requests looked for messages and got none."""
-
-        self.ended = False
-        self.process = ServerProcess(
-            [sys.executable, "-m", f"tools.crew.{PROGRAMS[type(job)]}"],
+        super().__init__(
+            [sys.executable, "-m", "tools.crew.program"],
             ready=lambda: True,
             env={"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))},
             grace=0.5,
         )
-        job.write(self.process.data)
+        job.write(self.data)
+        self.name = job.name
+        self.fate = ""
+        """What was done to it: killed, frozen, or nothing."""
+
+        self.history = History()
+        self.diary = self.data / DIARY
+        self.busy: tuple[float, float] | None = None
+        """From its first request to the last answer with messages or a settlement, once it had one."""
+
+        self.refused = 0
+        """How many of its messages were lost when it settled them."""
+
+        self.requests = 0
+        self.in_vain = 0
+        """How many of its requests looked for messages and found none."""
+
+        self.ended = False
         self._read = 0
 
     @property
-    def diary(self) -> Path:
-        """Where its diary is, until the block is left."""
-        return self.process.data / DIARY
+    def holding(self) -> set[str]:
+        """The messages that it holds and has not settled."""
+        return {unit for _, unit in self.history.open_holds} - self.acked - self.dead
 
     @property
-    def settled(self) -> int:
-        """How many orders it has acked or given up on."""
-        return len(self.acked) + len(self.dead)
+    def holding_since(self) -> float:
+        """When it received its last batch."""
+        return self.history.holds[-1].start if self.history.holds else 0.0
 
-    def __enter__(self) -> Self:
-        self.process.__enter__()
-        return self
+    @property
+    def received(self) -> list[str]:
+        """All messages that it ever received, some more than once."""
+        return [message_id for _, message_id, _ in self.history.delivered]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.__exit__(kind, error, trace)
+    @property
+    def batches(self) -> int:
+        """How many claims it had."""
+        return len({claim for _, _, claim in self.history.delivered})
+
+    @property
+    def acked(self) -> set[str]:
+        """The messages that it has acked."""
+        return {message_id for _, message_id, _ in self.history.acked}
+
+    @property
+    def dead(self) -> set[str]:
+        """The messages that it has buried."""
+        return {unit for _, unit, _, how in self.history.settled if how == "dead"}
 
     def kill(self) -> None:
         """Kill -9: it cannot say good-bye."""
         self.fate = "killed"
-        self.process.signal(signal.SIGKILL)
-        wait_until(lambda: not self.process.running, f"{self.name} is dead", seconds=10)
+        self.signal(signal.SIGKILL)
+        wait_until(lambda: not self.running, f"{self.name} is dead", seconds=10)
         self.look()
 
     def freeze(self) -> None:
         """SIGSTOP: it is frozen, and does not know it."""
         self.fate = "frozen"
-        self.process.signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         wait_until(self._is_frozen, f"{self.name} is frozen", seconds=10)
         self.look()
 
     def thaw(self) -> None:
         """SIGCONT."""
         self.fate = ""
-        self.process.signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def end(self) -> None:
         """Ask it to finish what it has begun, without waiting for that."""
-        if self.process.running and not self.ended:
-            self.process.signal(signal.SIGTERM)
+        if self.running and not self.ended:
+            self.signal(signal.SIGTERM)
 
     def look(self) -> None:
-        """Read on in its diary. Raises :class:`WorkerError` if the program is gone and nobody wanted it to be."""
-        running = self.process.running
+        """Read on in its diary. Raises :class:`WorkerError` if the program has ended and nobody has asked it to."""
+        running = self.running
         if self.diary.exists():
             with self.diary.open("rb") as file:
                 file.seek(self._read)
@@ -116,36 +119,19 @@ class Worker:
             for line in whole.splitlines():
                 self._learn(json.loads(line))
         if not running and not self.ended and self.fate != "killed":
-            raise WorkerError(f"{self.name} has ended by itself; its log ends with:\n{self.process.log[-4000:]}")
+            raise WorkerError(f"{self.name} has ended by itself; its log ends with:\n{self.log[-4000:]}")
 
     def _learn(self, event: dict[str, Any]) -> None:
-        ids = event.get("ids", [])
-        self.requests = event.get("requests", self.requests)
-        self.in_vain = event.get("in_vain", self.in_vain)
+        record(self.history, event)
         self.ended = self.ended or event.get("ended", False)
-        match event["event"]:
-            case "published":
-                self.published.update(ids)
-                self.publishing = (self.publishing[0] if self.publishing else event["begun"], event["at"])
-            case "held":
-                self.holding = set(ids)
-                self.holding_since = event["at"]
-                self.received += ids
-                self.batches += 1
-                self.consuming = self.consuming or (event["begun"], event["at"])
-            case "acking":
-                self.acking.update(ids)
-            case "settled":
-                (self.acked if event["how"] == "acked" else self.dead).update(ids)
-                self.holding.difference_update(ids)
-                if self.consuming:
-                    self.consuming = (self.consuming[0], event["at"])
-            case "dropped":
-                self.refused += event.get("refused", 0)
-                self.holding.difference_update(event.get("ids", self.holding))
+        self.requests, self.in_vain = event["requests"], event["in_vain"]
+        self.refused += event.get("refused", 0)
+        if "begun" in event or event["event"] == "settled":
+            first, _ = self.busy or (event["begun"], 0.0)
+            self.busy = first, event["at"]
 
     def _is_frozen(self) -> bool:
-        stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8")
+        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
         return stat.rpartition(")")[2].split()[0] == "T"
 
 
@@ -155,4 +141,4 @@ def wait_until(condition: Callable[[], bool], what: str, *, seconds: float) -> N
     while not condition():
         if time.monotonic() > give_up:
             raise WorkerError(f"{seconds:g} seconds have passed, and still it is not true that {what}.")
-        time.sleep(PAUSE)
+        time.sleep(_PAUSE_SECONDS)

@@ -206,11 +206,12 @@ def read_diaries(paths: Iterable[Path]) -> History:
     events.sort(key=lambda event: event.get("at", 0.0))
     history = History()
     for event in events:
-        _record(history, event)
+        record(history, event)
     return history
 
 
-def _record(history: History, event: dict[str, Any]) -> None:
+def record(history: History, event: dict[str, Any]) -> None:
+    """Add one line of a diary to a history."""
     at = event.get("at", 0.0)
     holder = Holder(event["process"], event.get("claim", ""), event.get("session", ""))
     match event["event"]:

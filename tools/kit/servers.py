@@ -93,6 +93,12 @@ class S3Server:
         )
 
 
+def keys_of(client: S3Client, bucket: str, prefix: str) -> list[str]:
+    """Return the keys in a bucket that begin with the prefix."""
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    return [each["Key"] for page in pages for each in page.get("Contents", ())]
+
+
 @contextmanager
 def seaweedfs() -> Iterator[S3Server]:
     """SeaweedFS: a real store with atomic conditional PUTs."""

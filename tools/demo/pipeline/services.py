@@ -103,8 +103,7 @@ class Services:
     def remains(self) -> int:
         """Count what is left in the bucket of messages and leases, by boto3: the engine has no part in it."""
         with closing(self.server.client()) as s3:
-            pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=f"{TOPIC}/")
-            keys = [each["Key"] for page in pages for each in page.get("Contents", ())]
+            keys = servers.keys_of(s3, self.bucket, f"{TOPIC}/")
         return sum(key.split("/")[1] in ("messages", "leases") for key in keys)
 
     def addresses(self) -> list[str]:

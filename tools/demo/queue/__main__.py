@@ -6,8 +6,7 @@ import argparse
 import sys
 from typing import get_args
 
-from tools.crew.crew import Plan
-from tools.crew.jobs import Sabotage
+from tools.crew.plan import Plan, Sabotage
 from tools.demo.queue.story import tell
 from tools.demo.running import run
 

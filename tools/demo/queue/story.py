@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 
-from tools.crew.crew import Blow, Crew, Plan, crew
+from tools.crew.crew import Blow, Crew, crew
+from tools.crew.plan import Plan
 from tools.crew.worker import Worker
 from tools.demo.checks import Verdict
 from tools.demo.folder import temporary_folder
@@ -33,7 +34,7 @@ def tell(plan: Plan, screen: Screen, *, calm: bool) -> bool:
         screen.tell("A new bucket is put to the test: are its conditional writes atomic, even in a race?")
         with crew(server, plan, lambda now: show(now, screen)) as all_of_them:
             verdict, table = _run(all_of_them, screen, calm=calm)
-            pids = [one.process.pid for one in all_of_them.everyone]
+            pids = [one.pid for one in all_of_them.everyone]
     verdict.equal("processes of the demo that still run", 0, sum(map(_is_alive, pids)))
     report(verdict, table, screen)
     return verdict.adds_up
@@ -44,8 +45,9 @@ def _run(it: Crew, screen: Screen, *, calm: bool) -> tuple[Verdict, list[str]]:
     screen.tell("They are: every race had one winner. It is noted in the bucket, for all who use it.")
     it.start_publishers()
     it.wait_for_publishers()
+    pace = f"{_pace(it.published, it.publishers):,.0f} a second"
     screen.tell(
-        f"{plan.publishers} publishers have put {it.published:,} orders into it ({_speed(it):,.0f} a second); "
+        f"{plan.publishers} publishers have put {it.published:,} orders into it ({pace}); "
         f"{plan.poison} cannot be fulfilled."
     )
     it.start_consumers()
@@ -55,7 +57,7 @@ def _run(it: Crew, screen: Screen, *, calm: bool) -> tuple[Verdict, list[str]]:
     )
     blows = [] if calm else _strike(it, screen)
     it.wait_until_empty()
-    pace = f", at {_pace(it):,.0f} a second" if calm else ""
+    pace = f", at {_pace(it.settled, it.consumers):,.0f} a second" if calm else ""
     screen.tell(f"No order is left in the topic{pace}. The consumers get a signal to end.")
     it.end(it.consumers)
     remains = it.sweep_until_clean()
@@ -114,33 +116,28 @@ def report(verdict: Verdict, table: Sequence[str], screen: Screen) -> None:
 
 
 def _table(it: Crew, blows: Sequence[Blow]) -> list[str]:
-    header = f"{'':<12}{'batches':>9}{'received':>10}{'acked':>8}{'dead':>7}{'refused':>9}{'requests':>10}"
+    columns = {"batches": 9, "received": 10, "acked": 8, "dead": 7, "refused": 9, "requests": 10}
     fates = {blow.worker.name: len(blow.ids) for blow in blows}
-    lines = [header]
+    lines = [" " * 12 + "".join(f"{name:>{width}}" for name, width in columns.items())]
+    sums = Counter[str]()
     for one in it.consumers:
-        row = _row(one.name, one.batches, len(one.received), len(one.acked), len(one.dead), one.refused, one.requests)
-        if one.name in fates:
-            row += f"   {one.fate or 'frozen'} with {fates[one.name]}"
-        lines.append(row)
-    every = it.consumers
-    lines.append(
-        _row(
-            "all",
-            sum(one.batches for one in every),
-            sum(len(one.received) for one in every),
-            sum(len(one.acked) for one in every),
-            sum(len(one.dead) for one in every),
-            sum(one.refused for one in every),
-            sum(one.requests for one in every),
-        )
-        + f"   {sum(one.in_vain for one in every):,} in vain"
-    )
-    return lines
+        counts = {
+            "batches": one.batches,
+            "received": len(one.received),
+            "acked": len(one.acked),
+            "dead": len(one.dead),
+            "refused": one.refused,
+            "requests": one.requests,
+        }
+        sums.update(counts)
+        fate = f"   {one.fate or 'frozen'} with {fates[one.name]}" if one.name in fates else ""
+        lines.append(f"{one.name:<12}{_row(counts, columns)}{fate}")
+    in_vain = sum(one.in_vain for one in it.consumers)
+    return [*lines, f"{'all':<12}{_row(sums, columns)}   {in_vain:,} in vain"]
 
 
-def _row(name: str, *numbers: int) -> str:
-    widths = (9, 10, 8, 7, 9, 10)
-    return f"{name:<12}" + "".join(f"{number:>{width},}" for number, width in zip(numbers, widths, strict=True))
+def _row(counts: Mapping[str, int], columns: Mapping[str, int]) -> str:
+    return "".join(f"{counts[name]:>{width},}" for name, width in columns.items())
 
 
 def _does(one: Worker) -> str:
@@ -163,14 +160,10 @@ def _heirs(it: Crew, blow: Blow) -> str:
     return " and ".join(f"{name} has {count}" for name, count in sorted(heirs.items()))
 
 
-def _speed(it: Crew) -> float:
-    spans = [one.publishing for one in it.publishers if one.publishing]
-    return it.published / (max(end for _, end in spans) - min(begun for begun, _ in spans))
-
-
-def _pace(it: Crew) -> float:
-    spans = [one.consuming for one in it.consumers if one.consuming]
-    return it.settled / (max(end for _, end in spans) - min(begun for begun, _ in spans))
+def _pace(count: int, workers: Sequence[Worker]) -> float:
+    """Return how many a second the workers dealt with, from the first one's first request to the last one's answer."""
+    spans = [one.busy for one in workers if one.busy]
+    return count / (max(end for _, end in spans) - min(begun for begun, _ in spans))
 
 
 def _name(one: Worker) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tools.demo.checks import Check, Verdict
 
 if TYPE_CHECKING:
-    from tools.crew.crew import Blow, Plan, Remains
+    from tools.crew.crew import Blow, Remains
+    from tools.crew.plan import Plan
     from tools.crew.worker import Worker
     from tools.kit.history import History
 
@@ -36,10 +37,7 @@ def judge(
     verdict.equal("lost, settled twice, or back after an ack", 0, len(verdict.broken) - twice)
     verdict.equal("left in the bucket after a sweep", 0, remains.left)
 
-    verdict.figures["requests a message, claim and ack"] = f"{requests_a_message(consumers):.2f}"
+    settled = sum(len(one.acked) + len(one.dead) for one in consumers)
+    requests = sum(one.requests for one in consumers)
+    verdict.figures["requests a message, claim and ack"] = f"{requests / max(1, settled):.2f}"
     return verdict
-
-
-def requests_a_message(consumers: Sequence[Worker]) -> float:
-    """Count all that they asked of the store, for each message that they settled."""
-    return sum(one.requests for one in consumers) / max(1, sum(one.settled for one in consumers))
