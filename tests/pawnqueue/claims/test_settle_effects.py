@@ -1,4 +1,4 @@
-"""Carrying out a decision: what fails, who finishes it, and what stays renewed meanwhile."""
+"""Effects of a decision: requests that fail, processes that end at any step, and renewal meanwhile."""
 
 from __future__ import annotations
 
