@@ -28,7 +28,8 @@ from pawnqueue.stores.port import Done, Expect, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import TopicRecord
+    from pawnqueue.domain.records import Lease, TopicRecord
+    from pawnqueue.domain.unit import Unit
 
 logger = logger_of("claims")
 
@@ -283,17 +284,7 @@ class Attempt:
 
     def _step(self, candidate: Candidate, won: Won) -> tuple[Step, Member]:
         request, before = self._request, candidate.lease
-        # ⚑ §4: deliveries are hand-outs: this will be the next.
-        member = Member(name=candidate.unit.name, size=candidate.unit.size, deliveries=1)
-        if before is not None:
-            previous = before.value
-            member = Member(
-                name=candidate.unit.name,
-                size=candidate.unit.size,
-                deliveries=min(previous.deliveries + 1, MOST_COUNT),
-                reason=previous.reason,
-                error=previous.error,
-            )
+        member = as_member(candidate.unit, None if before is None else before.value)
         # It ends with the session's time: if the claimer dies before it has recorded the claim, others need not wait
         # for the claim's own time.
         lease = leases.held(
@@ -456,6 +447,20 @@ class Attempt:
 def _chunks(batch: Sequence[Candidate], size: int) -> Iterator[Sequence[Candidate]]:
     for start in range(0, len(batch), size):
         yield batch[start : start + size]
+
+
+def as_member(unit: Unit, before: Lease | None) -> Member:
+    """Return a message that is won as a member of its claim, with its deliveries: this will be the next."""
+    # ⚑ §5.6: what a lease tells of deliveries belongs to the message that it names. Another one may have its uuid.
+    if before is None or before.key not in {unit.name, ""}:
+        return Member(name=unit.name, size=unit.size, deliveries=1)
+    return Member(
+        name=unit.name,
+        size=unit.size,
+        deliveries=min(before.deliveries + 1, MOST_COUNT),
+        reason=before.reason,
+        error=before.error,
+    )
 
 
 def make_record(request: ClaimRequest, won: Won, decisions: Mapping[str, Decision]) -> ClaimRecord:

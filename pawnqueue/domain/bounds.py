@@ -30,8 +30,8 @@ MOST_PAYLOAD_DEPTH: Final = 500
 #: Fields that this version does not know are written again, and pydantic gives up at a depth of about 250.
 MOST_RECORD_DEPTH: Final = 100
 LONGEST_NAME_BYTES: Final = 255
-#: As long as a key can be. A claim record keeps the id of a message beside its decision.
-LONGEST_MESSAGE_ID: Final = 1024
+#: Of a message's id, as JSON. A claim record may have to keep one beside each decision.
+LONGEST_MESSAGE_ID_BYTES: Final = 255
 #: The longest name of a producer or a consumer, in characters.
 LONGEST_REGISTERED_NAME: Final = 256
 #: A claim's owner, its consumer and its session. Airflow's owners are the longest: four names of up to 250 characters.
@@ -62,6 +62,16 @@ HolderText: TypeAlias = Annotated[str, StringConstraints(max_length=MAX_HOLDER_C
 def cut_reason(text: str) -> str:
     """Return the part of a reason, or of an error, that is kept."""
     return text[:MAX_REASON_CHARACTERS]
+
+
+def check_id_size(message_id: str) -> str:
+    """Return the id of a message.
+
+    :raises ValueError: it is longer than any of ours.
+    """
+    if len(json.dumps(message_id, ensure_ascii=False)[1:-1].encode()) > LONGEST_MESSAGE_ID_BYTES:
+        raise ValueError("an id is longer than any of ours")
+    return message_id
 
 
 #: The reason of a decision. ⚑ §1: a longer text is cut where it is read, because it is copied from record to record and

@@ -18,10 +18,13 @@ MAX_SMALL_RECORD_BYTES = 128 * 1024
 MAX_CLAIM_MESSAGES = 100_000
 #: A claim's record: 310 bytes a message when all is settled, and the texts given with it, which are cut to fit.
 MAX_CLAIM_RECORD_BYTES = 128 * 1024**2
-#: The fields of a claim's record that this version does not know, all together: they are kept, and written again.
+#: The fields of a claim's or a write's record that this version does not know, all together: they are kept, and
+#: written again.
 MAX_UNKNOWN_BYTES = 64 * 1024
-#: A write's record: about 100 bytes for each staged object of 4 MB.
+#: A write's record: at most 112 bytes for each staged object, and what its progress takes.
 MAX_WRITE_RECORD_BYTES = 64 * 1024**2
+#: How many staged objects one write has at most, so that its record stays below that bound.
+MAX_STAGED_OBJECTS = 500_000
 #: A staged object ends with the message that takes it past this size.
 STAGED_OBJECT_BYTES = 4 * 1024**2
 

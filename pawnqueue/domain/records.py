@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -23,7 +24,6 @@ from pydantic import (
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.bounds import (
     LATEST_PLACE,
-    LONGEST_MESSAGE_ID,
     MIN_STAGED_ROW_BYTES,
     MOST_COUNT,
     MOST_PAYLOAD_DEPTH,
@@ -40,10 +40,11 @@ from pawnqueue.domain.bounds import (
     ReasonText,
     Time,
     UuidText,
+    check_id_size,
     parse_json,
 )
 from pawnqueue.domain.identifiers import ClaimStem, MessageId
-from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES, MAX_UNKNOWN_BYTES
+from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES, MAX_STAGED_OBJECTS, MAX_UNKNOWN_BYTES
 from pawnqueue.errors import CompatibilityError
 
 #: The newest format of a body that this version reads, and the one that it writes. A body of pawn-queue's counts as 0.
@@ -80,26 +81,20 @@ class Record(Part):
     nonce: str = ""
 
     def encode(self) -> bytes:
-        """Return the body: canonical JSON in UTF-8.
-
-        :raises CompatibilityError: an unknown field, which we must keep, cannot be written again.
-        """
-        try:
-            text = self._as_text()
-        except ValueError as problem:
-            raise CompatibilityError(
-                f"This {self.what} cannot be written again: a field of another program's in it is nested too "
-                "deeply, or has a name that is no Unicode text."
-            ) from problem
+        """Return the body: canonical JSON in UTF-8."""
         # ⚑ §1: a record with half of a surrogate pair is garbage to its readers. A user's text, such as the reason of a
         # nack, may have one.
-        return text.encode("utf-8", "replace")
+        return self._as_text().encode("utf-8", "replace")
 
     def _as_text(self) -> str:
         return _json(self._as_json())
 
-    def _as_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
+    def _as_json(self, *, but: Collection[str] = ()) -> dict[str, Any]:
+        # ⚑ §1: what was read can be written. A field that this version does not know is JSON already, and may be nested
+        # more deeply than pydantic can serialize.
+        unknown = self.model_extra or {}
+        left_out = {*but, *(unknown.keys() - type(self).model_fields.keys())}
+        return {**self.model_dump(mode="json", by_alias=True, exclude=left_out), **unknown}
 
     @classmethod
     def decode(cls, body: bytes, key: str) -> Self:
@@ -179,9 +174,6 @@ class TopicRecord(Record):
     created_at: str = ""
     settings: TopicSettings = TopicSettings()
 
-    def _as_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", by_alias=True)
-
 
 class SweptRecord(Record):
     """``{topic}/.swept``: a janitor has swept the topic to the end. When, the object's date tells."""
@@ -218,7 +210,7 @@ class Envelope(Record):
     what: ClassVar[str] = "message"
     max_depth: ClassVar[int] = MOST_PAYLOAD_DEPTH + 1  # the envelope around it
 
-    id: MessageId = Field(max_length=LONGEST_MESSAGE_ID)
+    id: Annotated[MessageId, AfterValidator(check_id_size)]
     topic: str = ""
     producer_id: str = ""
     created_at: str = ""
@@ -234,10 +226,9 @@ class Envelope(Record):
         # A stranger's field of this name is ignored: it is not an error, and never gets into a key.
         return given if layout.is_write_id(given) else ""
 
-    def _as_json(self) -> dict[str, Any]:
-        # A payload is JSON already, and may be nested more deeply than pydantic can serialize.
-        left_out = {"payload"} if self.write_id else {"payload", "write_id"}
-        return {**self.model_dump(mode="json", exclude=left_out), "payload": self.payload}
+    def _as_json(self, *, but: Collection[str] = ()) -> dict[str, Any]:
+        left_out = {"payload"} if self.write_id else {"payload", "write_id"}  # a payload is JSON already, too
+        return {**super()._as_json(but={*left_out, *but}), "payload": self.payload}
 
 
 class Member(Part):
@@ -273,7 +264,7 @@ class Decision(Part):
     It is stored as three fields, one for each answer but the first.
     """
     #: Of the message, where it is not the uuid in its key: a redriven one's.
-    id: str = Field(default="", max_length=LONGEST_MESSAGE_ID)
+    id: Annotated[str, AfterValidator(check_id_size)] = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -345,12 +336,10 @@ class ClaimRecord(Record):
     @classmethod
     def is_bounded(cls, data: Mapping[str, Any]) -> bool:
         """See :meth:`Record.is_bounded`."""
-        members, settled = _values(data.get("members")), _values(data.get("settled"))
+        members, settled = _parts(data.get("members")), _parts(data.get("settled"))
         if max(len(members), len(settled)) > MAX_CLAIM_MESSAGES:
             return False
-        parts = sum(_unknown_bytes(Member, each) for each in members)
-        parts += sum(_unknown_bytes(Decision, each) for each in settled)
-        return _unknown_bytes(cls, data) + parts <= MAX_UNKNOWN_BYTES
+        return _are_few_unknown((cls, [data]), (Member, members), (Decision, settled))
 
     def fits(self, key: str) -> bool:
         """See :meth:`Record.fits`."""
@@ -402,13 +391,10 @@ class ClaimRecord(Record):
         return size_hint.padded(super().encode(), size_hint.RECORD_STATES[self.state], self.ttl)
 
     def _as_text(self) -> str:
-        parts = {name: _json(value) for name, value in self._but_its_members().items()}
+        parts = {name: _json(value) for name, value in self._as_json(but={"members", "settled"}).items()}
         parts["members"] = self._members.joined(self.members)
         parts["settled"] = self._settled.joined(self.settled)
         return "{" + ",".join(f"{_json(name)}:{parts[name]}" for name in sorted(parts)) + "}"
-
-    def _but_its_members(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude={"members", "settled"})
 
 
 class StagedObject(Part):
@@ -451,6 +437,15 @@ class WriteRecord(Record):
     lost: list[Rows] = Field(default=[], max_length=MOST_RANGES)  # not published: gone after the decision
     unread_since: Time = 0.0  # since then it waits for claim records that cannot be read
     rows_unread_since: Time = 0.0  # since then some process could not read some of its staged rows
+
+    @classmethod
+    def is_bounded(cls, data: Mapping[str, Any]) -> bool:
+        """See :meth:`Record.is_bounded`."""
+        objects, dropped, lost = (_parts(data.get(name)) for name in ("objects", "dropped", "lost"))
+        # ⚑ §1: a write that is begun can note its progress, and be dropped: its record has room for that.
+        if objects and len(objects) + len(dropped) > MAX_STAGED_OBJECTS:
+            return False
+        return _are_few_unknown((cls, [data]), (StagedObject, objects), (Rows, lost))
 
     def fits(self, key: str) -> bool:
         """See :meth:`Record.fits`."""
@@ -542,15 +537,19 @@ def _fields_of(model: type[BaseModel]) -> frozenset[str]:
     )
 
 
+def _are_few_unknown(*models: tuple[type[BaseModel], Iterable[object]]) -> bool:
+    """Say whether there is little text in fields that this version does not know: it keeps them for the next write."""
+    return sum(_unknown_bytes(model, data) for model, parts in models for data in parts) <= MAX_UNKNOWN_BYTES
+
+
 def _unknown_bytes(model: type[BaseModel], data: object) -> int:
-    """Return how much text the fields are that this version does not know, and keeps for the next write."""
     if not isinstance(data, Mapping) or data.keys() <= _fields_of(model):
         return 0
-    return len(_json({name: value for name, value in data.items() if name not in _fields_of(model)}))
+    return len(_json({name: value for name, value in data.items() if name not in _fields_of(model)}).encode())
 
 
-def _values(parts: object) -> Collection[object]:
-    return parts.values() if isinstance(parts, Mapping) else ()
+def _parts(of: object) -> Collection[object]:
+    return of.values() if isinstance(of, Mapping) else of if isinstance(of, list) else ()
 
 
 def nonce_of(body: bytes, key: str) -> str | None:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from pawnqueue.bucket.topics import topic_not_found
 from pawnqueue.domain import layout
+from pawnqueue.domain.object_sizes import MAX_STAGED_OBJECTS
 from pawnqueue.domain.records import TICKS_PER_SECOND, StagedObject, WriteRecord
-from pawnqueue.errors import (
-    StoreError,
-)
+from pawnqueue.errors import InvalidArgumentError, StoreError
 from pawnqueue.events import WriteDecided, logger_of
 from pawnqueue.publish import decided_writes, staging
 from pawnqueue.publish.decided_writes import DecidedWrite, TopicExists
@@ -101,6 +100,16 @@ class Commit:
         """⚑ §7: writing the record is the decision. It fixes what is published, and under which keys."""
         context, topic, write_id = self.context, self.topic, self.write_id
         objects = [each for part in self.staged for each in part.objects]
+        dropped = found.value.dropped if found is not None else []
+        # ⚑ §1: no record is written that would not be read.
+        if len(objects) + len(dropped) > MAX_STAGED_OBJECTS:
+            raise InvalidArgumentError(
+                f"Write {write_id} of topic {topic!r} has {len(objects):,} staged objects, and {len(dropped):,} that "
+                f"were dropped before: one write has at most {MAX_STAGED_OBJECTS:,}. Stage more rows in each, or "
+                "commit several writes.",
+                topic=topic,
+                operation="commit_write",
+            )
         await self._check_stored(objects, found)
         if not await topic_may_exist(topic, self.topic_exists):
             raise topic_not_found(topic, "commit_write")
@@ -119,7 +128,7 @@ class Commit:
             size=sum(each.size for each in objects),
             begun=min(decided_writes.MESSAGES_PER_NOTE, count),
             objects=objects,
-            dropped=found.value.dropped if found is not None else [],
+            dropped=dropped,
         )
         decided = await decided_writes.begin_attempt(context, topic, record, found, self.ended)
         if decided is None:

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pawnqueue.domain import layout
-from pawnqueue.domain.object_sizes import MAX_CLAIM_RECORD_BYTES
+from pawnqueue.domain.bounds import LONGEST_MESSAGE_ID_BYTES
+from pawnqueue.domain.object_sizes import MAX_CLAIM_RECORD_BYTES, MAX_UNKNOWN_BYTES
 from pawnqueue.domain.records import ClaimRecord, Decision, Member, UnreadableRecordError
 from pawnqueue.errors import StoreError
 from pawnqueue.registers.register import Register, Versioned
@@ -20,10 +21,14 @@ Now: TypeAlias = Callable[[], Awaitable[float]]
 
 WithTexts = TypeVar("WithTexts", Member, Decision)
 
-#: What a settled message takes of a record, without the texts: twice what one of our publishers' takes.
-MEMBER_BYTES = 640
+#: What a settled message takes of a record at most, without its texts, its name and its id.
+MEMBER_BYTES = 380
+#: What the record has beside its members at most, with the fields that this version does not know.
+OTHER_BYTES = MAX_UNKNOWN_BYTES + 32 * 1024
 #: The length of a control character in JSON.
 LONGEST_CHARACTER_BYTES = 6
+#: The same in a message's name, which may have quotes and backslashes.
+LONGEST_NAME_CHARACTER_BYTES = 2
 
 
 class ClaimRecordRegister(Register[ClaimRecord]):
@@ -59,10 +64,13 @@ class ClaimRecordRegister(Register[ClaimRecord]):
 def _fitting(record: ClaimRecord) -> ClaimRecord:
     """Cut reasons and errors so that the record is small enough for all readers, however many messages have some.
 
-    ⚑ §1: nothing is written that is not read. The decisions themselves are never cut.
+    ⚑ §1: nothing is written that is not read. The decisions themselves are never cut: for every member that a record
+    can have there is room for one, so each record that can be read can be fenced.
     """
     parts: list[Member | Decision] = [*record.members.values(), *record.settled.values()]
-    room = MAX_CLAIM_RECORD_BYTES - MEMBER_BYTES * len(record.members)
+    names = sum(len(each.name) for each in record.members.values()) * LONGEST_NAME_CHARACTER_BYTES
+    ids = sum(min(len(each.id) * LONGEST_CHARACTER_BYTES, LONGEST_MESSAGE_ID_BYTES) for each in record.settled.values())
+    room = MAX_CLAIM_RECORD_BYTES - OTHER_BYTES - MEMBER_BYTES * len(record.members) - names - ids
     if sum(len(each.reason) + len(each.error) for each in parts) * LONGEST_CHARACTER_BYTES <= room:
         return record
     most = max(0, room) // (2 * LONGEST_CHARACTER_BYTES * len(parts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -89,6 +90,24 @@ async def test_rows_of_a_staged_write_are_delivered_beside_planted_ones(world: W
     staged = await ann.queue.stage(TOPIC, "load-1", 0, numbered(3))
     await ann.queue.commit_write(TOPIC, "load-1", [staged])
     assert set(await polled(world, bob, 60)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("place", ["0", "z"], ids=["before", "behind"])
+async def test_deliveries_and_reasons_belong_to_one_message(world: World, ann: Process, place: str) -> None:
+    """Another message under the uuid of one that was often requeued begins with its own first delivery."""
+    [uuid] = await ann.queue.publish(TOPIC, numbered(1))
+    for _ in range(9):
+        await ann.queue.requeue(await ann.queue.claim(TOPIC, "c"), reason="not yet")
+    plant(world, uuid, place, json.dumps({"id": uuid, "payload": {"n": 1}}).encode())
+    await world.later(FULL_LISTING_SECONDS)
+    deliveries: dict[int, int] = {}
+    while len(deliveries) < 2:
+        claim = await ann.queue.claim(TOPIC, "c")
+        deliveries.update({message.payload["n"]: message.deliveries for message in claim})
+        await ann.queue.ack(claim)
+        await world.later(FULL_LISTING_SECONDS)
+    assert deliveries[1] == 1
+    assert not await ann.queue.dead_letters(TOPIC)
 
 
 async def test_strangers_are_told_in_one_line(world: World, ann: Process, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,18 +9,42 @@ import pytest
 
 from pawnqueue import InvalidArgumentError, ObjectTooLargeError, StagedGoneError
 from pawnqueue.catalog import letters, units
-from pawnqueue.domain import layout, object_sizes
+from pawnqueue.domain import layout, object_sizes, records
+from pawnqueue.domain.bounds import (
+    LATEST_TIME,
+    LONGEST_MESSAGE_ID_BYTES,
+    LONGEST_NAME_BYTES,
+    MAX_HOLDER_CHARACTERS,
+    MOST_COUNT,
+    MOST_OBJECT_BYTES,
+    MOST_RANGES,
+)
 from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.domain.object_sizes import (
     ENVELOPE_OVERHEAD_BYTES,
     MAX_CLAIM_MESSAGES,
+    MAX_CLAIM_RECORD_BYTES,
     MAX_SMALL_RECORD_BYTES,
+    MAX_STAGED_OBJECTS,
+    MAX_UNKNOWN_BYTES,
+    MAX_WRITE_RECORD_BYTES,
     STAGED_OBJECT_BYTES,
 )
-from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.domain.records import (
+    ClaimRecord,
+    Decision,
+    Member,
+    Record,
+    Rows,
+    StagedObject,
+    UnreadableRecordError,
+    WriteRecord,
+)
+from pawnqueue.publish import writes
 from pawnqueue.registers import claim_records
+from pawnqueue.registers.claim_records import MEMBER_BYTES, OTHER_BYTES
 from pawnqueue.terms import CheckedTerms
-from tests.pawnqueue.publish.written import WRITE, staged
+from tests.pawnqueue.publish.written import COUNT, WRITE, staged
 from tests.pawnqueue.virtual import TOPIC, Bucket, Process, World, numbered, numbers
 
 if TYPE_CHECKING:
@@ -186,10 +210,90 @@ async def test_a_claims_record_never_outgrows_what_is_read_of_it(ann: Process, m
     assert terms.max_messages == MAX_CLAIM_MESSAGES
 
 
-async def test_an_id_that_is_longer_than_a_key_is_not_a_messages(world: World, ann: Process) -> None:
-    """A claim's record keeps ids that its publisher chose, so they are bounded too: such a message is buried."""
-    world.fill([{"id": "x" * 1025, "payload": {}}, {"id": "x" * 1024, "payload": {}}])
+@pytest.mark.parametrize(("too_long", "longest"), [("x" * 256, "x" * 255), ("\x01" * 43, "\x01" * 42)])
+async def test_a_message_with_a_very_long_id_is_buried(world: World, ann: Process, too_long: str, longest: str) -> None:
+    """A claim's record keeps ids that a publisher chose, so they are bounded: by what they take there."""
+    world.fill([{"id": too_long, "payload": {}}, {"id": longest, "payload": {}}])
     await world.later(1)
     claim = await ann.queue.claim(TOPIC, "c")
-    assert claim.ids == ["x" * 1024]
+    assert claim.ids == [longest]
     assert len(await ann.queue.dead_letters(TOPIC)) == 1
+
+
+def test_a_claim_record_that_can_be_read_can_be_fenced() -> None:
+    """Every member has room for the longest name, the longest id and a decision, however many members there are."""
+    uuid, lasting = "ABCDEF00-0000-4000-8000-000000000000", LATEST_TIME - 0.1
+    member = Member(name='"' * LONGEST_NAME_BYTES, size=MOST_OBJECT_BYTES, deliveries=MOST_COUNT)
+    decision = Decision(how="released", until=lasting, max_deliveries=MOST_COUNT, id="x" * LONGEST_MESSAGE_ID_BYTES)
+    without = ClaimRecord(claim_id="c").model_copy(update={"members": {}, "settled": {}})
+    record = without.model_copy(update={"members": {uuid: member}, "settled": {uuid: decision}})
+    per_member = len(Record.encode(record)) - len(Record.encode(without))
+    assert per_member <= MEMBER_BYTES + 2 * LONGEST_NAME_BYTES + LONGEST_MESSAGE_ID_BYTES
+    holder = "\x01" * MAX_HOLDER_CHARACTERS
+    full = without.model_copy(
+        update={"owner": holder, "consumer": holder, "session": holder, "claim_id": "c" * 255, "nonce": "n" * 64}
+    )
+    assert len(Record.encode(full)) + MAX_UNKNOWN_BYTES + 3 <= OTHER_BYTES
+    most = MEMBER_BYTES + 2 * LONGEST_NAME_BYTES + LONGEST_MESSAGE_ID_BYTES
+    assert MAX_CLAIM_MESSAGES * most + OTHER_BYTES <= MAX_CLAIM_RECORD_BYTES
+
+
+def test_the_texts_of_a_claim_record_make_room_for_its_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that was read with as many texts, names and ids as it can have is smaller after it was fenced."""
+    monkeypatch.setattr(claim_records, "MAX_CLAIM_RECORD_BYTES", 300_000)
+    uuids = [f"00000000-0000-4000-8000-{number:012d}" for number in range(150)]
+    text, name = "\x01" * 200, '"' * 213
+    record = ClaimRecord(
+        claim_id="run",
+        members={uuid: Member(name=f"{name}-{uuid}.json", reason=text) for uuid in uuids},
+        settled={uuid: Decision(how="acked", id="\x01" * 42) for uuid in uuids[:75]},
+    )
+    left = {uuid: Decision(how="released", by="other", max_deliveries=MOST_COUNT) for uuid in record.unsettled}
+    fenced = record.model_copy(update={"state": "expired", "settled": {**record.settled, **left}})
+    assert len(claim_records._fitting(fenced).encode()) <= 300_000 < len(fenced.encode())
+
+
+def _begun(objects: int, *, dropped: int = 0, theirs: str = "", in_object: str = "") -> bytes:
+    staged_objects = [
+        {"name": layout.staged_name(0, "0" * 32, number), "size": 100, "count": 1, "theirs": in_object}
+        for number in range(objects)
+    ]
+    names = [layout.staged_name(1, "0" * 32, number) for number in range(dropped)]
+    record = {"v": 1, "write_id": WRITE, "state": "begun", "count": objects, "objects": staged_objects}
+    return json.dumps({**record, "dropped": names, "theirs": theirs}).encode()
+
+
+def test_a_write_record_that_can_be_read_can_be_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a publisher may add to it is bounded: fields that we do not know, its own and its objects', and objects."""
+    key, half = layout.write(TOPIC, WRITE), "x" * (MAX_UNKNOWN_BYTES // 2)
+    monkeypatch.setattr(records, "MAX_STAGED_OBJECTS", 10)
+    for good in (_begun(7, dropped=3), _begun(1, theirs=half, in_object=half[100:])):
+        assert WriteRecord.decode(good, key).count
+    for bad in (_begun(7, dropped=4), _begun(11), _begun(1, theirs=half, in_object=half)):
+        with pytest.raises(UnreadableRecordError):
+            WriteRecord.decode(bad, key)
+
+
+def test_the_largest_write_has_room_for_its_progress() -> None:
+    """With as many staged objects as it can have, it notes as many lost rows as it may, and stays readable."""
+    one = StagedObject(name=layout.staged_name(0, "0" * 32, 0), size=MOST_OBJECT_BYTES, count=MOST_COUNT)
+    without = WriteRecord(write_id="w" * 255, holder="\x01" * MAX_HOLDER_CHARACTERS)
+    per_object = len(without.model_copy(update={"objects": [one]}).encode()) - len(without.encode())
+    per_object = max(
+        per_object,
+        len(Record.encode(without.model_copy(update={"objects": [one, one]})))
+        - len(Record.encode(without.model_copy(update={"objects": [one]}))),
+    )
+    lost = [Rows(first=MOST_COUNT, count=MOST_COUNT)] * MOST_RANGES
+    rest = len(without.model_copy(update={"lost": lost}).encode()) + MAX_UNKNOWN_BYTES
+    assert MAX_STAGED_OBJECTS * per_object + rest <= MAX_WRITE_RECORD_BYTES
+
+
+async def test_a_commit_of_too_many_objects_decides_nothing(ann: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record would not be read by anyone. The error says what to do."""
+    monkeypatch.setattr(writes, "MAX_STAGED_OBJECTS", 1)
+    parts = await staged(ann)
+    with pytest.raises(InvalidArgumentError, match=r"has 2 staged objects.*at most 1\."):
+        await ann.queue.commit_write(TOPIC, WRITE, parts)
+    monkeypatch.undo()
+    assert (await ann.queue.commit_write(TOPIC, WRITE, parts)).count == COUNT

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from pawnqueue import StagedGoneError, WriteBusyError
+from pawnqueue.catalog import units
 from pawnqueue.domain import layout
-from pawnqueue.domain.bounds import LATEST_TIME, MIN_STAGED_ROW_BYTES, MOST_COUNT
+from pawnqueue.domain.bounds import LATEST_TIME, MIN_STAGED_ROW_BYTES, MOST_COUNT, MOST_PAYLOAD_DEPTH
 from pawnqueue.domain.records import Rows
 from pawnqueue.maintenance import sweep_writes as swept
 from pawnqueue.maintenance.sweep_report import SweepReport
 from pawnqueue.publish import decided_writes, write_traces
 from pawnqueue.registers.write_records import DATE_STEP_SECONDS, HOLD_SECONDS
-from tests.pawnqueue.publish.written import COUNT, OVER, SMALL, WRITE, committed, cut, of_strategy, record, visible
+from tests.pawnqueue.publish.written import (
+    COUNT,
+    OVER,
+    SMALL,
+    WRITE,
+    committed,
+    cut,
+    of_strategy,
+    record,
+    staged,
+    visible,
+)
 from tests.pawnqueue.virtual import MARGIN, TOPIC, World
 
 if TYPE_CHECKING:
@@ -143,3 +156,21 @@ async def test_every_row_that_is_staged_has_the_bytes_that_are_asked_for(world: 
     assert smallest.objects[0].size >= MIN_STAGED_ROW_BYTES
     stranger = json.dumps({"id": layout.written_id("t", "w", 0, 0), "payload": {}}, separators=(",", ":"))
     assert len(stranger) >= MIN_STAGED_ROW_BYTES
+
+
+@pytest.mark.parametrize("depth", [300, MOST_PAYLOAD_DEPTH])
+async def test_a_row_with_a_deep_unknown_field_is_published(world: World, ann: Process, depth: int) -> None:
+    """What can be read can be written: the field stays in the message, and the write is finished."""
+    parts = await staged(ann, 1, parts=1)
+    [one] = parts[0].objects
+    key = layout.staged_object(TOPIC, WRITE, one.name)
+    row = json.loads(world.bucket.body(key))
+    theirs: list[Any] = []
+    for _ in range(depth - 1):
+        theirs = [theirs]
+    body = json.dumps({**row, "theirs": theirs}).encode() + b"\n"
+    world.bucket.plant(key, body)
+    forged = replace(parts[0], objects=(one.model_copy(update={"size": len(body)}),))
+    assert (await ann.queue.commit_write(TOPIC, WRITE, [forged])).count == 1
+    [name] = world.bucket.below("messages/")
+    assert json.loads(world.bucket.body(units.key_of(TOPIC, name)))["theirs"] == theirs

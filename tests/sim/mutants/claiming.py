@@ -103,6 +103,20 @@ def unseen_is_a_delivery() -> Patches:
     return [(effects, "_handed_out", lambda member, _: member.deliveries)]
 
 
+@mutant(
+    "§5.6 Deliveries and reasons belong to one message: another under its uuid begins with its own",
+    test="tests/pawnqueue/claims/test_shared_uuids.py::test_deliveries_and_reasons_belong_to_one_message",
+)
+def deliveries_by_uuid() -> Patches:
+    original = claiming.as_member
+
+    def as_member(unit: Any, before: Any) -> Member:
+        named = None if before is None else before.model_copy(update={"key": ""})
+        return original(unit, named)
+
+    return [(claiming, "as_member", as_member)]
+
+
 # --- interrupted ---
 
 
