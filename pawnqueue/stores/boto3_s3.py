@@ -86,9 +86,7 @@ class Boto3S3:
 
     async def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """See :class:`~.port.Store`."""
-        token = ""
-        while True:
-            answer = await self._list(folder, start_after=start_after, token=token)
+        async for answer in self._list(folder, {"StartAfter": self._prefix + start_after} if start_after else {}):
             infos = [
                 ObjectInfo(
                     found["Key"][len(self._prefix) :], found["Size"], version_of(found["ETag"]), found["LastModified"]
@@ -97,20 +95,13 @@ class Boto3S3:
             ]
             if infos:
                 yield infos
-            token = answer.get("NextContinuationToken", "")
-            if not token:
-                return
 
     async def folders(self, folder: str = "") -> list[str]:
         """See :class:`~.port.Store`."""
         found: list[str] = []
-        token = ""
-        while True:
-            answer = await self._list(folder, delimiter="/", token=token)
+        async for answer in self._list(folder, {"Delimiter": "/"}):
             found += [entry["Prefix"][len(self._prefix) :] for entry in answer.get("CommonPrefixes", [])]
-            token = answer.get("NextContinuationToken", "")
-            if not token:
-                return sorted(found)
+        return sorted(found)
 
     async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
         """See :class:`~.port.Store`."""
@@ -124,11 +115,7 @@ class Boto3S3:
             answer = client.put_object(Bucket=self._place.bucket, Key=self._prefix + key, Body=body, **extra)
             return Done(version_of(answer["ETag"]))
 
-        try:
-            return await self._run(call)
-        except Fault as fault:
-            conditional = expect is not Expect.ANYTHING
-            return outcome_of(fault, self._place, "PutObject", key, conditional=conditional)
+        return await self._write(call, "PutObject", key, conditional=expect is not Expect.ANYTHING)
 
     async def copy(self, source: str, target: str) -> Outcome:
         """See :class:`~.port.Store`."""
@@ -142,12 +129,7 @@ class Boto3S3:
             )
             return Done(Version(""))
 
-        try:
-            return await self._run(call)
-        except Fault as fault:
-            if fault.kind is FaultKind.MISSING_KEY:
-                return Refused(Refusal.MISSING)
-            return outcome_of(fault, self._place, "CopyObject", source, conditional=False)
+        return await self._write(call, "CopyObject", source, conditional=False)
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         """See :class:`~.port.Store`."""
@@ -226,18 +208,19 @@ class Boto3S3:
         cause = replace(fault, kind=FaultKind.BUSY) if fault.kind is FaultKind.CONFLICT else fault
         return Unknown(cause.error(self._place, "DeleteObjects", key or None))
 
-    async def _list(self, folder: str, *, start_after: str = "", delimiter: str = "", token: str = "") -> Any:  # noqa: ANN401 - botocore's answer
-        arguments: dict[str, Any] = {"Bucket": self._place.bucket, "Prefix": self._prefix + folder}
-        if delimiter:
-            arguments["Delimiter"] = delimiter
-        if token:
-            arguments["ContinuationToken"] = token
-        elif start_after:
-            arguments["StartAfter"] = self._prefix + start_after
-        try:
-            return await self._run(lambda client: client.list_objects_v2(**arguments))
-        except Fault as fault:
-            raise fault.error(self._place, "ListObjects", folder or None) from None
+    async def _list(self, folder: str, extra: dict[str, Any]) -> AsyncIterator[Any]:
+        """Yield botocore's answer to each LIST, until all of the folder is listed."""
+        arguments: dict[str, Any] = {"Bucket": self._place.bucket, "Prefix": self._prefix + folder, **extra}
+        while True:
+            try:
+                answer = await self._run(lambda client: client.list_objects_v2(**arguments))
+            except Fault as fault:
+                raise fault.error(self._place, "ListObjects", folder or None) from None
+            yield answer
+            arguments.pop("StartAfter", None)  # the token says where to go on
+            arguments["ContinuationToken"] = answer.get("NextContinuationToken", "")
+            if not arguments["ContinuationToken"]:
+                return
 
     async def _read(self, call: Callable[[S3Client], T], operation: str, key: str) -> T | None:
         try:
@@ -246,6 +229,14 @@ class Boto3S3:
             if fault.kind is FaultKind.MISSING_KEY:
                 return None
             raise fault.error(self._place, operation, key) from None
+
+    async def _write(
+        self, call: Callable[[S3Client], Outcome], operation: str, key: str, *, conditional: bool
+    ) -> Outcome:
+        try:
+            return await self._run(call)
+        except Fault as fault:
+            return outcome_of(fault, self._place, operation, key, conditional=conditional)
 
     async def _run(self, call: Callable[[S3Client], T]) -> T:
         with self._lock:

@@ -7,20 +7,10 @@ fork, so a child changes to boto3 by itself.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable
+from typing import Any
 
-from pawnqueue.domain.identifiers import Version
-from pawnqueue.errors import StoreError
-from pawnqueue.stores.port import (
-    Expect,
-    Expectation,
-    ObjectInfo,
-    Outcome,
-    Refused,
-    Store,
-    StoredObject,
-    Unknown,
-)
+from pawnqueue.stores.port import Store
 
 _first_request_pid: int | None = None
 
@@ -33,6 +23,8 @@ def obstore_hangs_here() -> bool:
 class ForkAwareStore:
     """The store that works in the current process: obstore's, or boto3's in a forked child.
 
+    It has all calls of :class:`~.port.Store`.
+
     :param safe: makes the boto3 adapter; called again in each child, so that it inherits neither threads nor
     connections.
     :param fast: makes the obstore adapter; None where boto3 was asked for.
@@ -43,41 +35,11 @@ class ForkAwareStore:
         self._fast = fast
         self._make()
 
-    async def get(self, key: str, most: int) -> StoredObject | None:
-        """See :class:`~.port.Store`."""
-        return await self._current().get(key, most)
-
-    async def body(self, key: str, size: int, most: int) -> bytes | None:
-        """See :class:`~.port.Store`."""
-        return await self._current().body(key, size, most)
-
-    async def head(self, key: str) -> ObjectInfo | None:
-        """See :class:`~.port.Store`."""
-        return await self._current().head(key)
-
-    def pages(self, folder: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """See :class:`~.port.Store`."""
-        return self._current().pages(folder, start_after=start_after)
-
-    async def folders(self, folder: str = "") -> list[str]:
-        """See :class:`~.port.Store`."""
-        return await self._current().folders(folder)
-
-    async def put(self, key: str, body: bytes, *, expect: Expectation = Expect.ANYTHING) -> Outcome:
-        """See :class:`~.port.Store`."""
-        return await self._current().put(key, body, expect=expect)
-
-    async def copy(self, source: str, target: str) -> Outcome:
-        """See :class:`~.port.Store`."""
-        return await self._current().copy(source, target)
-
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        """See :class:`~.port.Store`."""
-        return await self._current().delete(keys)
-
-    async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
-        """See :class:`~.port.Store`."""
-        return await self._current().delete_versions(versions)
+    def __getattr__(self, call: str) -> Any:  # noqa: ANN401 - one of the calls of :class:`~.port.Store`
+        """Return a call of the store that works in the current process."""
+        if call.startswith("_"):
+            raise AttributeError(call)  # a copy of this object is asked for its own attributes before it has them
+        return getattr(self._current(), call)
 
     async def aclose(self) -> None:
         """See :class:`~.port.Store`. A store that the parent opened is closed by the parent."""

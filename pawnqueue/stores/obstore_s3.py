@@ -35,7 +35,6 @@ from pawnqueue.stores.port import (
     Expectation,
     ObjectInfo,
     Outcome,
-    Refusal,
     Refused,
     Store,
     StoredObject,
@@ -198,10 +197,7 @@ class ObstoreS3:
         try:
             await obstore.copy_async(self._store, source, target)
         except (BaseError, OSError) as problem:
-            fault = self._fault(problem)
-            if fault.kind is FaultKind.MISSING_KEY:
-                return Refused(Refusal.MISSING)
-            return outcome_of(fault, self._place, "CopyObject", source, conditional=False)
+            return outcome_of(self._fault(problem), self._place, "CopyObject", source, conditional=False)
         return Done(Version(""))
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:

@@ -71,6 +71,13 @@ class Backoff:
         self.attempts += 1
         return True
 
+    async def pause_or_raise(self, why: StoreError) -> None:
+        """Wait before the next attempt, or raise: at once if no attempt can help, else when the budget is used up."""
+        if not why.transient:
+            raise why
+        if not await self.pause(why):
+            raise self.exceeded(why) from None
+
     def exceeded(self, last: StoreError) -> StoreError:
         """Return the error for an operation that is given up: the last one, with the number of attempts."""
         if self._settings.budget_seconds == 0:
@@ -143,8 +150,7 @@ class ResilientStore:
                 torn = await self._find_torn(key) if backoff.attempts == ATTEMPTS_BEFORE_TORN_CHECK else None
                 if torn is not None:
                     return StoredObject(torn, b"")
-                if not await backoff.pause(error):
-                    raise backoff.exceeded(error) from None
+                await backoff.pause_or_raise(error)
             else:
                 if found is not None:
                     self._notify_watchers(found.info.last_modified)
@@ -179,10 +185,7 @@ class ResilientStore:
                     # The budget is for attempts without progress, and not for the time that the caller takes.
                     backoff = self.backoff()
             except StoreError as error:
-                if not error.transient:
-                    raise
-                if not await backoff.pause(error):
-                    raise backoff.exceeded(error) from None
+                await backoff.pause_or_raise(error)
             else:
                 return
 
@@ -283,7 +286,4 @@ class ResilientStore:
             try:
                 return await call()
             except StoreError as error:
-                if not error.transient:
-                    raise
-                if not await backoff.pause(error):
-                    raise backoff.exceeded(error) from None
+                await backoff.pause_or_raise(error)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from pawnqueue.errors import ConfigError
 from pawnqueue.stores.boto3_s3 import Boto3S3
 from pawnqueue.stores.credentials import SessionCredentials, session_from
 from pawnqueue.stores.forks import ForkAwareStore
-from pawnqueue.stores.port import Store
 from pawnqueue.stores.s3_answers import Place
 
 if TYPE_CHECKING:
     import boto3
 
     from pawnqueue.settings import S3Settings
+    from pawnqueue.stores.port import Store
 
 
 def connect(settings: S3Settings, session: boto3.Session | None) -> Store:
@@ -31,15 +31,13 @@ def connect(settings: S3Settings, session: boto3.Session | None) -> Store:
     def through_boto3() -> Store:
         return Boto3S3(settings, place, SessionCredentials(identity()).as_session(place.region))
 
-    if settings.client == "boto3":
-        return ForkAwareStore(safe=through_boto3, fast=None)
-
     def through_obstore() -> Store:
         from pawnqueue.stores.obstore_s3 import ObstoreS3  # noqa: PLC0415 - boto3 users need not have it
 
         return ObstoreS3(settings, place, SessionCredentials(identity()), through_boto3)
 
-    return ForkAwareStore(safe=through_boto3, fast=through_obstore)
+    fast = through_obstore if settings.client == "obstore" else None
+    return cast("Store", ForkAwareStore(safe=through_boto3, fast=fast))
 
 
 def _check(settings: S3Settings, place: Place) -> None:

@@ -66,8 +66,10 @@ DENIED = frozenset(
     }
 )
 
+#: What a fault means for a conditional write, if it is a refusal.
 _REFUSAL_BY_KIND = {
     FaultKind.CONDITION: Refusal.CONDITION,
+    FaultKind.MISSING_KEY: Refusal.CONDITION,  # some stores answer 404, not 412, when there is nothing to replace
     FaultKind.CONFLICT: Refusal.CONFLICT,
     FaultKind.UNSUPPORTED: Refusal.UNSUPPORTED,
 }
@@ -156,11 +158,6 @@ class Fault(Exception):  # noqa: N818 - it is caught in this folder, and turned 
     detail: str
     cause: BaseException | None = None
 
-    def refused(self) -> Refused | None:
-        """Return what the fault means for a conditional write, if it is a refusal."""
-        why = _REFUSAL_BY_KIND.get(self.kind)
-        return Refused(why) if why else None
-
     def error(self, place: Place, operation: str, key: str | None = None) -> StoreError:
         """Return the error that users see: what failed, where, and what to do."""
         what = f"{operation} {key}" if key else operation
@@ -182,14 +179,12 @@ class Fault(Exception):  # noqa: N818 - it is caught in this folder, and turned 
 
 
 def outcome_of(fault: Fault, place: Place, operation: str, key: str, *, conditional: bool) -> Outcome:
-    """Return what a failed write was: refused or unknown. An error that no repetition mends is raised."""
-    if conditional:
-        refused = fault.refused()
-        if refused:
-            return refused
-        if fault.kind is FaultKind.MISSING_KEY:  # some stores answer 404, not 412, when there is nothing to replace
-            return Refused(Refusal.CONDITION)
-    elif fault.kind is FaultKind.MISSING_KEY and operation == "PutObject":
+    """Return what a failed PUT or COPY was: refused or unknown. An error that no repetition mends is raised."""
+    if conditional and fault.kind in _REFUSAL_BY_KIND:
+        return Refused(_REFUSAL_BY_KIND[fault.kind])
+    if fault.kind is FaultKind.MISSING_KEY:
+        if operation == "CopyObject":
+            return Refused(Refusal.MISSING)
         # A plain PUT finds nothing missing but the bucket, or an S3 server.
         fault = replace(fault, kind=FaultKind.MISSING_BUCKET)
     error = fault.error(place, operation, key)
