@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterable, Sequence
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
@@ -20,7 +19,6 @@ from pawnqueue.runtime.concurrency import for_each
 if TYPE_CHECKING:
     from pawnqueue.catalog.letters import LetterPage
     from pawnqueue.context import Context
-    from pawnqueue.stores.port import ObjectInfo
 
 #: An unneeded object of this age is a leftover: of half a burial, or of a process that died during a probe.
 MIN_LEFTOVER_AGE_SECONDS = 3600.0
@@ -72,10 +70,10 @@ class _Sweep:
             writes.unfinished_since = -math.inf  # every record may still be needed
         # ⚑ §5.4: claims are listed before messages and leases: a member of a listed record that is in neither of the
         # later lists is gone. In the other order, a message that was published and claimed meanwhile would look gone.
-        claims = await self._list(self._context.registers.pages(layout.claims(self._topic)))
+        claims = [info async for page in self._context.registers.pages(layout.claims(topic)) for info in page]
         # ⚑ §5: leases are listed before messages. A message that was stored when its lease was listed is in the second
         # list, or was settled in between. In the other order, a lease of a new message would look like an orphan.
-        leases = await self._list(self._context.registers.pages(layout.leases(self._topic)))
+        leases = [info async for page in self._context.registers.pages(layout.leases(topic)) for info in page]
         messages = await units.listed(self._context.store, self._topic)
         dead = await letters.listed(self._context.store, self._topic)
         self._report.strangers += [*messages.strangers, *dead.strangers]
@@ -123,7 +121,3 @@ class _Sweep:
         if await context.registers.head(layout.lease(self._topic, uuid)) is not None:
             return False
         return await context.store.head(letters.key_of(self._topic, uuid)) is None
-
-    @staticmethod
-    async def _list(pages: AsyncIterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
-        return [info async for page in pages for info in page]

@@ -72,17 +72,13 @@ class ClaimSweep:
         context = self._scope.context
         now = await context.now()
         wanted = []
-        for info in listed:
-            parsed = layout.parse_claim(info.key)
-            if parsed is None:
-                self._report.strangers.append(info.key)
-                continue
+        for parsed, info in self._scope.sorted_out(listed, layout.parse_claim):
             hint = size_hint.hint_of_record(info.size, info.last_modified)
             closed = hint is not None and hint.state == "closed"
             if closed and not self._is_past_retention(info, now):
                 continue
             is_live = hint is not None and hint.state == "open" and hint.earliest > now
-            if self._ask is None and is_live and self._does_holder_work(info, now):
+            if self._ask is None and is_live and _does_holder_work(info, now):
                 continue  # its holder still works, and settles it itself
             wanted.append((layout.claim_stem(*parsed), info))
 
@@ -90,10 +86,6 @@ class ClaimSweep:
             await self._scope.isolate(listed_claim[1].key, self._sweep_claim(*listed_claim), None)
 
         await for_each(isolated, wanted, at_once=context.at_once)
-
-    @staticmethod
-    def _does_holder_work(info: ObjectInfo, now: float) -> bool:
-        return now - info.last_modified.timestamp() < HOLDER_WORKS_SECONDS
 
     def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
         retention = self._scope.context.settings.claims.record_retention_seconds
@@ -118,7 +110,7 @@ class ClaimSweep:
         verdict: Verdict | None = None
         # ⚑ §5.5: a decision does not wait until the time of its claim, or of its session, is over.
         is_live = not context.is_over(record.until if record.state == "open" else record.free_at, now)
-        if is_live and stem in self._as_listed and record.settled and not self._does_holder_work(info, now):
+        if is_live and stem in self._as_listed and record.settled and not _does_holder_work(info, now):
             await self._finish_decided(found)
         if record.state == "open" and is_live:
             verdict = await self._ask_owner(info.key, record)
@@ -209,8 +201,9 @@ class ClaimSweep:
         """
         settled, left = found.value.settled, found.value.unsettled
         released = [uuid for uuid, decision in settled.items() if decision.how == "released"]
-        failed: dict[str, PawnQueueError] = {}
-        versions = await self._leases_of(found.value, released + left, failed)
+        versions, failed = await effects.held_versions(
+            self._scope.context, self._scope.topic, found.value.stem, released + left
+        )
         closed = True
         if not self._report.dry_run:
             confirmed = await self._give_back(found) if left else found
@@ -247,8 +240,7 @@ class ClaimSweep:
                 released += [uuid] if self._held.get(uuid, math.inf) <= latest else []
             elif uuid in self._here:
                 ended.append(uuid)
-        failed: dict[str, PawnQueueError] = {}
-        versions = await self._leases_of(record, released, failed)
+        versions, failed = await effects.held_versions(self._scope.context, self._scope.topic, record.stem, released)
         todo = [*versions, *ended]
         if not (todo or failed) or not await self._is_unchanged(found):
             return
@@ -268,14 +260,6 @@ class ClaimSweep:
         early would in time be deleted, and the message be delivered again.
         """
         return stem not in self._as_listed or uuid in self._here
-
-    async def _leases_of(
-        self, record: ClaimRecord, uuids: Sequence[str], failed: dict[str, PawnQueueError]
-    ) -> dict[str, str]:
-        """Return the versions of the leases that the claim still has. Errors of reading are added to ``failed``."""
-        versions, faults = await effects.held_versions(self._scope.context, self._scope.topic, record.stem, uuids)
-        failed.update(faults)
-        return versions
 
     async def _give_back(self, found: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
         """Record that unsettled messages are released, so that consumers need not wait for the time of the leases.
@@ -339,6 +323,10 @@ class ClaimSweep:
         """Say whether a record is unchanged since it was read."""
         present = await self._scope.context.registers.head(layout.claim(self._scope.topic, found.value.stem))
         return present is not None and present.version == found.version
+
+
+def _does_holder_work(record: ObjectInfo, now: float) -> bool:
+    return now - record.last_modified.timestamp() < HOLDER_WORKS_SECONDS
 
 
 def _may_be_held(lease: ObjectInfo) -> bool:

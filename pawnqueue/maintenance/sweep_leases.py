@@ -47,12 +47,9 @@ class LeaseSweep:
         :param here: the ids of the messages that were listed after the leases.
         """
         suspects: dict[str, ObjectInfo] = {}
-        for info in listed:
-            uuid = layout.parse_lease(info.key)
+        for uuid, info in self._scope.sorted_out(listed, layout.parse_lease):
             hint = size_hint.hint_of_lease(info.size, info.last_modified)
-            if uuid is None:
-                self._report.strangers.append(info.key)
-            elif uuid not in here or (hint is not None and hint.state == "moving"):
+            if uuid not in here or (hint is not None and hint.state == "moving"):
                 suspects[uuid] = info
 
         async def orphan(uuid: str) -> Versioned[Lease] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pawnqueue.errors import PawnQueueError
@@ -11,6 +11,7 @@ from pawnqueue.events import logger_of
 if TYPE_CHECKING:
     from pawnqueue.context import Context
     from pawnqueue.maintenance.sweep_report import SweepReport
+    from pawnqueue.stores.port import ObjectInfo
 
 logger = logger_of("janitor")
 
@@ -40,6 +41,17 @@ class SweepScope:
     def context(self) -> Context:
         """The bucket, with the retry budget of a single object."""
         return self._with_retries if self._faults < MAX_RETRIED_FAULTS else self.without_retries
+
+    def sorted_out(self, infos: Iterable[ObjectInfo], parse: Callable[[str], T | None]) -> list[tuple[T, ObjectInfo]]:
+        """Return the listed objects that are ours, each with what its key means, and report the strangers."""
+        ours = []
+        for info in infos:
+            parsed = parse(info.key)
+            if parsed is None:
+                self.report.strangers.append(info.key)
+            else:
+                ours.append((parsed, info))
+        return ours
 
     async def isolate(self, key: str, work: Awaitable[T], otherwise: T) -> T:
         """Await the work on one object; its error is reported, and ends nothing else."""

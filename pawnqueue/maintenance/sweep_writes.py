@@ -43,20 +43,11 @@ class WriteSweep:
         context, topic = self._scope.context, self._scope.topic
         staged: dict[str, list[ObjectInfo]] = defaultdict(list)
         async for page in context.store.pages(layout.staging(topic)):
-            for info in page:
-                parsed = layout.parse_staged(info.key)
-                if parsed is None:
-                    self._report.strangers.append(info.key)
-                else:
-                    staged[parsed[0]].append(info)
+            for (write_id, _), info in self._scope.sorted_out(page, layout.parse_staged):
+                staged[write_id].append(info)
         records: dict[str, ObjectInfo] = {}
         async for page in context.registers.pages(layout.writes(topic)):
-            for info in page:
-                write_id = layout.parse_write(info.key)
-                if write_id is None:
-                    self._report.strangers.append(info.key)
-                else:
-                    records[write_id] = info
+            records.update(self._scope.sorted_out(page, layout.parse_write))
         now = await context.now()
 
         async def recorded(write_id: str) -> None:
