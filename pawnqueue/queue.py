@@ -62,10 +62,10 @@ from pawnqueue.terms import (
     CheckedTerms,
     Cut,
     Holding,
-    Keeping,
     NotDone,
-    Renewal,
+    checked_keeping,
     checked_portion,
+    checked_renewal,
     checked_settlement,
 )
 
@@ -525,8 +525,7 @@ class PawnQueue(ForAsyncWith):
         """
         self._life.check_open()
         held = HeldClaim.of(claim, "renew", self._context)
-        times = Renewal.checked(self._context.settings, claim, ttl=ttl, session_ttl=session_ttl)
-        await renew(self._context, held, times.ttl, times.session_ttl)
+        await renew(self._context, held, *checked_renewal(self._context.settings, claim, ttl, session_ttl))
 
     def keep_alive(
         self, claim: Claim, *, on_lost: OnLost | None = None, ttl: float | None = None, interval: float | None = None
@@ -544,10 +543,8 @@ class PawnQueue(ForAsyncWith):
         self._life.check_open()
         held = HeldClaim.of(claim, "keep_alive", self._context)
         checked_callback(on_lost, "on_lost", "the error", "keep_alive")
-        keeping = Keeping.checked(self._context.settings, claim, ttl=ttl, interval=interval)
-        return KeepAlive(
-            self._context, held, ttl=keeping.ttl, interval=keeping.interval, on_lost=on_lost, kept=self._keepers
-        )
+        gives, between = checked_keeping(self._context.settings, claim, ttl, interval)
+        return KeepAlive(self._context, held, ttl=gives, interval=between, on_lost=on_lost, kept=self._keepers)
 
     async def leave(self, claim: Claim) -> ClaimReference:
         """Stop working on the claim, and note that in its record, so that the next holder need not wait.

@@ -58,19 +58,12 @@ class Holding:
         return cls(time, session, checked_seconds(wait, "wait", topic, operation))
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """The times that a renewal gives a claim; None: the times that it had."""
-
-    ttl: float | None
-    session_ttl: float | None
-
-    @classmethod
-    def checked(cls, settings: Settings, claim: Claim, *, ttl: object, session_ttl: object) -> Renewal:
-        """Check the times of a renewal."""
-        time = None if ttl is None else checked_ttl(settings, ttl)
-        session = None if session_ttl is None else checked_session_ttl(settings, session_ttl, time or claim.ttl)
-        return cls(time, session)
+def checked_renewal(
+    settings: Settings, claim: Claim, ttl: object, session_ttl: object
+) -> tuple[float | None, float | None]:
+    """Return the ttl and the session's ttl that a renewal gives a claim; None: the time that it had."""
+    time = None if ttl is None else checked_ttl(settings, ttl)
+    return time, None if session_ttl is None else checked_session_ttl(settings, session_ttl, time or claim.ttl)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,30 +114,25 @@ class CheckedTerms:
         return self.claim_id is not None and claim.was_handed_out
 
 
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """How many seconds a background renewal gives a claim, and how many seconds pass between two."""
+def checked_keeping(settings: Settings, claim: Claim, ttl: object, interval: object) -> tuple[float, float]:
+    """Return how many seconds a background renewal gives a claim, and how many seconds pass between two.
 
-    ttl: float
-    interval: float
-
-    @classmethod
-    def checked(cls, settings: Settings, claim: Claim, *, ttl: object, interval: object) -> Keeping:
-        """Check that the claim stays trusted from one renewal to the next."""
-        margin = settings.claims.margin_seconds
-        own = claim.ttl if claim.ttl > margin else None  # a claim that found nothing has no ttl
-        time = checked_ttl(settings, own if ttl is None else ttl)
-        trusted = min(time, session_time(claim, time)) - margin
-        if interval is None:
-            return cls(time, min(settings.polling.lease_refresh_interval_seconds, trusted / 3))
-        if is_number(interval) and 0 < interval < trusted:
-            return cls(time, float(interval))
-        raise InvalidArgumentError(
-            f"interval={interval!r}: pass a number of seconds between 0 and {trusted:g}, for which the claim is "
-            "trusted after a renewal; or none, to have it renewed three times in that time.",
-            topic=claim.topic,
-            operation="keep_alive",
-        )
+    The claim stays trusted from one renewal to the next.
+    """
+    margin = settings.claims.margin_seconds
+    own = claim.ttl if claim.ttl > margin else None  # a claim that found nothing has no ttl
+    time = checked_ttl(settings, own if ttl is None else ttl)
+    trusted = min(time, session_time(claim, time)) - margin
+    if interval is None:
+        return time, min(settings.polling.lease_refresh_interval_seconds, trusted / 3)
+    if is_number(interval) and 0 < interval < trusted:
+        return time, float(interval)
+    raise InvalidArgumentError(
+        f"interval={interval!r}: pass a number of seconds between 0 and {trusted:g}, for which the claim is "
+        "trusted after a renewal; or none, to have it renewed three times in that time.",
+        topic=claim.topic,
+        operation="keep_alive",
+    )
 
 
 @dataclass(frozen=True, slots=True)
