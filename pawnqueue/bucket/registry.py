@@ -14,12 +14,7 @@ from pawnqueue.domain.bounds import LONGEST_REGISTERED_NAME, is_plain
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
 from pawnqueue.domain.records import RegistrationRecord, UnreadableRecordError
 from pawnqueue.domain.times import instant, iso
-from pawnqueue.errors import (
-    CompatibilityError,
-    InvalidArgumentError,
-    PawnQueueError,
-    StoreError,
-)
+from pawnqueue.errors import CompatibilityError, InvalidArgumentError, PawnQueueError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.registers.strategy import Step
 from pawnqueue.runtime.cancellation import LAST_ANSWER_SECONDS
@@ -192,17 +187,11 @@ class Registry:
             return stored
         if not isinstance(outcome, Unknown):
             return None
-        cause, operation = outcome.fault, f"register_{role[:-1]}"
-        if not cause.transient:
-            raise StoreError(
-                f"{role[:-1].capitalize()} {name!r} could not be registered: {cause}", operation=operation, cause=cause
-            )
-        raise StoreError(
-            f"It could not be found out whether {role[:-1]} {name!r} was registered ({cause}): try again.",
-            operation=operation,
-            cause=cause,
-            transient=True,
-        )
+        cause = outcome.fault
+        sentence = f"{role[:-1].capitalize()} {name!r} could not be registered: {cause}"
+        if cause.transient:
+            sentence = f"It could not be found out whether {role[:-1]} {name!r} was registered ({cause}): try again."
+        raise StoreError(sentence, operation=f"register_{role[:-1]}", cause=cause, transient=cause.transient)
 
 
 class _RegistrationCache:

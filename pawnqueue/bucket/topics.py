@@ -14,12 +14,7 @@ from pawnqueue.arguments import shown
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import TopicRecord, TopicSettings
 from pawnqueue.domain.times import instant
-from pawnqueue.errors import (
-    ConfigError,
-    StoreError,
-    TopicExistsError,
-    TopicNotFoundError,
-)
+from pawnqueue.errors import ConfigError, StoreError, TopicExistsError, TopicNotFoundError
 from pawnqueue.events import TopicChanged
 from pawnqueue.registers.topic_markers import TopicMarker
 from pawnqueue.runtime.concurrency import SharedWork, for_each

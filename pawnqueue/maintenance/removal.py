@@ -23,8 +23,7 @@ from pawnqueue.stores.port import Unknown
 if TYPE_CHECKING:
     from pawnqueue.bucket.topics import Topics
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import ClaimRecord, TopicRecord
-    from pawnqueue.registers.register import Versioned
+    from pawnqueue.domain.records import TopicRecord
     from pawnqueue.stores.port import ObjectInfo
 
 logger = logger_of("topics")
@@ -152,7 +151,10 @@ class _Removal:
         try:
             await self._context.topic_marker(self._topic).create(record)
         except PawnQueueError as error:
-            logger.error("%s: %s", self._left_behind(), error)  # noqa: TRY400 - the error says enough
+            logger.error(  # noqa: TRY400 - the error says enough
+                "Topic %r was deleted in part only, and its marker could not be restored. create_topic(%r) makes its "
+                "remaining messages available again: %s", self._topic, self._topic, error,
+            )  # fmt: skip
 
     async def remove_the_rest(self) -> None:
         """Remove all that is left, if the topic still holds no message, lease or open claim."""
@@ -252,7 +254,8 @@ class _Removal:
                     ended.append(info.key)
                 else:
                     unsure[info.key] = layout.claim_stem(*parsed)
-        records = await for_each(self._read_claim, unsure.values(), at_once=self._context.at_once)
+        registers = [self._context.claim_record(self._topic, stem) for stem in unsure.values()]
+        records = await for_each(lambda register: register.read(), registers, at_once=self._context.at_once)
         open_ = [
             found.value.stem
             for found in records
@@ -275,9 +278,6 @@ class _Removal:
                     raise self._not_empty(_describe_counts({"write": 1}, info.key))
                 ended.append(info.key)
         return ended
-
-    async def _read_claim(self, stem: str) -> Versioned[ClaimRecord] | None:
-        return await self._context.claim_record(self._topic, stem).read()
 
     async def _first_pages(self, folder: str) -> _Folder:
         found = _Folder()
@@ -318,12 +318,6 @@ class _Removal:
             f"delete them with the topic: delete_topic({self._topic!r}, force=True).",
             topic=self._topic,
             operation="delete_topic",
-        )
-
-    def _left_behind(self) -> str:
-        return (
-            f"Topic {self._topic!r} was deleted in part only, and its marker could not be restored. "
-            f"create_topic({self._topic!r}) makes its remaining messages available again"
         )
 
 

@@ -12,13 +12,7 @@ from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import TICKS_PER_SECOND, WriteRecord
 from pawnqueue.domain.times import iso
-from pawnqueue.errors import (
-    PawnQueueError,
-    PublishError,
-    StoreError,
-    TopicNotFoundError,
-    WriteBusyError,
-)
+from pawnqueue.errors import PawnQueueError, PublishError, StoreError, TopicNotFoundError, WriteBusyError
 from pawnqueue.events import RowsLost, WriteDone, WriteDropped, logger_of
 from pawnqueue.publish import staging, write_traces
 from pawnqueue.publish.publisher import Sent, has_landed, send, topic_may_exist

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import STAGED_OBJECT_BYTES, max_staged_bytes
 from pawnqueue.domain.records import Envelope, StagedObject, UnreadableRecordError
-from pawnqueue.errors import (
-    CompatibilityError,
-    InvalidArgumentError,
-    ObjectTooLargeError,
-    PawnQueueError,
-    StoreError,
-)
+from pawnqueue.errors import CompatibilityError, InvalidArgumentError, ObjectTooLargeError, PawnQueueError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.runtime.concurrency import for_each
 

@@ -11,16 +11,7 @@ from pawnqueue.registers.one_object import OneObjectEach, check_size, stored
 from pawnqueue.registers.strategy import Abilities, Step, Strategy
 from pawnqueue.runtime.clock import Clock
 from pawnqueue.runtime.concurrency import for_each
-from pawnqueue.stores.port import (
-    Done,
-    Expect,
-    Expectation,
-    Outcome,
-    Refusal,
-    Refused,
-    StoredObject,
-    Unknown,
-)
+from pawnqueue.stores.port import Done, Expect, Expectation, Outcome, Refusal, Refused, StoredObject, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.domain.records import BucketRecord

@@ -35,9 +35,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from pawnqueue.domain.identifiers import Version
 from pawnqueue.domain.records import nonce_of
@@ -45,19 +45,10 @@ from pawnqueue.errors import ConfigError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.registers.one_object import OneObjectEach, check_size, stored
 from pawnqueue.registers.strategy import FormField, Step, Strategy
+from pawnqueue.runtime.cancellation import finish_despite_cancellation
 from pawnqueue.runtime.clock import Clock
 from pawnqueue.runtime.concurrency import all_of, for_each
-from pawnqueue.stores.port import (
-    NO_VERSION,
-    Done,
-    Expect,
-    ObjectInfo,
-    Outcome,
-    Refusal,
-    Refused,
-    StoredObject,
-    Unknown,
-)
+from pawnqueue.stores.port import NO_VERSION, Done, Expect, ObjectInfo, Outcome, Refusal, Refused, StoredObject, Unknown
 from pawnqueue.stores.server_time import MAX_DRIFT
 
 if TYPE_CHECKING:
@@ -65,8 +56,6 @@ if TYPE_CHECKING:
     from pawnqueue.settings import Settings
     from pawnqueue.settings.sections import CsprngVerifySettings
     from pawnqueue.stores.retry import ResilientStore
-
-T = TypeVar("T")
 
 logger = logger_of("store")
 
@@ -180,15 +169,11 @@ class CsprngVerify(OneObjectEach):
         self._most = settings.jitter_max_ms / 1000
         self._retries = settings.verify_retries
         self._pause = settings.verify_retry_delay_ms / 1000
-        self._shortest = shortest_verification(settings)
+        #: How long the shortest verification takes, by its sleeps alone: what a PUT must be faster than.
+        self.shortest = shortest_verification(settings)
         self._settings = settings
         self._learned = learned or _Learned()
         self._at_once = at_once
-
-    @property
-    def shortest(self) -> float:
-        """How long the shortest verification takes, by its sleeps alone: what a PUT must be faster than."""
-        return self._shortest
 
     @property
     def is_certain(self) -> bool:
@@ -260,7 +245,11 @@ class CsprngVerify(OneObjectEach):
                     write.outcome = unanswered or _REFUSED  # an earlier attempt of ours may be what is stored
                     return
             try:
-                outcome = await _uncut(self._store.put(write.step.key, write.body))
+                # ⚑ §6: a request whose connection is cut may land when no other writer expects it any more. One that
+                # was answered has landed.
+                outcome = await finish_despite_cancellation(
+                    lambda: self._store.put(write.step.key, write.body), max_starts=1
+                )
             except asyncio.CancelledError:
                 self._measure(write)
                 raise
@@ -375,26 +364,6 @@ class CsprngVerify(OneObjectEach):
             seen.faults.update(dict.fromkeys(wanted - seen.versions.keys(), error))
         else:
             await self._heads(ghosts, seen)
-
-
-async def _uncut(request: Coroutine[Any, Any, T]) -> T:
-    """Wait for a request to its end, also when cancelled.
-
-    ⚑ §6: a request whose connection is cut may land when no other writer expects it any more. One that was answered
-    has landed.
-    """
-    sending = asyncio.ensure_future(request)
-    cancelled: asyncio.CancelledError | None = None
-    while not sending.done():
-        try:
-            await asyncio.wait((sending,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        if not sending.cancelled():
-            sending.exception()  # marks it as retrieved: the cancellation is what is raised
-        raise cancelled
-    return await sending
 
 
 def _racing(writes: Sequence[_Write]) -> list[_Write]:

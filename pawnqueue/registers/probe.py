@@ -7,9 +7,10 @@ information (a 503, a time-out, a lost connection) change no verdict: the reques
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
@@ -17,16 +18,7 @@ from pawnqueue.errors import CompatibilityError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.registers import strategies
 from pawnqueue.registers.strategy import Abilities
-from pawnqueue.stores.port import (
-    Done,
-    Expect,
-    Expectation,
-    Outcome,
-    Refusal,
-    Refused,
-    StoredObject,
-    Unknown,
-)
+from pawnqueue.stores.port import Done, Expect, Expectation, Outcome, Refusal, Refused, StoredObject, Unknown
 from pawnqueue.stores.server_time import unique_body
 
 if TYPE_CHECKING:
@@ -44,10 +36,8 @@ _WRONG = '"0123456789abcdef0123456789abcdef"'  # an ETag that no object of the p
 UNANSWERED_RACES = 5  # without an answer to any loser, after which silence counts as a refusal
 
 
-class _Race(Protocol):
-    """Returns what the store answered to the contenders for a key, and what each of them had written."""
-
-    async def __call__(self, key: str, *, unquoted: bool) -> tuple[Sequence[Outcome], Sequence[bytes]]: ...
+#: Returns what the store answered to the contenders for a key, and what each of them had written.
+_Race: TypeAlias = Callable[[str], Awaitable[tuple[Sequence[Outcome], Sequence[bytes]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +104,10 @@ class _Probe:
         if again != Refused(Refusal.CONDITION):
             return _without_creates(f"a PUT with If-None-Match: * {_treated(again)}")
         updates, unquoted = await self._updates_in_sequence(key, created.version)
-        races: tuple[_Race, ...] = (self._race_to_create,) if updates else (self._race_to_create, self._race_to_update)
-        judged = await _all(self._until_judged(race, unquoted=unquoted) for race in races for _ in range(RACES))
+        create: _Race = partial(self._contend, expect=Expect.NOTHING)
+        update: _Race = partial(self._race_to_update, unquoted=unquoted)
+        races = [create] * RACES + ([] if updates else [update] * RACES)
+        judged = await _all(self._until_judged(race) for race in races)
         creates = next(filter(None, judged[:RACES]), "")
         updates = updates or next(filter(None, judged[RACES:]), "")
         return Abilities(
@@ -150,10 +142,9 @@ class _Probe:
         wrong = await self._known(key, _WRONG)
         if wrong != Refused(Refusal.CONDITION):
             return f"a PUT with a wrong If-Match {_treated(wrong)}", False
-        if await self._updates(key, version):
-            return "", False
-        if await self._updates(key, version.strip('"')):
-            return "", True
+        for expected in (version, version.strip('"')):
+            if isinstance(await self._known(key, expected), Done):
+                return "", expected != version
         return "a PUT with the right If-Match was refused", False
 
     async def _read_after_write(self) -> None:
@@ -184,9 +175,6 @@ class _Probe:
             operation="probe",
         )
 
-    async def _updates(self, key: str, version: str) -> bool:
-        return isinstance(await self._known(key, version), Done)
-
     async def _known(self, key: str, expect: Expectation) -> Done | Refused:
         """Write until the outcome is known. An attempt whose answer was lost is recognised by its body."""
         body = unique_body(self._clock)
@@ -200,19 +188,16 @@ class _Probe:
                 return outcome
             await self._again(backoff, outcome)
 
-    async def _until_judged(self, race: _Race, *, unquoted: bool) -> str:
+    async def _until_judged(self, race: _Race) -> str:
         backoff = self._store.backoff()
         while True:
             key = self._new_key()
-            outcomes, bodies = await race(key, unquoted=unquoted)
+            outcomes, bodies = await race(key)
             final = await self._store.get(key, MAX_SMALL_RECORD_BYTES)
             verdict = judge(outcomes, bodies, final, silence_is_refusal=backoff.attempts >= UNANSWERED_RACES)
             if verdict is not None:
                 return verdict
             await self._again(backoff, next((o for o in outcomes if isinstance(o, Unknown)), outcomes[0]))
-
-    async def _race_to_create(self, key: str, *, unquoted: bool) -> tuple[Sequence[Outcome], Sequence[bytes]]:  # noqa: ARG002 - one of two
-        return await self._contend(key, Expect.NOTHING)
 
     async def _race_to_update(self, key: str, *, unquoted: bool) -> tuple[Sequence[Outcome], Sequence[bytes]]:
         # Not a plain PUT: an attempt of it that lands late would put the first version back, for a second winner.

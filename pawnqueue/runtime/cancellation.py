@@ -60,10 +60,12 @@ async def cancel_after(work: Coroutine[Any, Any, None], clock: Clock, seconds: f
             task.exception()  # marks it as retrieved
 
 
-async def finish_despite_cancellation(work: Callable[[], Coroutine[Any, Any, B]]) -> B:
+async def finish_despite_cancellation(work: Callable[[], Coroutine[Any, Any, B]], *, max_starts: int = MAX_STARTS) -> B:
     """Do the work to its end, however often the caller is cancelled meanwhile, and raise the cancellation afterwards.
 
     For what must not be left half done. An event loop that ends cancels the work itself too: it is started again then.
+
+    :param max_starts: how often it is started at most: 1 for a request that must not be sent twice.
     """
     cancelled = False
     starts = 0
@@ -75,7 +77,7 @@ async def finish_despite_cancellation(work: Callable[[], Coroutine[Any, Any, B]]
                 await asyncio.wait((task,))
             except asyncio.CancelledError:
                 cancelled = True
-        if not task.cancelled() or starts == MAX_STARTS:
+        if not task.cancelled() or starts == max_starts:
             break
     if cancelled and not task.cancelled():
         task.exception()  # marks it as retrieved: the cancellation is raised instead
