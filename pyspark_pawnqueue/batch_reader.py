@@ -6,20 +6,16 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
-from pawnqueue import ConfigError, PawnQueueError, Portion, StoreError, SyncPawnQueue
+from pawnqueue import ConfigError, PawnQueueError, Portion, Settings, StoreError, SyncPawnQueue
 from pyspark_pawnqueue.messages_to_rows import RowBuilder, schema_of
 from pyspark_pawnqueue.spark_errors import invalid_argument, raise_spark_errors
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
-    from pawnqueue import Settings
-    from pyspark_pawnqueue.spark_options import SparkOptions
+from pyspark_pawnqueue.spark_options import SparkOptions
 
 #: How many messages make an Arrow batch. While Spark works on one batch, the next one is read.
 ARROW_BATCH_MESSAGES: Final = 1000

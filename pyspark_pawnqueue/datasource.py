@@ -5,22 +5,18 @@ Spark finds it by itself where the package is installed. Elsewhere ``register(sp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql.datasource import DataSource
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
 
 from pyspark_pawnqueue.spark_errors import raise_spark_errors
 from pyspark_pawnqueue.spark_options import SparkOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import (
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
-    from pyspark.sql.types import StructType
 
 # Readers and writers are imported where they are used: Spark imports this module in each process that plans a query.
 

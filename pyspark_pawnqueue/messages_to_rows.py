@@ -15,19 +15,16 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, DecimalException, localcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from pawnqueue import DeadLetter, Message
 from pyspark_pawnqueue.payload_schema import REQUIRED, check_depth, check_json_type, check_names, payload_columns
 from pyspark_pawnqueue.spark_errors import invalid_argument
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructField
 
 #: Whether something in the row's payload did not fit its column.
 CORRUPT_COLUMN: Final = "_corrupt"

@@ -34,26 +34,20 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
 
 from pawnqueue import SyncPawnQueue
 from pawnqueue.domain.claim_terms import HANDED_OVER_TTL_SECONDS
 from pyspark_pawnqueue.batch_reader import PortionPartition, read_partition
 from pyspark_pawnqueue.messages_to_rows import RowBuilder
 from pyspark_pawnqueue.spark_errors import raise_spark_errors
-from pyspark_pawnqueue.stream_claims import StreamClaims, checked_offset, first_offset
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.datasource import InputPartition
-    from pyspark.sql.streaming.datasource import ReadLimit
-    from pyspark.sql.types import StructType
-
-    from pyspark_pawnqueue.spark_options import SparkOptions
-    from pyspark_pawnqueue.stream_claims import Offset
+from pyspark_pawnqueue.spark_options import SparkOptions
+from pyspark_pawnqueue.stream_claims import Offset, StreamClaims, checked_offset, first_offset
 
 DEFAULT_MESSAGES_PER_BATCH: Final = 10_000
 #: How long the process may take to leave its claims after Spark's SIGTERM.

@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from airflow_provider_pawnqueue.cli.running import UsageError, command, fail, say, show
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.administration import NEVER, ensure_topic
-from pawnqueue import PawnQueueError, PublishError
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Callable
-
-    from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-    from pawnqueue import Claim, DeadLetter, Removed, Settlement, SweepReport, Topic
+from pawnqueue import Claim, DeadLetter, PawnQueueError, PublishError, Removed, Settlement, SweepReport, Topic
 
 _STDIN: Final = "-"
 _NOTHING: Final = "Nothing was published."

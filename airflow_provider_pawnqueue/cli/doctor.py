@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import platform
+from argparse import Namespace
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from airflow_provider_pawnqueue import __version__
 from airflow_provider_pawnqueue.cli.running import command, fail, show
+from airflow_provider_pawnqueue.hooks.connection import Address
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.triggers.janitor_watch import is_swept, no_janitor
-from pawnqueue import PawnQueueError
+from pawnqueue import Health, PawnQueueError, ProbeResult, SyncPawnQueue
 from pawnqueue import __version__ as engine_version
 from pawnqueue.domain.layout import BUCKET_RECORD
 from pawnqueue.registers import csprng_verify
 from pawnqueue.registers.strategies import STRATEGIES
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from airflow_provider_pawnqueue.hooks.connection import Address
-    from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-    from pawnqueue import Health, ProbeResult, SyncPawnQueue
 
 _LIBRARIES: Final = ("apache-airflow", "apache-airflow-providers-amazon", "obstore", "boto3")
 #: How many topics are read to see whether a janitor sweeps them. Most janitors sweep all topics.

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from airflow_provider_pawnqueue.cli.running import command, fail, say, show
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.triggers.janitor_watch import is_swept, no_janitor
-from pawnqueue import PawnQueueError
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-    from pawnqueue import DeadLetter, Message
+from pawnqueue import DeadLetter, Message, PawnQueueError
 
 Found = TypeVar("Found")
 

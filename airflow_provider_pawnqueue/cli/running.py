@@ -6,10 +6,11 @@ import functools
 import json
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from airflow.cli.simple_table import AirflowConsole
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
@@ -22,9 +23,6 @@ from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from pawnqueue import PawnQueueError, TopicNotFoundError
 from pawnqueue.domain.bounds import is_deeper
 from pawnqueue.events import one_line
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 #: A table shows only the beginning of a longer text; JSON and YAML show all of it.
 _MAX_CELL_CHARACTERS: Final = 300

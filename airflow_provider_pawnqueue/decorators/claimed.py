@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from airflow.providers.common.compat.sdk import TaskGroup
+from airflow.providers.common.compat.sdk import BaseOperator, TaskGroup, XComArg
 
 from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.operators.outputs import ClaimsOutput
 from airflow_provider_pawnqueue.operators.reading import PawnQueueMessagesOperator
 from airflow_provider_pawnqueue.operators.settling import PawnQueueSettleOperator
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import BaseOperator, XComArg
 
 
 class ClaimOutput(ClaimsOutput):

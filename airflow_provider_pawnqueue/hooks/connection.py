@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from airflow.providers.common.compat.sdk import Connection
 
 from pawnqueue import ConfigError, Settings
 from pawnqueue.domain.claim_terms import HANDED_OVER_TTL_SECONDS
 from pawnqueue.settings.short_names import names_of_settings, nest_by_path
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Connection
 
 CONN_TYPE: Final = "pawnqueue"
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from airflow_provider_pawnqueue.hooks.connection import path_of
+from airflow_provider_pawnqueue.hooks.connection import Address, path_of
 from airflow_provider_pawnqueue.provider_info import get_provider_info
-from pawnqueue import PawnQueueError, TopicNotEmptyError, TopicNotFoundError
+from pawnqueue import PawnQueueError, ProbeResult, SyncPawnQueue, TopicNotEmptyError, TopicNotFoundError
+from pawnqueue.reads.health import Health
 from pawnqueue.settings.short_names import names_of_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from airflow_provider_pawnqueue.hooks.connection import Address
-    from pawnqueue import ProbeResult, SyncPawnQueue
-    from pawnqueue.reads.health import Health
 
 #: A clock that is further off is reported, as it confuses readers of two logs. The queue uses only the store's clock.
 _CLOCK_OFFSET_SECONDS: Final = 1.0

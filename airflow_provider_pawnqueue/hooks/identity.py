@@ -9,13 +9,12 @@ import re
 import uuid
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import quote, unquote
 
-from pawnqueue import ConfigError
+from airflow.providers.common.compat.sdk import Context
 
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+from pawnqueue import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -7,28 +7,23 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast
 
 from airflow.providers.common.compat.connection import get_async_connection
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, redact
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, Connection, redact
 
 from airflow_provider_pawnqueue.hooks import connection, diagnosis, references, reports
 from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.clients import CLIENTS, open_queue
+from airflow_provider_pawnqueue.hooks.connection import Address
 from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.key_rotation import ask_airflow_here
+from airflow_provider_pawnqueue.hooks.references import Given
 from airflow_provider_pawnqueue.hooks.retries import retry_store
 from airflow_provider_pawnqueue.hooks.sessions import SESSIONS, final_if_lost
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError, let_stop
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION, is_its_own_supervisor
-from pawnqueue import Claim, ClaimReference, ConfigError, PawnQueue, PawnQueueError, Settings, SyncPawnQueue
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Connection
-
-    from airflow_provider_pawnqueue.hooks.connection import Address
-    from airflow_provider_pawnqueue.hooks.references import Given
-    from pawnqueue import Message
+from pawnqueue import Claim, ClaimReference, ConfigError, Message, PawnQueue, PawnQueueError, Settings, SyncPawnQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,12 +17,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, TypeAlias
+from typing import Any, Final, NoReturn, SupportsIndex, TypeAlias
 
-from pawnqueue import Claim, ClaimReference, InvalidArgumentError, Message
-
-if TYPE_CHECKING:
-    from pawnqueue import Settings
+from pawnqueue import Claim, ClaimReference, InvalidArgumentError, Message, Settings
 
 #: What operators take as ``claim``: what the sensor returned, or a claim or reference of the engine.
 Given: TypeAlias = "Claim | ClaimReference | Mapping[str, Any] | str"

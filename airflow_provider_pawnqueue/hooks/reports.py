@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from airflow.providers.common.compat.sdk import Context
 
 from airflow_provider_pawnqueue.hooks.task_notes import (
     CLEAR_NUMBER,
@@ -17,9 +19,6 @@ from airflow_provider_pawnqueue.hooks.task_notes import (
     is_current,
 )
 from pawnqueue import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
 
 
 def add(failed: object, done: object) -> None:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
@@ -21,11 +21,8 @@ from airflow_provider_pawnqueue.hooks.identity import in_a_task
 from airflow_provider_pawnqueue.hooks.retries import BusyClaim, retry, retry_store
 from airflow_provider_pawnqueue.hooks.stopping import stop_the_task
 from airflow_provider_pawnqueue.hooks.supervision import SUPERVISION, kill_unless_it_ends
-from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueueError
+from pawnqueue import Claim, ClaimBusyError, ClaimReference, LeaseLostError, PawnQueueError, Settings, SyncPawnQueue
 from pawnqueue.domain.claim_terms import SESSION_TTL_SECONDS
-
-if TYPE_CHECKING:
-    from pawnqueue import Claim, ClaimReference, Settings, SyncPawnQueue
 
 logger = logging.getLogger(__name__)
 

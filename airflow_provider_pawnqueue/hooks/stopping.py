@@ -10,10 +10,8 @@ import signal
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from types import FrameType
+from types import FrameType
+from typing import Any, Final
 
 logger = logging.getLogger(__name__)
 

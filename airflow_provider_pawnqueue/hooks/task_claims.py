@@ -12,17 +12,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.retries import BusyClaim, retry_async
 from airflow_provider_pawnqueue.hooks.sessions import session_ttl
-from pawnqueue import ClaimBusyError, InvalidArgumentError, PawnQueueError
-
-if TYPE_CHECKING:
-    from pawnqueue import Backlog, Claim, PawnQueue
-    from pawnqueue.domain.claim_terms import ClaimTerms
+from pawnqueue import Backlog, Claim, ClaimBusyError, InvalidArgumentError, PawnQueue, PawnQueueError
+from pawnqueue.domain.claim_terms import ClaimTerms
 
 logger = logging.getLogger(__name__)
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pawnqueue import events
-
-if TYPE_CHECKING:
-    from pawnqueue import Stats
+from pawnqueue import Stats, events
 
 
 def count(event: events.Event) -> None:

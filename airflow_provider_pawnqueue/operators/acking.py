@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from airflow.providers.common.compat.sdk import Context
 
 from airflow_provider_pawnqueue.hooks.arguments import (
     check_constants,
@@ -14,9 +16,6 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     checked_text,
 )
 from airflow_provider_pawnqueue.operators.claim_operator import ClaimOperator
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
 
 
 class PawnQueueAckOperator(ClaimOperator):

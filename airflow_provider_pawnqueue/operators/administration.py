@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
+
+from airflow.providers.common.compat.sdk import Context
 
 from airflow_provider_pawnqueue.hooks.arguments import (
     check_constants,
@@ -12,14 +14,9 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     checked_topic,
     checked_word,
 )
+from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
-from pawnqueue import TopicExistsError, TopicNotFoundError
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
-
-    from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-    from pawnqueue import Topic
+from pawnqueue import Topic, TopicExistsError, TopicNotFoundError
 
 IF_EXISTS: Final = ("keep", "update")
 #: The value of ``max_deliveries`` for topics that bury no message because of its deliveries.

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import checked_ids
+from airflow_provider_pawnqueue.hooks.references import Given
 from airflow_provider_pawnqueue.lineage import lineage_of
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure_of
 from airflow_provider_pawnqueue.operators.outputs import without_messages
-from pawnqueue import PawnQueueError
+from pawnqueue import Claim, PawnQueueError
 from pawnqueue.domain.settlement import Settlement
-
-if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.hooks.references import Given
-    from pawnqueue import Claim
 
 
 class ClaimOperator(PawnQueueOperator):

@@ -8,7 +8,9 @@ found out (:mod:`.assignments`), and otherwise for all. :mod:`.work_results` say
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from airflow.providers.common.compat.sdk import Context
 
 from airflow_provider_pawnqueue.hooks.reports import read_report
 from airflow_provider_pawnqueue.hooks.task_notes import (
@@ -24,9 +26,6 @@ from airflow_provider_pawnqueue.operators.graph import FAILED_STATES, SKIPPED, S
 from airflow_provider_pawnqueue.operators.instances import Instance, TaskStates, states_of
 from airflow_provider_pawnqueue.operators.skips import Skips
 from airflow_provider_pawnqueue.operators.work_results import FailedWork, FinishedWork, NotDone, WorkResults
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
 
 
 def has_claimed(context: Context, claim_tasks: Iterable[str]) -> bool:

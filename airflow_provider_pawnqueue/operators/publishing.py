@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, Context
 
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import (
@@ -17,9 +17,6 @@ from airflow_provider_pawnqueue.hooks.arguments import (
 )
 from airflow_provider_pawnqueue.lineage import lineage_of
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
 
 
 class PawnQueuePublishOperator(PawnQueueOperator):

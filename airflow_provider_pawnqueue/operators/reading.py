@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from airflow.providers.common.compat.sdk import Context
 
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_count
 from airflow_provider_pawnqueue.operators.base import failures
 from airflow_provider_pawnqueue.operators.claim_operator import ClaimOperator
 from airflow_provider_pawnqueue.operators.outputs import MessagesOutput
+from pawnqueue import Message
 from pawnqueue.events import one_line
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
-
-    from pawnqueue import Message
 
 
 class PawnQueueMessagesOperator(ClaimOperator):

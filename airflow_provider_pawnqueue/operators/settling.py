@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowFailException, TriggerRule, XComArg
+from airflow.providers.common.compat.sdk import AirflowFailException, Context, TriggerRule, XComArg
 
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_delay, checked_word
@@ -16,13 +16,9 @@ from airflow_provider_pawnqueue.operators.assignments import tasks_beside
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator
 from airflow_provider_pawnqueue.operators.claim_operator import ClaimOperator
 from airflow_provider_pawnqueue.operators.outcomes import has_claimed, results_of
+from airflow_provider_pawnqueue.operators.work_results import Cause, NotDone, WorkResults
+from pawnqueue import Claim, Settlement
 from pawnqueue.events import one_line
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
-
-    from airflow_provider_pawnqueue.operators.work_results import Cause, NotDone, WorkResults
-    from pawnqueue import Claim, Settlement
 
 #: What may become of messages that are not done.
 _WAYS: Final = ("requeue", "bury")

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from airflow.providers.common.compat.sdk import Context
 
 from airflow_provider_pawnqueue.hooks.task_notes import SKIPPED_KEY, clear_number_of, is_current
 from airflow_provider_pawnqueue.operators.assignments import WorkTask
 from airflow_provider_pawnqueue.operators.graph import SKIPPED, SUCCESS, share_a_mapped_group, tasks_before
 from airflow_provider_pawnqueue.operators.instances import Instance, TaskStates
 from airflow_provider_pawnqueue.operators.work_results import NotDone
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
 
 #: Airflow skips a task with such a rule if the tasks before it went well.
 _RULES_FOR_FAILURES: Final = frozenset({"one_failed", "all_failed", "all_skipped"})

@@ -6,21 +6,16 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, Context
 
 from airflow_provider_pawnqueue.hooks import telemetry
 from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_flag, checked_seconds, checked_topics
 from airflow_provider_pawnqueue.hooks.diagnosis import in_airflow
 from airflow_provider_pawnqueue.hooks.identity import Owner, installation
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
-from pawnqueue import PawnQueueError, TopicNotFoundError
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
-
-    from pawnqueue import OpenClaim, SweepReport
+from pawnqueue import OpenClaim, PawnQueueError, SweepReport, TopicNotFoundError
 
 #: The states of a task that Airflow will still run or end, even while its DAG is paused.
 _UNFINISHED_TASK_STATES: Final = frozenset(

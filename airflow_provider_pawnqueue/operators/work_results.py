@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.task_notes import TaskStart
-
-if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.operators.assignments import Assignment, WorkTask
-    from airflow_provider_pawnqueue.operators.instances import Instance
-    from pawnqueue import Claim
+from airflow_provider_pawnqueue.operators.assignments import Assignment, WorkTask
+from airflow_provider_pawnqueue.operators.instances import Instance
+from pawnqueue import Claim
 
 #: Why a message is not done: its task failed, or reported the message, or has not worked on it at all.
 Cause: TypeAlias = Literal["failed", "reported", "not_started"]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from airflow.providers.common.messaging.providers.base_provider import BaseMessageQueueProvider
+from airflow.triggers.base import BaseEventTrigger
 
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueEventTrigger
-
-if TYPE_CHECKING:
-    from airflow.triggers.base import BaseEventTrigger
 
 
 class PawnQueueMessageQueueProvider(BaseMessageQueueProvider):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from airflow.providers.common.compat.sdk import (
     AirflowException,
@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowNotFoundException,
     AirflowSkipException,
     BaseSensorOperator,
+    Context,
     PokeReturnValue,
     conf,
 )
@@ -44,14 +45,8 @@ from airflow_provider_pawnqueue.links import TopicLink
 from airflow_provider_pawnqueue.operators.base import failure_of, failures
 from airflow_provider_pawnqueue.operators.outputs import ClaimsOutput
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
-from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueueError, StoreError
+from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, PawnQueueError, StoreError, SyncPawnQueue
 from pawnqueue.domain.claim_terms import ClaimTerms
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
-
-    from pawnqueue import PawnQueue, SyncPawnQueue
-
 
 #: How long ``on_kill`` waits for another process that works on the claim. Airflow allows it five seconds.
 SENSOR_RELEASE_SECONDS: Final = 3.0

@@ -26,10 +26,8 @@ import select
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import NoReturn
 
 RUN = b"run"
 END = b"end"

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID
 from airflow_provider_pawnqueue.hooks.clients import settings_for_others
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from airflow_provider_pawnqueue.hooks.references import Given
 from airflow_provider_pawnqueue.spark.job_folder import JobFolder
-
-if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.hooks.references import Given
 
 
 @contextmanager

@@ -12,16 +12,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import SecretStr
 
-from pawnqueue import InvalidArgumentError
+from pawnqueue import ClaimReference, InvalidArgumentError, Settings
 from pawnqueue.settings.base import nest
 from pyspark_pawnqueue.job_environment import CLAIM_VARIABLE, CONNECTION_VARIABLE, REPORT_VARIABLE
-
-if TYPE_CHECKING:
-    from pawnqueue import ClaimReference, Settings
 
 _OWNER_ONLY_MODE: Final = 0o600
 _PREFIX: Final = "pawnqueue-job-"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import (
     AirflowException,
@@ -14,6 +15,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowNotFoundException,
     AirflowSkipException,
     BaseHook,
+    Context,
     redact,
 )
 
@@ -31,13 +33,7 @@ from airflow_provider_pawnqueue.spark.guarded_process import (
     job_environment,
 )
 from airflow_provider_pawnqueue.spark.job_folder import JobFolder
-from pawnqueue import ClaimReference, LeaseLostError
-
-if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-    from airflow.providers.common.compat.sdk import Context
-
-    from pawnqueue import Claim, Settings
+from pawnqueue import Claim, ClaimReference, LeaseLostError, Settings
 
 _DEPLOY_MODE: Final = "spark.submit.deployMode"
 

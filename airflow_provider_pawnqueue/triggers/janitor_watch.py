@@ -6,12 +6,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pawnqueue import PawnQueueError
-
-if TYPE_CHECKING:
-    from pawnqueue import PawnQueue
+from pawnqueue import PawnQueue, PawnQueueError
 
 logger = logging.getLogger(__name__)
 

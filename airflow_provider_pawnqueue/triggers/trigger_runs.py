@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 
@@ -13,15 +13,11 @@ from airflow_provider_pawnqueue.hooks.diagnosis import in_airflow
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.retries import TRIGGER_OUTAGE_SECONDS, Outage, may_succeed_later, retry_async
 from airflow_provider_pawnqueue.hooks.task_claims import UnforeseenError, release_all
-from airflow_provider_pawnqueue.triggers.polling import poll_of
+from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger
+from airflow_provider_pawnqueue.triggers.polling import Waiter, poll_of
 from airflow_provider_pawnqueue.triggers.reminders import Reminders
-from pawnqueue import PawnQueueError, QueueClosedError, StoreError
+from pawnqueue import Backlog, PawnQueue, PawnQueueError, QueueClosedError, StoreError
 from pawnqueue.domain.claim_terms import ClaimTerms
-
-if TYPE_CHECKING:
-    from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger
-    from airflow_provider_pawnqueue.triggers.polling import Waiter
-    from pawnqueue import Backlog, PawnQueue
 
 #: How long :func:`release` waits for another process that works on the claim. Airflow allows ``on_kill`` 30 seconds.
 TRIGGER_RELEASE_SECONDS: Final = 10.0
