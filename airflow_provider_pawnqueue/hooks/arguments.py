@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException
+
+T = TypeVar("T")
 
 #: The connection that is used where none is named.
 DEFAULT_CONN_ID: Final = "pawnqueue_default"
@@ -22,11 +24,14 @@ class WrongArgumentError(AirflowFailException, ValueError):
     """An argument has the wrong type or is out of range. Its task fails without another try."""
 
 
-def check_constants(check: Callable[[Any, str], object], **given: object) -> None:
-    """Raise an error if one of the constants is wrong. Templates, and None for an argument left out, pass."""
-    for name, value in given.items():
-        if value is not None and is_constant(value):
-            check(value, name)
+def check_early(given: T, check: Callable[[Any, str], object], name: str) -> T:
+    """Return an argument as it was given. Raise if it is a constant that is wrong.
+
+    Templates, and None for an argument left out, pass.
+    """
+    if given is not None and is_constant(given):
+        check(given, name)
+    return given
 
 
 def is_constant(given: object) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import Context
 
 from airflow_provider_pawnqueue.hooks.arguments import (
-    check_constants,
+    check_early,
     checked_delay,
     checked_flag,
     checked_ids,
@@ -30,8 +30,7 @@ class PawnQueueAckOperator(ClaimOperator):
 
     def __init__(self, *, claim: Any, ids: Sequence[str] | str | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - as above
         super().__init__(claim=claim, **kwargs)
-        check_constants(checked_ids, ids=ids)
-        self.ids = ids
+        self.ids = check_early(ids, checked_ids, "ids")
 
     def execute(self, context: Context) -> dict[str, int]:
         """Ack the messages."""
@@ -64,10 +63,8 @@ class PawnQueueRequeueOperator(ClaimOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(claim=claim, **kwargs)
-        check_constants(checked_ids, ids=ids)
-        check_constants(checked_delay, delay=delay)
-        self.ids = ids
-        self.delay = delay
+        self.ids = check_early(ids, checked_ids, "ids")
+        self.delay = check_early(delay, checked_delay, "delay")
         self.reason = reason
 
     def execute(self, context: Context) -> dict[str, int]:
@@ -97,10 +94,8 @@ class PawnQueueBuryOperator(ClaimOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(claim=claim, **kwargs)
-        check_constants(checked_ids, ids=ids)
-        check_constants(checked_text, reason=reason)
-        self.ids = ids
-        self.reason = reason
+        self.ids = check_early(ids, checked_ids, "ids")
+        self.reason = check_early(reason, checked_text, "reason")
 
     def execute(self, context: Context) -> dict[str, int]:
         """Bury the messages."""
@@ -125,8 +120,7 @@ class PawnQueueNackOperator(PawnQueueRequeueOperator):
 
     def __init__(self, *, requeue: bool = False, reason: str = "nacked by its DAG", **kwargs: Any) -> None:
         super().__init__(reason=reason, **kwargs)
-        check_constants(checked_flag, requeue=requeue)
-        self.requeue = requeue
+        self.requeue = check_early(requeue, checked_flag, "requeue")
 
     def execute(self, context: Context) -> dict[str, int]:
         """Bury or requeue the messages."""

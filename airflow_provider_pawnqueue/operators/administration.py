@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from airflow.providers.common.compat.sdk import Context
 
 from airflow_provider_pawnqueue.hooks.arguments import (
-    check_constants,
+    check_early,
     checked_count,
     checked_flag,
     checked_topic,
@@ -44,12 +44,9 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_constants(checked_topic, topic=topic)
-        check_constants(checked_deliveries, max_deliveries=max_deliveries)
-        check_constants(_checked_if_exists, if_exists=if_exists)
-        self.topic = topic
-        self.max_deliveries = max_deliveries
-        self.if_exists = if_exists
+        self.topic = check_early(topic, checked_topic, "topic")
+        self.max_deliveries = check_early(max_deliveries, checked_deliveries, "max_deliveries")
+        self.if_exists = check_early(if_exists, _checked_if_exists, "if_exists")
 
     def execute(self, context: Context) -> str:
         """Create the topic."""
@@ -72,10 +69,8 @@ class PawnQueueUpdateTopicOperator(PawnQueueOperator):
 
     def __init__(self, *, topic: str, max_deliveries: int | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_constants(checked_topic, topic=topic)
-        check_constants(checked_deliveries, max_deliveries=max_deliveries)
-        self.topic = topic
-        self.max_deliveries = max_deliveries
+        self.topic = check_early(topic, checked_topic, "topic")
+        self.max_deliveries = check_early(max_deliveries, checked_deliveries, "max_deliveries")
 
     def execute(self, context: Context) -> dict[str, int | None]:
         """Change the settings."""
@@ -100,10 +95,8 @@ class PawnQueueDeleteTopicOperator(PawnQueueOperator):
 
     def __init__(self, *, topic: str, force: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_constants(checked_topic, topic=topic)
-        check_constants(checked_flag, force=force)
-        self.topic = topic
-        self.force = force
+        self.topic = check_early(topic, checked_topic, "topic")
+        self.force = check_early(force, checked_flag, "force")
 
     def execute(self, context: Context) -> dict[str, int]:
         """Delete the topic."""

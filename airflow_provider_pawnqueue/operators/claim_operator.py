@@ -67,7 +67,7 @@ class ClaimOperator(PawnQueueOperator):
                     counts.add(done)
                 if after_each is not None:
                     after_each(claim)
-        self.log.info("Settled %s: %s.", _names_of(held) or "nothing", counts)
+        self.log.info("Settled %s: %s.", names_of(held) or "nothing", counts)
         for each in errors:
             self.log.error("%s", each)
         if errors:
@@ -96,7 +96,7 @@ class ClaimOperator(PawnQueueOperator):
         def check(held: Sequence[Claim]) -> None:
             if unknown := _ids_in_none(held, checked or ()):
                 raise AirflowFailException(
-                    f"No message with these ids is in {_names_of(held)}, so nothing was settled: {unknown}."
+                    f"No message with these ids is in {names_of(held)}, so nothing was settled: {unknown}."
                 )
 
         return self.settle_each(settle_own, mentioned_ids=checked or (), check=check).as_dict()
@@ -154,5 +154,6 @@ def _ids_in_none(held: Sequence[Claim], ids: Iterable[str]) -> list[str]:
     return sorted({each for each in ids if not any(claim.has(each) for claim in held)})
 
 
-def _names_of(held: Iterable[Claim]) -> str:
+def names_of(held: Iterable[Claim]) -> str:
+    """Return claims as log lines and errors name them."""
     return ", ".join(f"claim {claim.stem} of topic {claim.topic}" for claim in held)

@@ -11,10 +11,7 @@ from airflow_provider_pawnqueue.operators.administration import (
     PawnQueueDeleteTopicOperator,
     PawnQueueUpdateTopicOperator,
 )
-from airflow_provider_pawnqueue.operators.publishing import (
-    PawnQueuePublishOperator,
-    PawnQueueRedriveOperator,
-)
+from airflow_provider_pawnqueue.operators.publishing import PawnQueuePublishOperator, PawnQueueRedriveOperator
 from airflow_provider_pawnqueue.operators.reading import PawnQueueMessagesOperator
 from airflow_provider_pawnqueue.operators.settling import PawnQueueSettleOperator
 from airflow_provider_pawnqueue.operators.sweeping import PawnQueueJanitorOperator

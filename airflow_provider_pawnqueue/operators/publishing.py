@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, Context
 
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import (
-    check_constants,
+    check_early,
     checked_count,
     checked_flag,
     checked_ids,
@@ -47,8 +47,7 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_constants(checked_topic, topic=topic)
-        self.topic = topic
+        self.topic = check_early(topic, checked_topic, "topic")
         self.payloads = payloads
         self.producer = producer
         self.headers = headers
@@ -112,12 +111,9 @@ class PawnQueueRedriveOperator(PawnQueueOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_constants(checked_topic, topic=topic)
-        check_constants(checked_ids, ids=ids)
-        check_constants(checked_count, max_messages=max_messages)
-        self.topic = topic
-        self.ids = ids
-        self.max_messages = max_messages
+        self.topic = check_early(topic, checked_topic, "topic")
+        self.ids = check_early(ids, checked_ids, "ids")
+        self.max_messages = check_early(max_messages, checked_count, "max_messages")
         self.is_dry_run = checked_flag(dry_run, "dry_run")  # BaseOperator.dry_run is a method
 
     def execute(self, context: Context) -> dict[str, int]:

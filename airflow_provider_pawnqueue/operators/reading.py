@@ -12,11 +12,10 @@ from typing import Any
 from airflow.providers.common.compat.sdk import Context
 
 from airflow_provider_pawnqueue.hooks import references
-from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_count
+from airflow_provider_pawnqueue.hooks.arguments import check_early, checked_count
 from airflow_provider_pawnqueue.operators.base import failures
 from airflow_provider_pawnqueue.operators.claim_operator import ClaimOperator
 from airflow_provider_pawnqueue.operators.outputs import MessagesOutput
-from pawnqueue import Message
 from pawnqueue.events import one_line
 
 
@@ -35,12 +34,9 @@ class PawnQueueMessagesOperator(ClaimOperator):
     template_fields: Sequence[str] = ("claim", "batch", "pawnqueue_conn_id")
 
     def __init__(self, *, claim: Any, batch: int | None = None, **kwargs: Any) -> None:  # noqa: ANN401 - as the sensor returned it
-        check_constants(checked_count, batch=batch)
         # In a block the user does not see this task: a worker that dies here should not cost a delivery.
-        kwargs.setdefault("retries", 3)
-        kwargs.setdefault("retry_delay", timedelta(seconds=10))
-        super().__init__(claim=claim, **kwargs)
-        self.batch = batch
+        super().__init__(claim=claim, **{"retries": 3, "retry_delay": timedelta(seconds=10), **kwargs})
+        self.batch = check_early(batch, checked_count, "batch")
 
     @property
     def output(self) -> MessagesOutput:
@@ -54,7 +50,11 @@ class PawnQueueMessagesOperator(ClaimOperator):
         with failures():
             found = [message for claim in self.claims() for message in hook.messages(claim, shared=True)]
         each = [(message, references.text_of(message)) for message in found]
-        not_carried = {message.id: _obstacle(message) for message, text in each if text is None}
+        not_carried = {
+            message.id: f"Airflow cannot carry it: {references.obstacle_in(message.payload)}"
+            for message, text in each
+            if text is None
+        }
         if not_carried:
             ids = one_line(", ".join(not_carried))
             self.log.error("These messages are given to no task, because Airflow cannot carry them: %s", ids)
@@ -64,7 +64,3 @@ class PawnQueueMessagesOperator(ClaimOperator):
             return texts
         size = checked_count(self.batch, "batch")
         return [f"[{', '.join(texts[at : at + size])}]" for at in range(0, len(texts), size)]
-
-
-def _obstacle(message: Message) -> str:
-    return f"Airflow cannot carry it: {references.obstacle_in(message.payload)}"

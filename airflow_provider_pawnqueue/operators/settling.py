@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NoReturn
 from airflow.providers.common.compat.sdk import AirflowFailException, Context, TriggerRule, XComArg
 
 from airflow_provider_pawnqueue.hooks import references
-from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_delay, checked_word
+from airflow_provider_pawnqueue.hooks.arguments import check_early, checked_delay, checked_word
 from airflow_provider_pawnqueue.hooks.identity import Owner
 from airflow_provider_pawnqueue.hooks.task_notes import clear_number_of
 from airflow_provider_pawnqueue.operators.assignments import tasks_beside
@@ -77,19 +77,15 @@ class PawnQueueSettleOperator(ClaimOperator):
         reason: str | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("trigger_rule", TriggerRule.ALL_DONE)
         # It is worth another try only if the store did not answer. What is not settled would be worked on again.
-        kwargs.setdefault("retries", 3)
-        kwargs.setdefault("retry_delay", timedelta(seconds=30))
-        super().__init__(claim=claim, **kwargs)
+        defaults = {"trigger_rule": TriggerRule.ALL_DONE, "retries": 3, "retry_delay": timedelta(seconds=30)}
+        super().__init__(claim=claim, **{**defaults, **kwargs})
         # None is wrong for on_failure, and means "as on_failure" for on_reported.
-        check_constants(_checked_way, on_failure=on_failure or "", on_reported=on_reported or None)
-        check_constants(checked_delay, delay=delay)
         # A claim is settled whatever became of the run before this one.
         self.depends_on_past = False
-        self.on_failure = on_failure
-        self.on_reported = on_reported
-        self.delay = delay
+        self.on_failure = check_early(on_failure or "", _checked_way, "on_failure")
+        self.on_reported = check_early(on_reported or None, _checked_way, "on_reported")
+        self.delay = check_early(delay, checked_delay, "delay")
         self.reason = reason
         self._settled: SettledOperator | None = None
         claimers: list[Any] = [operator for operator, _ in XComArg.iter_xcom_references(claim)]
@@ -234,9 +230,7 @@ class SettledOperator(PawnQueueOperator):
 
     def __init__(self, *, settle: PawnQueueSettleOperator, **kwargs: Any) -> None:
         # The claim is settled: neither the run nor the tasks after this one should fail because a worker died here.
-        kwargs.setdefault("retries", 3)
-        kwargs.setdefault("retry_delay", timedelta(seconds=10))
-        super().__init__(**kwargs)
+        super().__init__(**{"retries": 3, "retry_delay": timedelta(seconds=10), **kwargs})
         self.settle_id = settle.task_id
         self.set_upstream(settle)
         claimers: list[Any] = [self.dag.task_dict[each] for each in settle.claim_tasks]

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from airflow.providers.common.compat.sdk import AirflowException, Context
 
 from airflow_provider_pawnqueue.hooks import telemetry
-from airflow_provider_pawnqueue.hooks.arguments import check_constants, checked_flag, checked_seconds, checked_topics
+from airflow_provider_pawnqueue.hooks.arguments import check_early, checked_flag, checked_seconds, checked_topics
 from airflow_provider_pawnqueue.hooks.diagnosis import in_airflow
 from airflow_provider_pawnqueue.hooks.identity import Owner, installation
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
@@ -54,10 +54,8 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_constants(checked_topics, topics=topics or None)
-        check_constants(checked_seconds, max_age=max_age)
-        self.topics = topics
-        self.max_age = max_age
+        self.topics = check_early(topics or None, checked_topics, "topics")
+        self.max_age = check_early(max_age, checked_seconds, "max_age")
         self.is_dry_run = checked_flag(dry_run, "dry_run")
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import (
     DEFAULT_CONN_ID,
-    check_constants,
+    check_early,
     checked_batch,
     checked_count,
     checked_delay,
@@ -78,14 +78,7 @@ class PawnQueueSensor(BaseSensorOperator):
     :param pawnqueue_conn_id: the connection of the queue.
     """
 
-    template_fields: Sequence[str] = (
-        "topic",
-        "consumer",
-        "max_messages",
-        "min_messages",
-        "ttl",
-        "pawnqueue_conn_id",
-    )
+    template_fields: Sequence[str] = ("topic", "consumer", "max_messages", "min_messages", "ttl", "pawnqueue_conn_id")
     operator_extra_links = (TopicLink(),)
     ui_color = "#e8f0d8"
 
@@ -107,25 +100,22 @@ class PawnQueueSensor(BaseSensorOperator):
         # Another try finds the same claim. It helps where Airflow loses the task: a worker dies, or a trigger fires
         # while the sensor is deferred. A timeout fails the task at once all the same, and so does an error that only a
         # person can mend.
-        kwargs.setdefault("retries", 2)
-        kwargs.setdefault("retry_delay", timedelta(seconds=10))
-        super().__init__(poke_interval=poke_interval, max_wait=max_wait, **kwargs)
+        defaults = {"retries": 2, "retry_delay": timedelta(seconds=10)}
+        super().__init__(poke_interval=poke_interval, max_wait=max_wait, **{**defaults, **kwargs})
         if not self.do_xcom_push:
             raise ValueError(
                 f"{type(self).__name__} {self.task_id!r} returns its claim by XCom: leave do_xcom_push on, also where "
                 "default_args of its DAG turn it off."
             )
-        check_constants(checked_topics, topic=topic)
-        check_constants(checked_count, max_messages=max_messages, min_messages=min_messages)
+        check_early(poke_interval, checked_seconds, "poke_interval")
+        check_early(max_wait, checked_delay, "max_wait")
+        self.topic = check_early(topic, checked_topics, "topic")
+        self.max_messages = check_early(max_messages, checked_count, "max_messages")
+        self.min_messages = check_early(min_messages, checked_count, "min_messages")
         if is_constant(max_messages) and is_constant(min_messages):
             checked_batch(max_messages, min_messages)
-        check_constants(checked_seconds, ttl=ttl, poke_interval=poke_interval)
-        check_constants(checked_delay, max_wait=max_wait)
-        self.topic = topic
-        self.max_messages = max_messages
-        self.min_messages = min_messages
         self.consumer = consumer
-        self.ttl = ttl
+        self.ttl = check_early(ttl, checked_seconds, "ttl")
         self.pawnqueue_conn_id = pawnqueue_conn_id
         self.inline = checked_flag(inline, "inline")
         self.deferrable = checked_flag(deferrable, "deferrable")
@@ -154,7 +144,8 @@ class PawnQueueSensor(BaseSensorOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ANN401 - likewise
         """Go on with the trigger's event, perhaps hours after it fired."""
         if "error" in event:
-            self._fail(event)
+            # After an error that does not pass, another try would fail in the same way: a person has to mend it.
+            raise (AirflowException if event.get("transient") else AirflowFailException)(event["error"])
         self._terms = self._terms_of(context)  # for on_kill
         hook = PawnQueueHook(self.pawnqueue_conn_id)
         claims = []
@@ -289,12 +280,6 @@ class PawnQueueSensor(BaseSensorOperator):
         for claim in claims:
             self.log.info("Claim %s of topic %s has %d messages.", claim["claim_id"], claim["topic"], claim["count"])
         return claims[0] if isinstance(self.topic, str) else list(claims)
-
-    def _fail(self, event: dict[str, Any]) -> NoReturn:
-        if event.get("transient"):
-            raise AirflowException(event["error"])
-        # Another try would fail in the same way: a person has to mend it.
-        raise AirflowFailException(event["error"])
 
 
 async def _claim_once(queue: PawnQueue, terms: ClaimTerms) -> dict[str, Any] | None:
