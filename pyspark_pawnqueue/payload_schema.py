@@ -36,6 +36,8 @@ _NAMES_OF_SIMPLE_TYPES: Final[Mapping[Callable[[], DataType], Sequence[str]]] = 
     types.BinaryType: ("binary",),
 }
 _SIMPLE_TYPES: Final = {name: kind for kind, names in _NAMES_OF_SIMPLE_TYPES.items() for name in names}
+#: The types that JSON can hold.
+JSON_TYPES: Final = (*_NAMES_OF_SIMPLE_TYPES, types.DecimalType, types.ArrayType, types.MapType, StructType)
 _DECIMAL_TYPES: Final = ("decimal", "dec", "numeric")
 #: What comes last before the closing bracket of each nested type.
 _LAST_PARTS: Final = {

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import types
 
 from pawnqueue import InvalidPayloadError, NewMessage
-from pyspark_pawnqueue.payload_schema import check_json_type, check_names
+from pyspark_pawnqueue.payload_schema import JSON_TYPES, check_json_type, check_names
 from pyspark_pawnqueue.spark_errors import invalid_argument
 
 if TYPE_CHECKING:
@@ -33,21 +33,7 @@ _PAYLOAD_COLUMN, _HEADERS_COLUMN = "payload", "headers"
 
 _Converter = Callable[[Any], Any]
 
-#: Types whose values Arrow returns as JSON takes them, or whose parts do.
-_PLAIN_TYPES: Final = (
-    types.StringType,
-    types.LongType,
-    types.IntegerType,
-    types.ShortType,
-    types.ByteType,
-    types.DoubleType,
-    types.FloatType,
-    types.BooleanType,
-    types.NullType,
-    types.ArrayType,
-    types.MapType,
-    types.StructType,
-)
+#: Turns values into JSON, for types whose values Arrow does not return as JSON takes them.
 _CONVERTERS: Final[Mapping[type[DataType], _Converter]] = {
     types.TimestampType: lambda value: value.astimezone(UTC).isoformat(),
     types.TimestampNTZType: lambda value: value.isoformat(),
@@ -169,12 +155,10 @@ def _parse(text: str, topic: str, number: int) -> Any:  # noqa: ANN401 - any JSO
 
 
 def _is_writable(kind: DataType) -> bool:
-    return isinstance(kind, _PLAIN_TYPES) or type(kind) in _CONVERTERS
+    return type(kind) in (*JSON_TYPES, types.NullType)
 
 
 def _invalid_payload(topic: str, number: int, what: str) -> InvalidPayloadError:
     return InvalidPayloadError(
-        f"payloads[{number}] for topic {topic!r} {what}. Nothing was published.",
-        topic=topic,
-        operation="stage",
+        f"payloads[{number}] for topic {topic!r} {what}. Nothing was published.", topic=topic, operation="stage"
     )

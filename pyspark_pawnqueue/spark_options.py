@@ -111,7 +111,7 @@ class SparkOptions:
                 words = " or ".join(_USES[each] for each in allowed)
                 remedy = _REMEDIES.get((name, use), "leave it out")
                 raise invalid_argument(f"The option {name} is for {words}, and this query is {_USES[use]}: {remedy}.")
-        if "allowempty" in self.given and self.write_id is None:
+        if "allowempty" in self.given and self.text("writeId") is None:
             raise invalid_argument(
                 "The option allowEmpty needs the option writeId, which is missing: name the write by "
                 '.option("writeId", name), or leave allowEmpty out.'
@@ -139,15 +139,13 @@ class SparkOptions:
         try:
             return Settings.from_yaml(path, environ={}, **explicit) if path else Settings.from_env(**explicit)
         except ConfigError as error:
-            hint = (
-                f"{error} (The option connection names this file.)"
-                if path
-                else (
+            hint = f"{error} (The option connection names this file.)"
+            if not path:
+                hint = (
                     f"{str(error).rstrip('.')}. Tell the job where the queue is: by options "
                     '(.option("s3.bucket_name", "queues")), by a file (.option("connection", "queue.yaml")), or by '
                     "PAWNQUEUE_* variables."
                 )
-            )
             raise ConfigError(hint, operation="configure") from None
 
     # --- what is read ---
@@ -218,11 +216,6 @@ class SparkOptions:
         if not 0 < seconds < math.inf:
             raise invalid_argument(f"ttl={text!r}: pass a number of seconds, more than 0.")
         return seconds
-
-    @property
-    def write_id(self) -> str | None:
-        """The name by which a repeated write is recognized."""
-        return self.text("writeId")
 
     @property
     def allows_empty(self) -> bool:

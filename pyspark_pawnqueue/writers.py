@@ -105,9 +105,10 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, options: SparkOptions, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite=overwrite)
         # Spark makes this object once, where it plans the query, and copies it to all tasks and to the commit.
-        self._write_id = layout.checked_write_id(options.write_id or uuid.uuid4().hex)
+        write_id = options.text("writeId")
+        self._write_id = layout.checked_write_id(write_id or uuid.uuid4().hex)
         self._allows_empty = options.allows_empty
-        self._has_own_id = options.write_id is None
+        self._has_own_id = write_id is None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         """Stage the rows of a task."""

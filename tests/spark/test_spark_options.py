@@ -292,9 +292,14 @@ def test_without_a_topic_it_is_asked_for() -> None:
 def test_the_rest() -> None:
     """Missing texts are None, and given ones are returned."""
     bare = SparkOptions.of({})
-    assert (bare.text("consumer"), bare.text("producer"), bare.write_id, bare.payload_schema) == (None, None, None, "")
+    assert (bare.text("consumer"), bare.text("producer"), bare.text("writeId"), bare.payload_schema) == (
+        None,
+        None,
+        None,
+        "",
+    )
     given = SparkOptions.of({"consumer": "c", "producer": "p", "writeId": "w", "payloadSchema": " a int "})
-    assert (given.text("consumer"), given.text("producer"), given.write_id) == ("c", "p", "w")
+    assert (given.text("consumer"), given.text("producer"), given.text("writeId")) == ("c", "p", "w")
     assert given.payload_schema == "a int"
 
 
