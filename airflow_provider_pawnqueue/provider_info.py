@@ -29,9 +29,7 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": [_connection_type()],
         "queues": [f"{_PACKAGE}.queues.pawnqueue.PawnQueueMessageQueueProvider"],
         "extra-links": [f"{_PACKAGE}.links.TopicLink"],
-        "asset-uris": [
-            {"schemes": ["pawnqueue"], "handler": f"{_PACKAGE}.lineage.sanitized"},
-        ],
+        "asset-uris": [{"schemes": ["pawnqueue"], "handler": f"{_PACKAGE}.lineage.sanitized"}],
         "cli": [f"{_PACKAGE}.cli.definition.get_pawnqueue_cli_commands"],
         "config": {"pawnqueue": _options()},
     }
@@ -61,49 +59,52 @@ def _connection_type() -> dict[str, Any]:
                 "login": "empty: found by boto3, or borrowed from AWS connection",
             },
         },
-        # In the order of the form. A default is saved with the connection, so only values that suit all of them are.
-        "conn-fields": {
-            "bucket_name": _field(
-                "Bucket", "The bucket that holds the queue; it must exist.", type="string", minLength=3, maxLength=63
-            ),
-            "key_prefix": _field(
-                "Key prefix",
-                "All keys of the queue begin with it, so that queues can share a bucket; may be empty.",
-            ),
-            "region_name": _field(
-                "Region",
-                "The bucket's region; if empty, the AWS connection's, or us-east-1. Most stores accept any.",
-            ),
-            "aws_conn_id": _field(
-                "AWS connection",
-                "The id of a connection of type aws, whose credentials are used: keys, roles, profiles, web identity.",
-            ),
-            "addressing_style": _field(
-                "Addressing",
-                "Where a URL names the bucket: in the path, or in the host (virtual). auto: in the path if there is an "
-                "endpoint.",
-                enum=["auto", "path", "virtual"],
-                default="auto",
-            ),
-            "visibility_timeout_seconds": _number(
-                "Visibility timeout (s)", "How long a claim lasts without renewal; 300 if empty.", 1
-            ),
-            "max_messages_per_poll": _number(
-                "Batch size", "How many messages a claim takes by default; 10 if empty.", 1
-            ),
-            "strategy": _field(
-                "Lease strategy",
-                "How consumers agree on who has a message. auto: by what the store can do, which is probed once.",
-                enum=["auto", "conditional_write", "csprng_verify"],
-                default="auto",
-            ),
-            "jitter_min_ms": _number(
-                "Shortest jitter (ms)", "Only for csprng_verify: the shortest pause after a write; 100 if empty."
-            ),
-            "jitter_max_ms": _number(
-                "Longest jitter (ms)", "Only for csprng_verify: the longest pause after a write; 400 if empty."
-            ),
-        },
+        "conn-fields": _form_fields(),
+    }
+
+
+def _form_fields() -> dict[str, Any]:
+    """Describe the fields of the form, in their order.
+
+    A default is saved with the connection, so only values that suit all connections are defaults.
+    """
+    return {
+        "bucket_name": _field(
+            "Bucket", "The bucket that holds the queue; it must exist.", type="string", minLength=3, maxLength=63
+        ),
+        "key_prefix": _field(
+            "Key prefix", "All keys of the queue begin with it, so that queues can share a bucket; may be empty."
+        ),
+        "region_name": _field(
+            "Region", "The bucket's region; if empty, the AWS connection's, or us-east-1. Most stores accept any."
+        ),
+        "aws_conn_id": _field(
+            "AWS connection",
+            "The id of a connection of type aws, whose credentials are used: keys, roles, profiles, web identity.",
+        ),
+        "addressing_style": _field(
+            "Addressing",
+            "Where a URL names the bucket: in the path, or in the host (virtual). auto: in the path if there is an "
+            "endpoint.",
+            enum=["auto", "path", "virtual"],
+            default="auto",
+        ),
+        "visibility_timeout_seconds": _number(
+            "Visibility timeout (s)", "How long a claim lasts without renewal; 300 if empty.", 1
+        ),
+        "max_messages_per_poll": _number("Batch size", "How many messages a claim takes by default; 10 if empty.", 1),
+        "strategy": _field(
+            "Lease strategy",
+            "How consumers agree on who has a message. auto: by what the store can do, which is probed once.",
+            enum=["auto", "conditional_write", "csprng_verify"],
+            default="auto",
+        ),
+        "jitter_min_ms": _number(
+            "Shortest jitter (ms)", "Only for csprng_verify: the shortest pause after a write; 100 if empty."
+        ),
+        "jitter_max_ms": _number(
+            "Longest jitter (ms)", "Only for csprng_verify: the longest pause after a write; 400 if empty."
+        ),
     }
 
 
@@ -120,25 +121,19 @@ def _options() -> dict[str, Any]:
     return {
         "description": "PawnQueue: message queues in S3 buckets.",
         "options": {
-            "installation": {
-                "description": (
-                    "The name of this Airflow in the buckets of its queues. Two Airflows on one bucket need two names. "
-                    "By default the name is random, and is kept in the Variable pawnqueue_installation."
-                ),
-                "version_added": "0.1.0",
-                "type": "string",
-                "example": "production",
-                "default": None,
-            },
-            "topic_link": {
-                "description": (
-                    "The address that tasks link to for their topic: a page of the store's console, with {bucket}, "
-                    "{prefix}, {topic} and {region} in it. By default AWS's console, or the listing at the endpoint."
-                ),
-                "version_added": "0.1.0",
-                "type": "string",
-                "example": "https://console.example.com/browser/{bucket}/{prefix}{topic}",
-                "default": None,
-            },
+            "installation": _option(
+                "The name of this Airflow in the buckets of its queues. Two Airflows on one bucket need two names. By "
+                "default the name is random, and is kept in the Variable pawnqueue_installation.",
+                example="production",
+            ),
+            "topic_link": _option(
+                "The address that tasks link to for their topic: a page of the store's console, with {bucket}, "
+                "{prefix}, {topic} and {region} in it. By default AWS's console, or the listing at the endpoint.",
+                example="https://console.example.com/browser/{bucket}/{prefix}{topic}",
+            ),
         },
     }
+
+
+def _option(description: str, example: str) -> dict[str, Any]:
+    return {"description": description, "version_added": "0.1.0", "type": "string", "example": example, "default": None}

@@ -17,6 +17,11 @@ from airflow.cli.cli_config import (
 
 _PACKAGE: Final = __name__.rpartition(".")[0]
 
+
+def _ids(help_text: str) -> Arg:
+    return Arg(("--id",), dest="ids", metavar="ID", help=help_text, action="append")
+
+
 _CONN_ID = Arg(
     ("--conn-id",),
     help="The connection that says where the queue is (default: pawnqueue_default)",
@@ -49,22 +54,14 @@ _HEADER = Arg(
 )
 _CREATE = Arg(("--create",), help="Create the topic if it does not exist", action="store_true")
 
-_LETTER_IDS = Arg(
-    ("--id",),
-    dest="ids",
-    metavar="ID",
-    help="The id of a dead letter or of its message; may be given several times. Without it, all dead letters",
-    action="append",
+_LETTER_IDS = _ids(
+    "The id of a dead letter or of its message; may be given several times. Without it, all dead letters"
 )
 _MAX_REDRIVEN = Arg(("--limit",), help="How many to give back at most", type=positive_int(allow_zero=False))
 
 _CLAIM_ID = Arg(("claim_id",), help="The id of the claim, as a task's log and the janitor's report name it")
-_CLAIM_MESSAGE_IDS = Arg(
-    ("--id",),
-    dest="ids",
-    metavar="ID",
-    help="The id of a message of the claim; may be given several times. Without it, all that are not settled",
-    action="append",
+_CLAIM_MESSAGE_IDS = _ids(
+    "The id of a message of the claim; may be given several times. Without it, all that are not settled"
 )
 _DELAY = Arg(("--delay",), help="Do not deliver them again for this many seconds", type=float, default=0.0)
 _REQUEUE_REASON = Arg(

@@ -74,13 +74,7 @@ def peek(hook: PawnQueueHook, args: Namespace) -> None:
 
 
 def _message_row(message: Message) -> dict[str, Any]:
-    return {
-        "id": message.id,
-        "created_at": message.created_at,
-        "producer_id": message.producer_id,
-        "headers": dict(message.headers),
-        "payload": message.payload,
-    }
+    return {name: getattr(message, name) for name in ("id", "created_at", "producer_id", "headers", "payload")}
 
 
 def _letter_row(letter: DeadLetter) -> dict[str, Any]:

@@ -82,10 +82,9 @@ def read(connection: Connection) -> Address:
     """
     name = connection.conn_id
     if (connection.conn_type or "").replace("-", "_") not in _NO_TYPE:
-        raise ConfigError(
+        raise _wrong(
             f"Connection {name!r} is of type {connection.conn_type!r}: make one of type {CONN_TYPE!r}. Its field "
-            "aws_conn_id can name an AWS connection whose identity is used.",
-            operation="open",
+            "aws_conn_id can name an AWS connection whose identity is used."
         )
     given = _flat(_extra(connection), name)
     aws_conn_id = given.pop("aws_conn_id", None)
@@ -111,9 +110,13 @@ def read(connection: Connection) -> Address:
     try:
         settings = Settings.model_validate(nest_by_path(given))
     except ConfigError as error:
-        raise ConfigError(f"Connection {name!r}: {error}", operation="open") from None
+        raise _wrong(f"Connection {name!r}: {error}") from None
     is_https_assumed = bool(endpoint) and "://" not in str(endpoint)
     return Address(settings, aws_conn_id, borrowed, name, is_https_assumed)
+
+
+def _wrong(sentence: str) -> ConfigError:
+    return ConfigError(sentence, operation="open")
 
 
 def missing(name: str) -> str:
@@ -146,17 +149,15 @@ def hide(given: Mapping[str, Any]) -> None:
 
 def _check_one_identity(given: Mapping[str, Any], aws_conn_id: object, name: str) -> None:
     if not isinstance(aws_conn_id, str):
-        raise ConfigError(
+        raise _wrong(
             f"Connection {name!r}: aws_conn_id must be the id of an AWS connection, not a value of type "
-            f"{type(aws_conn_id).__name__}.",
-            operation="open",
+            f"{type(aws_conn_id).__name__}."
         )
     own = [path for path in _IDENTITY if path in given]
     if own:
-        raise ConfigError(
+        raise _wrong(
             f"Connection {name!r} uses the identity of {aws_conn_id!r} (aws_conn_id), and has one of its own "
-            f"({', '.join(own)}): remove one of the two.",
-            operation="open",
+            f"({', '.join(own)}): remove one of the two."
         )
 
 
@@ -168,10 +169,9 @@ def _extra(connection: Connection) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         extra = None
     if not isinstance(extra, dict):
-        raise ConfigError(
+        raise _wrong(
             f"The extra of connection {connection.conn_id!r} is not a JSON object: write it as "
-            '{"bucket_name": "queues", ...}.',
-            operation="open",
+            '{"bucket_name": "queues", ...}.'
         )
     return extra
 
@@ -186,16 +186,12 @@ def _flat(extra: Mapping[str, Any], name: str) -> dict[str, Any]:
         path = known.get(key)
         if path is None:
             near = get_close_matches(key, known, n=1)
-            raise ConfigError(
+            raise _wrong(
                 f"Connection {name!r} has {key!r} in its extra, which is not a setting"
-                + (f": did you mean {near[0]!r}?" if near else ": remove it, or correct its name."),
-                operation="open",
+                + (f": did you mean {near[0]!r}?" if near else ": remove it, or correct its name.")
             )
         if given.setdefault(path, value) != value:
-            raise ConfigError(
-                f"Connection {name!r} has two values for {path} in its extra: remove one of them.",
-                operation="open",
-            )
+            raise _wrong(f"Connection {name!r} has two values for {path} in its extra: remove one of them.")
     return given
 
 
@@ -223,9 +219,8 @@ def _endpoint(connection: Connection, otherwise: object) -> str | None:
     given = connection.host or (otherwise if isinstance(otherwise, str) else "")
     if not given:
         if connection.port and connection.port != _PORT_OF_AWS:
-            raise ConfigError(
-                f"Connection {connection.conn_id!r} has a port and no host: give the host as well, or neither for AWS.",
-                operation="open",
+            raise _wrong(
+                f"Connection {connection.conn_id!r} has a port and no host: give the host as well, or neither for AWS."
             )
         return None
     scheme, mark, host = given.rpartition("://")
@@ -236,10 +231,9 @@ def _endpoint(connection: Connection, otherwise: object) -> str | None:
     if connection.port and port is None:
         host = f"{host}:{connection.port}"
     elif connection.port and port is not None and int(port[0]) != connection.port:
-        raise ConfigError(
+        raise _wrong(
             f"Connection {connection.conn_id!r} has port {port[0]} in its host, and {connection.port} in its field: "
-            "remove one of them.",
-            operation="open",
+            "remove one of them."
         )
     return f"{scheme}{mark}{host}"
 
@@ -254,10 +248,9 @@ def _borrowed(aws_conn_id: str, name: str) -> tuple[dict[str, Any], str]:
     try:
         connection = BaseHook.get_connection(aws_conn_id)
     except AirflowNotFoundException:  # the amazon provider would go on with this machine's identity
-        raise ConfigError(
+        raise _wrong(
             f"Connection {name!r} uses the identity of the AWS connection {aws_conn_id!r} (aws_conn_id), which does "
-            "not exist: make it, or correct the id.",
-            operation="open",
+            "not exist: make it, or correct the id."
         ) from None
     hook = aws_hook(aws_conn_id)
     found = {"s3.region_name": hook.region_name, "s3.endpoint_url": hook.conn_config.get_service_endpoint_url("s3")}

@@ -25,14 +25,7 @@ from pawnqueue.stores.port import Expect, Unknown
 if TYPE_CHECKING:
     from airflow_provider_pawnqueue.hooks.connection import Address
     from pawnqueue.domain.identifiers import Version
-    from pawnqueue.stores.port import (
-        Expectation,
-        ObjectInfo,
-        Outcome,
-        Refused,
-        Store,
-        StoredObject,
-    )
+    from pawnqueue.stores.port import Expectation, ObjectInfo, Outcome, Refused, Store, StoredObject
 
 logger = logging.getLogger(__name__)
 

@@ -121,12 +121,7 @@ class Sessions:
         return session if session is not None and session.is_valid else None
 
     def begin(
-        self,
-        queue: SyncPawnQueue,
-        reference: ClaimReference,
-        *,
-        ttl: float | None = None,
-        payloads: bool = True,
+        self, queue: SyncPawnQueue, reference: ClaimReference, *, ttl: float | None = None, payloads: bool = True
     ) -> Session:
         """Begin a session on a claim, or join the one of this process. A session of another process is waited for.
 

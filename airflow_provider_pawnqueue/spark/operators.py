@@ -23,7 +23,7 @@ from airflow_provider_pawnqueue.hooks import reports
 from airflow_provider_pawnqueue.hooks.clients import settings_for_others
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError
 from airflow_provider_pawnqueue.operators.base import failures
-from airflow_provider_pawnqueue.operators.claim_operator import ClaimOperator
+from airflow_provider_pawnqueue.operators.claim_operator import ClaimOperator, names_of
 from airflow_provider_pawnqueue.spark import failure_reasons
 from airflow_provider_pawnqueue.spark.failure_reasons import JobOutput
 from airflow_provider_pawnqueue.spark.guarded_process import (
@@ -130,7 +130,7 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
             unsettled = [claim for claim in held if claim]
             if not unsettled:
                 raise AirflowSkipException(
-                    f"All messages of {_describe(held)} are settled, so this task submits no job."
+                    f"All messages of {names_of(held)} are settled, so this task submits no job."
                 )
             failed = self._work_on(unsettled, hook, command, settings_for_others(queue.address))
             if failed:
@@ -138,7 +138,7 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
         count = sum(len(claim) for claim in unsettled)
         self.log.info(
             "The job has worked on %s: %d messages, of which it reported %d as failed.",
-            _describe(unsettled),
+            names_of(unsettled),
             count,
             len(failed),
         )
@@ -206,7 +206,3 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
             raise AirflowException("The task was killed, and its job with it.")
         if status:
             raise output.failure(status)
-
-
-def _describe(claims: Sequence[Claim]) -> str:
-    return ", ".join(f"claim {claim.stem} of topic {claim.topic}" for claim in claims)

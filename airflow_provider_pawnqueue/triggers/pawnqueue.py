@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final
+from types import ModuleType
+from typing import Any
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_pawnqueue.hooks.arguments import DEFAULT_CONN_ID, checked_count, checked_seconds, checked_text
-
-_RUNS: Final = f"{__package__}.trigger_runs"
 
 
 class PawnQueueClaimTrigger(BaseTrigger):
@@ -64,17 +63,13 @@ class PawnQueueClaimTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once: with the claims, or with an error."""
-        await _load()
-        from airflow_provider_pawnqueue.triggers import trigger_runs  # noqa: PLC0415 - loaded by now
-
+        trigger_runs = await _load()
         yield TriggerEvent(await trigger_runs.claim_event(self))
 
     async def on_kill(self) -> None:
         """Release what was claimed, as a user has ended the task. A restart of the triggerer does not call this."""
         try:
-            await _load()
-            from airflow_provider_pawnqueue.triggers import trigger_runs  # noqa: PLC0415 - loaded by now
-
+            trigger_runs = await _load()
             await trigger_runs.release(self)
         except Exception as error:  # noqa: BLE001 - at the end of a process, Python itself refuses threads and more
             self.log.warning("What was claimed could not be released, and waits for its ttl: %s", error)
@@ -124,19 +119,16 @@ class PawnQueueEventTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire for as long as a watcher listens. A failure is logged; an event would start a run."""
-        await _load()
-        from airflow_provider_pawnqueue.triggers import trigger_runs  # noqa: PLC0415 - loaded by now
-
+        trigger_runs = await _load()
         async for backlog in trigger_runs.backlogs_to_report(self):
             yield TriggerEvent(
-                {
-                    "topic": self.topic,
-                    "backlog": backlog.pending,
-                    "oldest_age_seconds": backlog.oldest_age_seconds,
-                }
+                {"topic": self.topic, "backlog": backlog.pending, "oldest_age_seconds": backlog.oldest_age_seconds}
             )
 
 
-async def _load() -> None:
-    """Import the queue in a thread. It takes a tenth of a second or more, in which other triggers could not run."""
-    await asyncio.to_thread(importlib.import_module, _RUNS)
+async def _load() -> ModuleType:
+    """Import :mod:`.trigger_runs`, and the queue with it, in a thread.
+
+    It takes a tenth of a second or more, in which other triggers could not run.
+    """
+    return await asyncio.to_thread(importlib.import_module, f"{__package__}.trigger_runs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from airflow_provider_pawnqueue.hooks.retries import TRIGGER_OUTAGE_SECONDS, Out
 from airflow_provider_pawnqueue.hooks.task_claims import UnforeseenError, release_all
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger, PawnQueueEventTrigger
 from airflow_provider_pawnqueue.triggers.polling import Waiter, poll_of
-from airflow_provider_pawnqueue.triggers.reminders import Reminders
 from pawnqueue import Backlog, PawnQueue, PawnQueueError, QueueClosedError, StoreError
 from pawnqueue.domain.claim_terms import ClaimTerms
 
@@ -23,6 +22,13 @@ from pawnqueue.domain.claim_terms import ClaimTerms
 TRIGGER_RELEASE_SECONDS: Final = 10.0
 #: The longest pause of an event trigger after a failure.
 MAX_FAILURE_PAUSE_SECONDS: Final = 60.0
+#: An event that no claim has answered is repeated after this time, then after twice as long, and so on. A run usually
+#: takes less time from the event to its claim. Each event in between would start a run that finds nothing.
+FIRST_REPEAT_SECONDS: Final = 60.0
+#: The same while claims hold messages: the run of the last event probably waits for one of those to end.
+FIRST_REPEAT_WHILE_BUSY_SECONDS: Final = 600.0
+#: An event is repeated at least this often, so that a lost event strands no message.
+MAX_REPEAT_SECONDS: Final = 3600.0
 
 
 # --- the claim trigger ---
@@ -107,7 +113,7 @@ async def backlogs_to_report(trigger: PawnQueueEventTrigger) -> AsyncIterator[Ba
     pause, logged = trigger.ring_every, ""
     while True:
         try:
-            backlog = await backlog_of(trigger)
+            backlog = await PawnQueueHook(trigger.pawnqueue_conn_id).awaited(partial(_next_backlog, trigger))
         except Exception as error:  # noqa: BLE001 - after any error, the watcher has to go on listening
             problem = sentence_of(error)
             if problem != logged:
@@ -125,11 +131,6 @@ async def backlogs_to_report(trigger: PawnQueueEventTrigger) -> AsyncIterator[Ba
         await asyncio.sleep(trigger.ring_every)
 
 
-async def backlog_of(trigger: PawnQueueEventTrigger) -> Backlog:
-    """Wait until there is a backlog, and return it."""
-    return await PawnQueueHook(trigger.pawnqueue_conn_id).awaited(partial(_next_backlog, trigger))
-
-
 def sentence_of(error: Exception) -> str:
     """Return an error's sentence. Of an error that is not ours, only its type, as its text may quote a payload."""
     if isinstance(error, PawnQueueError):
@@ -140,8 +141,42 @@ def sentence_of(error: Exception) -> str:
 
 
 async def _next_backlog(trigger: PawnQueueEventTrigger, queue: PawnQueue) -> Backlog:
+    """Wait until there is a backlog, and return it."""
     async with poll_of(queue, trigger.topic).listen(trigger.min_messages) as heard:
         found = await heard.get()
         if isinstance(found, PawnQueueError):
             raise found
         return found
+
+
+class Reminders:
+    """Decides at each poll that finds a backlog whether to fire.
+
+    Since Airflow 3.4 each event starts a run, and before that each burst of events does. So the trigger fires anew only
+    after its last event was answered: a claim was made since. An event without an answer may be lost, as the triggerer
+    was killed or the DAG is paused. It is repeated at growing intervals.
+    """
+
+    def __init__(self) -> None:
+        self._known: frozenset[str] | None = None  # the claims that had a record at the last event
+        self._fired_at = 0.0
+        self._repeats = 0
+
+    def is_due(self, now: float, claims: Mapping[str, bool]) -> bool:
+        """Return whether to fire now. The caller must then do so: this counts as done.
+
+        :param now: the time in seconds, of a clock that does not jump.
+        :param claims: the recorded claims of the topic, and whether each holds messages.
+        """
+        if self._known is None or not claims.keys() <= self._known:
+            self._repeats = 0
+        elif now - self._fired_at < self._pause(is_busy=any(claims.values())):
+            return False
+        else:
+            self._repeats += 1
+        self._known, self._fired_at = frozenset(claims), now
+        return True
+
+    def _pause(self, *, is_busy: bool) -> float:
+        first = FIRST_REPEAT_WHILE_BUSY_SECONDS if is_busy else FIRST_REPEAT_SECONDS
+        return min(first * 2.0**self._repeats, MAX_REPEAT_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from airflow_provider_pawnqueue.triggers.reminders import (
+from airflow_provider_pawnqueue.triggers.trigger_runs import (
     FIRST_REPEAT_SECONDS,
     FIRST_REPEAT_WHILE_BUSY_SECONDS,
     MAX_REPEAT_SECONDS,
