@@ -121,7 +121,7 @@ def _measure(here: Installed, seen: Seen, lag: Path) -> tuple[list[float], float
     for run_id in runs:
         airflow.wait_for_run("sensors", run_id, timeout=PATIENCE)
     seen.span("while their tasks end", working)
-    return claimed, time.time() - begin, airflow.log("triggerer").count("async thread was blocked")
+    return claimed, time.time() - begin, airflow.components["triggerer"].log.count("async thread was blocked")
 
 
 def _wait_for_state(here: Installed, run_id: str, state: str) -> None:
@@ -130,9 +130,7 @@ def _wait_for_state(here: Installed, run_id: str, state: str) -> None:
         tasks = here.airflow.api.task_instances("sensors", run_id)
         return len(tasks) == A_RUN and all(task["state"] == state and task["triggerer_job"] for task in tasks)
 
-    here.airflow.wait_for(
-        reached, f"all sensors are {state}", timeout=PATIENCE, explain=lambda: here.airflow.explain("sensors", run_id)
-    )
+    here.airflow.wait_for(reached, f"all sensors are {state}", timeout=PATIENCE, run=("sensors", run_id))
 
 
 def _claimed(here: Installed, begin: float) -> list[float]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tools.crew.worker import WorkerError
 from tools.demo.needs import TooLittleError
 from tools.demo.screen import Ink, Screen
 from tools.kit.airflow import AirflowError, ApiError
-from tools.kit.processes import ServerNotReadyError
+from tools.kit.processes import ServerNotReadyError, ServerProcess
 from tools.kit.servers import ServerNotInstalledError
 from tools.kit.spark.java import JavaNotFoundError
 
@@ -28,6 +30,11 @@ FAILURES = (
     OSError,
 )
 
+# It only waits, and ends last: if the demo is killed, its folder is removed when the other processes, which end at the
+# same moment, write no more.
+_WATCHMAN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+_LAST = 3.0
+
 
 def run(tell: Callable[[Screen], bool], *, pause: float) -> int:
     """Tell a story, and return the exit status: 0 if it adds up, 1 if not or if it could not be finished.
@@ -39,13 +46,36 @@ def run(tell: Callable[[Screen], bool], *, pause: float) -> int:
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return 0 if tell(screen) else 1
+        with _temporary_folder():
+            return 0 if tell(screen) else 1
     except KeyboardInterrupt:
         screen.say("Interrupted. Everything that was started has been ended.")
         return INTERRUPTED
     except FAILURES as error:
         screen.say(f"THE DEMO COULD NOT BE FINISHED: {error}", Ink.BAD)
         return 1
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[None]:
+    """Let temporary files be made in a folder of their own, by this process and by all that it starts."""
+    before = os.environ.get("TMPDIR")
+    with ServerProcess([sys.executable, "-I", "-S", "-c", _WATCHMAN], ready=lambda: True, grace=_LAST) as watchman:
+        _make_in(str(watchman.data))
+        try:
+            yield
+        finally:
+            _make_in(before)
+            if watchman.running:
+                watchman.signal(signal.SIGKILL)
+
+
+def _make_in(folder: str | None) -> None:
+    if folder is None:
+        os.environ.pop("TMPDIR", None)
+    else:
+        os.environ["TMPDIR"] = folder
+    tempfile.tempdir = None  # forget where it was looked for before
 
 
 def _stay_on_this_machine() -> None:

@@ -107,14 +107,14 @@ def test_an_import_error_is_told(airflow: Airflow, dag_id: str) -> None:
 def test_what_is_wrong_with_a_run_is_told(airflow: Airflow, dag_id: str) -> None:
     """Waiting for a run that fails ends at once, with its tasks' states and logs; cleared, it runs again."""
     airflow.write_dags(f"{dag_id}.py", MAPPED.format(dag_id=dag_id))
-    airflow.api.set_variable(dag_id, "2")
+    airflow.api.request("POST", "/variables", {"key": dag_id, "value": "2"})
     run_id = airflow.trigger(dag_id)
 
     with pytest.raises(AirflowError, match=r"(?s)double\[1\]: failed, try 1.*not this one"):
         airflow.wait_for_run(dag_id, run_id)
     assert airflow.api.xcom(dag_id, run_id, "double", map_index=2) == 6
 
-    airflow.api.set_variable(dag_id, "none")
+    airflow.api.request("PATCH", f"/variables/{dag_id}", {"key": dag_id, "value": "none"})
     airflow.api.clear_tasks(dag_id, run_id, [("double", 1)])
     airflow.wait_for_run(dag_id, run_id)
     assert airflow.api.xcom(dag_id, run_id, "double", map_index=1) == 4
@@ -134,8 +134,8 @@ def test_a_second_triggerer(airflow: Airflow, dag_id: str) -> None:
     airflow.wait_for_run(dag_id, run_id)
 
     assert {first, second} == {"triggerer", "triggerer-2"}
-    airflow.remove("triggerer-2")
-    assert "triggerer-2" not in airflow.pids
+    airflow.kill("triggerer-2")
+    del airflow.components["triggerer-2"]
 
 
 @pytest.mark.full

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from importlib.metadata import version
@@ -34,7 +33,6 @@ EXAMPLES = Path(__file__).parents[3] / "dags_example"
 DELIVERIES = 2
 
 _STEPS = ("database", "api-server", "scheduler", "dag-processor", "triggerer")
-_REDRAW_SECONDS = 0.2
 
 
 class Services:
@@ -153,32 +151,24 @@ def _settings(server: servers.S3Server, bucket: str) -> Settings:
 
 @contextmanager
 def _airflow(server: servers.S3Server, bucket: str, screen: Screen) -> Iterator[Airflow]:
-    done: list[str] = []
     connection = {
         "conn_type": "pawnqueue",
         "login": server.access_key,
         "password": server.secret_key,
         "extra": {"bucket_name": bucket, "endpoint_url": server.endpoint, "region_name": server.region},
     }
-    airflow = Airflow(
-        connections={"pawnqueue_default": connection, "spark_default": spark.LOCAL},
-        with_spark=True,
-        on_step=done.append,
-    )
+
+    def draw(step: str) -> None:
+        number = _STEPS.index(step) + 1
+        line = f"Airflow starts: {step} ({number} of {len(_STEPS)})"
+        screen.show(["", f"  {bar(number, len(_STEPS) + 1)}  {line}"], line)
+
+    connections = {"pawnqueue_default": connection, "spark_default": spark.LOCAL}
+    airflow = Airflow(connections=connections, with_spark=True, on_step=draw)
     airflow.environ["AIRFLOW_VAR_ORDERS_OUT"] = str(airflow.home / "out")
-
-    def draw() -> None:
-        at = _STEPS[max(0, len(done) - 1)]
-        line = f"Airflow starts: {at} ({max(1, len(done))} of {len(_STEPS)})"
-        screen.show(["", f"  {bar(len(done), len(_STEPS) + 1)}  {line}"], line)
-
-    with _drawing(draw):
-        airflow.__enter__()  # by hand, as it is drawn only until it is up
-    try:
+    with airflow:
         screen.tell(f"Airflow {version('apache-airflow')} is up: API server, scheduler, DAG processor, triggerer.")
         yield airflow
-    finally:
-        airflow.stop()
 
 
 def _deploy(it: Services, screen: Screen) -> None:
@@ -193,21 +183,3 @@ def _deploy(it: Services, screen: Screen) -> None:
         f"Its DAGs are from dags_example/: {DAG}, which messages start, with Spark {version('pyspark')} on {cores} "
         f"({memory}), and the janitor, every minute."
     )
-
-
-@contextmanager
-def _drawing(draw: Callable[[], None]) -> Iterator[None]:
-    """Draw again and again, while something else takes its time."""
-    over = threading.Event()
-
-    def again() -> None:
-        while not over.wait(_REDRAW_SECONDS):
-            draw()
-
-    thread = threading.Thread(target=again, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

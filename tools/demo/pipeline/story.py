@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from tools.demo.checks import Verdict
-from tools.demo.folder import temporary_folder
 from tools.demo.needs import need_memory
 from tools.demo.pipeline.bill import Bill
 from tools.demo.pipeline.orders import Outcome, order
@@ -29,7 +28,8 @@ _PORTION = 100
 _LOOKS_APART = 0.5
 #: The labels beside the columns of a picture in letters.
 _BESIDE = 32
-_STATES = {"claim": "claims", "etl": "Spark works", "settle": "settles"}
+# The phases of a run, as they are shown.
+_CLAIMS, _WORKS, _SETTLES, _OVER = "claims", "Spark works", "settles", "over"
 
 
 class Story:
@@ -40,9 +40,8 @@ class Story:
         self._orders = orders
         self._screen = screen
         self._begun = time.monotonic()
-        self._told: dict[str, set[str]] = {}
-        self._looked = 0.0
-        self._runs: list[str] = []
+        self._phases: dict[str, str] = {}  # of runs, the oldest first
+        self.has_claimed = False
         self.published: list[str] = []
         self.samples: list[Sample] = [Sample(0.0, 0, 0, 0)]
         self.marks: list[tuple[float, str]] = []
@@ -67,17 +66,14 @@ class Story:
         deadline = time.monotonic() + PATIENCE
         while not (self._look() and condition()):
             if time.monotonic() > deadline:
-                raise AirflowError(f"not true after {PATIENCE:.0f} s: {what}\n{self._explain()}")
+                explained = "".join(self._it.airflow.explain(DAG, run_id) for run_id in list(self._phases)[-1:])
+                raise AirflowError(f"not true after {PATIENCE:.0f} s: {what}\n{explained}")
             time.sleep(_LOOKS_APART)
-
-    def claimed(self) -> bool:
-        """Whether a run has claimed orders."""
-        return any("etl" in told for told in self._told.values())
 
     def empty(self) -> bool:
         """Whether all that was published is done or dead, and every run that had a claim has ended."""
         last = self.samples[-1]
-        busy = any("etl" in told and "over" not in told for told in self._told.values())
+        busy = {_WORKS, _SETTLES}.intersection(self._phases.values())
         return not (last.pending or last.in_flight or busy)
 
     # ---- looks
@@ -91,9 +87,9 @@ class Story:
         last = self.samples[-1]
         picture = ["", f"  {bar(done, self._orders)}  {count}", ""]
         picture += [f"  {line}" for line in letters(self.samples, self._screen.width - _BESIDE)]
-        picture += ["", *(f"  run {number}: {self._state(run)}" for number, run in enumerate(self._runs, 1))]
-        at_work = [f"run {number} {self._state(run)}" for number, run in enumerate(self._runs, 1)]
-        now = at_work[-1] if at_work else "no run yet"
+        phases = list(self._phases.values())
+        picture += ["", *(f"  run {number}: {phase}" for number, phase in enumerate(phases, 1))]
+        now = f"run {len(phases)} {phases[-1]}" if phases else "no run yet"
         self._screen.show(picture, f"{count}; {last.pending:,} pending, {last.in_flight:,} in flight; {now}")
         return True
 
@@ -109,62 +105,44 @@ class Story:
         self.samples.append(Sample(now, stats.pending + stats.delayed, stats.in_flight, stats.dead))
 
     def _follow(self, run_id: str, run_state: str) -> None:
-        if run_id not in self._told:
-            self._runs.append(run_id)
-            self._told[run_id] = set()
+        if run_id not in self._phases:
             self._tell(
-                run_id, "claim", "is started by Airflow, as there are messages; it claims them in the triggerer."
+                run_id, _CLAIMS, "is started by Airflow, as there are messages; it claims them in the triggerer."
             )
-        if "over" in self._told[run_id]:
+        if self._phases[run_id] == _OVER:
             return
         states = self._it.states(run_id)
-        if states.get("claim") == "success" and self._new(run_id, "etl"):
+        if states.get("claim") == "success" and self._phases[run_id] == _CLAIMS:
             self._sample()  # one run at a time: what is in flight is this one's
             self._mark(f"run {self._number(run_id)} works")
             claimed = self.samples[-1].in_flight
-            self._tell(run_id, "etl", f"has claimed {claimed:,} orders; spark-submit starts a Spark job for them.")
-        if states.get("etl") == "success" and self._new(run_id, "settle"):
+            self._tell(run_id, _WORKS, f"has claimed {claimed:,} orders; spark-submit starts a Spark job for them.")
+            self.has_claimed = True
+        if states.get("etl") == "success" and self._phases[run_id] == _WORKS:
             job = self._it.told(run_id, "etl")
-            self._tell(
-                run_id,
-                "settle",
-                f"the job has written Parquet, and rejects {job['reported']:,} of {job['messages']:,} orders.",
-            )
+            counts = f"{job['reported']:,} of {job['messages']:,} orders"
+            self._tell(run_id, _SETTLES, f"the job has written Parquet, and rejects {counts}.")
         if run_state == "failed":
             raise AirflowError(f"run {run_id} of {DAG} failed\n{self._it.airflow.explain(DAG, run_id)}")
-        if run_state == "success":
-            self._finish(run_id, states)
-
-    def _finish(self, run_id: str, states: dict[str, str | None]) -> None:
-        if states.get("settle") == "success":
+        if run_state == "success" and states.get("settle") == "success":
             settled = self._it.told(run_id, "settle")
             told = ", ".join(f"{count:,} {_HOW[how]}" for how, count in settled.items() if how in _HOW and count)
             self._mark(f"run {self._number(run_id)} settles")
-            self._tell(run_id, "over", f"is settled: {told}.")
-        else:
-            self._tell(run_id, "over", "has found nothing, and ends.")
+            self._tell(run_id, _OVER, f"is settled: {told}.")
+        elif run_state == "success":
+            self._tell(run_id, _OVER, "has found nothing, and ends.")
 
     # ---- words
 
-    def _new(self, run_id: str, what: str) -> bool:
-        return what not in self._told[run_id]
-
-    def _tell(self, run_id: str, what: str, words: str) -> None:
-        self._told[run_id].add(what)
+    def _tell(self, run_id: str, phase: str, words: str) -> None:
+        self._phases[run_id] = phase
         self._screen.tell(f"Run {self._number(run_id)}: {words}")
 
-    def _state(self, run_id: str) -> str:
-        told = self._told[run_id]
-        return "over" if "over" in told else _STATES[[each for each in _STATES if each in told][-1]]
-
     def _number(self, run_id: str) -> int:
-        return self._runs.index(run_id) + 1
+        return list(self._phases).index(run_id) + 1
 
     def _mark(self, words: str) -> None:
         self.marks.append((time.monotonic() - self._begun, words))
-
-    def _explain(self) -> str:
-        return "\n".join(self._it.airflow.explain(DAG, run_id) for run_id in self._runs[-1:])
 
 
 _HOW = {"acked": "acked", "buried": "dead", "released": "given back"}
@@ -180,23 +158,22 @@ def tell(orders: int, screen: Screen, *, keep: bool) -> bool:
         f"PawnQueue demo: {orders:,} orders through an S3 bucket, Airflow and Spark, on this machine alone", Ink.BOLD
     )
     screen.say()
-    with temporary_folder():
-        with services(screen) as it:
-            story = Story(it, orders, screen)
-            verdict, bill = _run(story, it, orders, screen)
-            if keep:
-                _show(story, verdict, bill, screen)
-                _keep(it, screen)
-                return verdict.adds_up
-            processes = it.airflow.processes
-        verdict.equal("processes of the demo that still run", 0, len(set(processes) & set(it.airflow.processes)))
+    with services(screen) as it:
+        story = Story(it, orders, screen)
+        verdict, bill = _run(story, it, orders, screen)
+        if keep:
+            _show(story, verdict, bill, screen)
+            _keep(it, screen)
+            return verdict.adds_up
+        processes = it.airflow.processes
+    verdict.equal("processes of the demo that still run", 0, len(set(processes) & set(it.airflow.processes)))
     _show(story, verdict, bill, screen)
     return verdict.adds_up
 
 
 def _run(story: Story, it: Services, orders: int, screen: Screen) -> tuple[Verdict, Bill]:
     story.publish(0, orders // 2)
-    story.wait(story.claimed, "a run has claimed orders")
+    story.wait(lambda: story.has_claimed, "a run has claimed orders")
     story.publish(orders // 2, orders)
     story.wait(story.empty, "all orders are done or dead")
     it.airflow.api.pause(DAG)

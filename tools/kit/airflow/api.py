@@ -6,7 +6,6 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -110,9 +109,9 @@ class Api:
         """Mark a run as ``success``, ``failed`` or ``queued``."""
         self.request("PATCH", _run(dag_id, run_id), {"state": state}, update_mask="state")
 
-    def clear_run(self, dag_id: str, run_id: str, *, only_failed: bool = False) -> None:
+    def clear_run(self, dag_id: str, run_id: str) -> None:
         """Clear a run: its tasks run again."""
-        self.request("POST", f"{_run(dag_id, run_id)}/clear", {"dry_run": False, "only_failed": only_failed})
+        self.request("POST", f"{_run(dag_id, run_id)}/clear", {"dry_run": False})
 
     # ---- tasks
 
@@ -156,7 +155,7 @@ class Api:
         """
         return self.request("GET", "/assets/events", order_by="timestamp", limit=_MAX_ROWS, **query)["asset_events"]
 
-    # ---- connections and variables
+    # ---- connections
 
     def create_connection(self, connection_id: str, conn_type: str, **fields: Any) -> None:
         """Create a connection in the database. An ``extra`` may be given as a mapping."""
@@ -165,16 +164,6 @@ class Api:
     def update_connection(self, connection_id: str, conn_type: str, **fields: Any) -> None:
         """Replace the fields of a connection in the database."""
         self.request("PATCH", f"/connections/{connection_id}", _connection(connection_id, conn_type, fields))
-
-    def set_variable(self, key: str, value: str) -> None:
-        """Set a variable."""
-        body = {"key": key, "value": value}
-        try:
-            self.request("POST", "/variables", body)
-        except ApiError as error:
-            if error.status != HTTPStatus.CONFLICT:
-                raise
-            self.request("PATCH", f"/variables/{quote(key)}", body)
 
 
 def _run(dag_id: str, run_id: str) -> str:

@@ -30,9 +30,10 @@ T = TypeVar("T")
 
 API_SERVER = "api-server"
 _COMPONENTS = (API_SERVER, "scheduler", "dag-processor", "triggerer")
-_FINAL_RUN_STATES = frozenset({"success", "failed"})
-_FINAL_TASK_STATES = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+# Of runs (the first two) and of tasks.
+_FINAL_STATES = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 _START_SECONDS = 120.0
+_END_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _TOUCH_SECONDS = 5.0
 _TASK_TAIL_CHARACTERS, _COMPONENT_TAIL_CHARACTERS = 3_000, 1_500
@@ -59,18 +60,16 @@ class Airflow:
         ``login``, ``password``, ``schema``, ``port``, ``extra``.
     :param env: variables for all processes, which override the kit's own settings.
     :param parallelism: how many tasks run at once; each has a process that stays.
-    :param triggerers: how many triggerers there are: ``triggerer``, ``triggerer-2`` and so on.
     :param with_spark: whether tasks have what they need to run Spark: ``spark-submit``, a Java, the kit's settings.
     :param on_step: called with each step of the start: ``database``, then each component's name.
     """
 
-    def __init__(  # noqa: PLR0913 - all have a default
+    def __init__(
         self,
         *,
         connections: Mapping[str, Mapping[str, Any]] | None = None,
         env: Mapping[str, str] | None = None,
         parallelism: int = 4,
-        triggerers: int = 1,
         with_spark: bool = False,
         on_step: Callable[[str], object] = lambda _: None,
     ) -> None:
@@ -99,9 +98,9 @@ class Airflow:
             **(spark.variables(self.home / "spark") if with_spark else {}),
             **(env or {}),
         }
-        #: By name: ``api-server``, ``scheduler``, ``dag-processor``, ``triggerer`` and further triggerers.
+        #: By name: ``api-server``, ``scheduler``, ``dag-processor``, ``triggerer``, and what was started besides.
         self.components: dict[str, Component] = {}
-        for name in [*_COMPONENTS, *(f"triggerer-{number}" for number in range(2, triggerers + 1))]:
+        for name in _COMPONENTS:
             self._add(name)
 
     # ---- life
@@ -112,14 +111,10 @@ class Airflow:
         try:
             self._start_warden()
             self._on_step("database")
-            self.command("db", "migrate")
-            with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
-                database.execute("PRAGMA journal_mode=WAL")  # readers do not wait for writers
+            self._make_database()
             for name in _COMPONENTS:
                 self.components[name].start()
-            for name in self.components:
-                if not self.components[name].running:
-                    self.components[name].start()  # alone: the order of their jobs tells triggerers apart
+            for name in _COMPONENTS:
                 self._on_step(name)
                 self.wait_until_ready(name)
         except BaseException:
@@ -146,23 +141,6 @@ class Airflow:
         if left:
             raise AirflowError(f"these processes of Airflow did not end: {left}")
 
-    def command(self, *arguments: str, timeout: float = 120.0) -> str:
-        """Run an ``airflow`` command, which has to succeed, and return what it printed."""
-        done = subprocess.run(
-            [sys.executable, "-m", "airflow", *arguments],
-            cwd=self.home,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        if done.returncode:
-            output = (done.stdout + done.stderr)[-_TASK_TAIL_CHARACTERS:]
-            raise AirflowError(f"airflow {' '.join(arguments)} ended with {done.returncode}:\n{output}")
-        return done.stdout
-
     # ---- components
 
     @property
@@ -184,47 +162,32 @@ class Airflow:
         """
         self.components[name].kill(alone=alone)
 
-    def terminate(self, name: str, *, timeout: float = 60.0) -> None:
+    def terminate(self, name: str) -> None:
         """Ask a component to end (SIGTERM), and wait until it has."""
         component = self.components[name]
         component.signal(signal.SIGTERM)
-        if not component.wait(timeout):
-            raise _failure(component, f"did not end in {timeout:g} s")
+        if not component.wait(_END_SECONDS):
+            raise _failure(component, f"did not end in {_END_SECONDS:g} s")
 
-    def remove(self, name: str) -> None:
-        """Kill a component if it runs, and forget it: for triggerers that were started besides the first."""
-        if self.components[name].running:
-            self.kill(name)
-        del self.components[name]
-
-    def wait_until_ready(self, name: str, *, timeout: float = _START_SECONDS) -> None:
+    def wait_until_ready(self, name: str) -> None:
         """Wait until a component answers, or has begun its job. This asks the API server, so that must run."""
         component = self.components[name]
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + _START_SECONDS
         while not self._is_ready(component):
             if not component.running:
                 raise _failure(component, "ended before it was ready")
             if time.monotonic() > deadline:
-                raise _failure(component, f"was not ready after {timeout:g} s")
+                raise _failure(component, f"was not ready after {_START_SECONDS:g} s")
             component.pause(_POLL_SECONDS)
-
-    def log(self, name: str) -> str:
-        """Return what a component has written since its first start."""
-        return self.components[name].log
 
     @property
     def processes(self) -> list[int]:
         """The pids of all processes of this Airflow: components, workers, tasks, and what the tasks have started."""
         return process_lookup.marked(self._mark)
 
-    @property
-    def memory(self) -> int:
-        """How many bytes all processes take together. Shared memory is counted once."""
-        return process_lookup.memory_bytes(self.processes)
-
     # ---- DAG files
 
-    def write_dags(self, name: str, source: str, *, wait: bool = True, timeout: float = 60.0) -> list[str]:
+    def write_dags(self, name: str, source: str) -> list[str]:
         """Write a file into the DAG folder, and wait until it is parsed; return the ids of the DAGs in it.
 
         A file that cannot be imported raises :class:`AirflowError`. An existing file is replaced.
@@ -234,11 +197,6 @@ class Airflow:
         new = path.with_suffix(".new")
         new.write_text(source, encoding="utf-8")
         new.replace(path)
-        return self.wait_until_parsed(name, timeout=timeout) if wait else []
-
-    def wait_until_parsed(self, name: str, *, timeout: float = 60.0) -> list[str]:
-        """Wait until a file of the DAG folder has been parsed since now; return the ids of the DAGs in it."""
-        path = self.dags / name
         since = touched = datetime.now(UTC)
         os.utime(path)
 
@@ -256,7 +214,7 @@ class Airflow:
                 os.utime(path)
             return None
 
-        return self.wait_for(parsed, f"{name} is parsed", timeout=timeout)
+        return self.wait_for(parsed, f"{name} is parsed")
 
     def remove_dags(self, name: str) -> None:
         """Remove a file from the DAG folder, without waiting for its DAGs to go."""
@@ -278,51 +236,27 @@ class Airflow:
         self, dag_id: str, run_id: str, state: str | Collection[str] = "success", *, timeout: float = 120.0
     ) -> Json:
         """Wait until a run is in the state, or in one of them. Return it. Another final state is an error at once."""
-        wanted = {state} if isinstance(state, str) else set(state)
+        run = (dag_id, run_id)
+        return self._wait_for_state(lambda: self.api.run(*run), state, f"run {run_id} of {dag_id}", run, timeout)
 
-        def reached() -> Json | None:
-            run = self.api.run(dag_id, run_id)
-            if run["state"] in wanted:
-                return run
-            if run["state"] in _FINAL_RUN_STATES:
-                raise AirflowError(f"run {run_id} of {dag_id} is {run['state']}\n{self.explain(dag_id, run_id)}")
-            return None
-
-        what = f"run {run_id} of {dag_id} is {' or '.join(sorted(wanted))}"
-        return self.wait_for(reached, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
-
-    def wait_for_task(  # noqa: PLR0913 - which task, and what of it
+    def wait_for_task(
         self,
         dag_id: str,
         run_id: str,
         task_id: str,
         state: str | Collection[str] = "success",
         *,
-        map_index: int = -1,
         timeout: float = 120.0,
     ) -> Json:
         """Wait until a task is in the state, or in one of them, and return its task instance.
 
         Another final state is an error, once the run has ended too: until then the task may be cleared or tried again.
         """
-        wanted = {state} if isinstance(state, str) else set(state)
-        name = f"task {task_id}" + (f"[{map_index}]" if map_index >= 0 else "") + f" of {run_id} of {dag_id}"
+        run = (dag_id, run_id)
+        what = f"task {task_id} of {run_id} of {dag_id}"
+        return self._wait_for_state(lambda: self.api.task_instance(*run, task_id), state, what, run, timeout)
 
-        def reached() -> Json | None:
-            over = self.api.run(dag_id, run_id)["state"] in _FINAL_RUN_STATES
-            task = self.api.task_instance(dag_id, run_id, task_id, map_index)
-            if task["state"] in wanted:
-                return task
-            if over and task["state"] in _FINAL_TASK_STATES:
-                raise AirflowError(f"{name} is {task['state']}\n{self.explain(dag_id, run_id)}")
-            return None
-
-        what = f"{name} is {' or '.join(sorted(wanted))}"
-        return self.wait_for(reached, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
-
-    def task_processes(
-        self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1, timeout: float = 60.0
-    ) -> TaskProcesses:
+    def task_processes(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> TaskProcesses:
         """Wait until a task runs, and return its processes."""
 
         def found() -> TaskProcesses | None:
@@ -333,21 +267,18 @@ class Airflow:
                 return TaskProcesses(task["pid"], process_lookup.parent_of(task["pid"]))
             return None
 
-        what = f"task {task_id} of {run_id} of {dag_id} has a process"
-        return self.wait_for(found, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
+        return self.wait_for(found, f"task {task_id} of {run_id} of {dag_id} has a process", run=(dag_id, run_id))
 
-    def triggerer_of(
-        self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1, timeout: float = 60.0
-    ) -> str:
+    def triggerer_of(self, dag_id: str, run_id: str, task_id: str) -> str:
         """Wait until a running triggerer has a deferred task's trigger, and return the triggerer's name."""
 
         def found() -> str | None:
-            job = self.api.task_instance(dag_id, run_id, task_id, map_index)["triggerer_job"]
+            job = self.api.task_instance(dag_id, run_id, task_id)["triggerer_job"]
             names = [name for name, each in self.components.items() if job and each.job == job["id"] and each.running]
             return names[0] if names else None
 
         what = f"the trigger of task {task_id} of {run_id} of {dag_id} is with a triggerer"
-        return self.wait_for(found, what, timeout=timeout, explain=lambda: self.explain(dag_id, run_id))
+        return self.wait_for(found, what, run=(dag_id, run_id))
 
     def task_logs(self, dag_id: str, run_id: str) -> dict[str, str]:
         """Return the logs of a run's tasks, of all tries and triggers, by their files: JSON, line by line."""
@@ -372,12 +303,13 @@ class Airflow:
         what: str,
         *,
         timeout: float = 60.0,
-        explain: Callable[[], str] | None = None,
+        run: tuple[str, str] | None = None,
     ) -> T:
         """Ask until the answer is true, and return it. An API server that is away counts as no answer.
 
         :param what: the condition, in the words of the error.
-        :param explain: returns the rest of the error; without it, the ends of the components' logs.
+        :param run: the ids of a DAG and of its run, which the error explains. Without it, it ends with the components'
+            logs.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -385,17 +317,50 @@ class Airflow:
                 if answer := condition():
                     return answer
             if time.monotonic() > deadline:
-                explanation = (explain or self._component_tails)()
+                explanation = self.explain(*run) if run else self._component_tails()
                 raise AirflowError(f"not true after {timeout:g} s: {what}\n{explanation}")
             time.sleep(_POLL_SECONDS)
 
     # ---- inside
+
+    def _wait_for_state(
+        self, read: Callable[[], Json], state: str | Collection[str], what: str, run: tuple[str, str], timeout: float
+    ) -> Json:
+        wanted = {state} if isinstance(state, str) else set(state)
+
+        def reached() -> Json | None:
+            found = read()
+            if found["state"] in wanted:
+                return found
+            if found["state"] in _FINAL_STATES and self.api.run(*run)["state"] in _FINAL_STATES:
+                raise AirflowError(f"{what} is {found['state']}\n{self.explain(*run)}")
+            return None
+
+        return self.wait_for(reached, f"{what} is {' or '.join(sorted(wanted))}", timeout=timeout, run=run)
 
     def _add(self, name: str) -> None:
         if name not in self.components:
             if name not in _COMPONENTS and not name.startswith("triggerer-"):
                 raise ValueError(f"{name!r} is not a component: those are {', '.join(_COMPONENTS)} and triggerer-2")
             self.components[name] = Component(name, self.home, self.environ)
+
+    def _make_database(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", "db", "migrate"],
+            cwd=self.home,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_START_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            tail = done.stdout[-_TASK_TAIL_CHARACTERS:]
+            raise AirflowError(f"airflow db migrate ended with {done.returncode}:\n{tail}")
+        with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
+            database.execute("PRAGMA journal_mode=WAL")  # readers do not wait for writers
 
     def _start_warden(self) -> None:
         arguments = [str(os.getpid()), self._mark, str(self.home)]

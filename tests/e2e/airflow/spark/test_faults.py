@@ -110,7 +110,7 @@ class Scene:
             lambda: self.gates.reached(self.fault.phase),
             f"the run has reached {self.fault.phase}",
             timeout=_SECONDS,
-            explain=lambda: self.airflow.explain(self.dag_id, self.run_id),
+            run=(self.dag_id, self.run_id),
         )
 
     def driver(self) -> list[int]:
