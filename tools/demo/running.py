@@ -13,7 +13,7 @@ from tools.crew.worker import WorkerError
 from tools.demo.needs import TooLittleError
 from tools.demo.screen import Ink, Screen
 from tools.kit.airflow import AirflowError, ApiError
-from tools.kit.processes import ServerNotReadyError, ServerProcess
+from tools.kit.processes import ServerNotReadyError, ServerProcess, environment_variables
 from tools.kit.servers import ServerNotInstalledError
 from tools.kit.spark.java import JavaNotFoundError
 
@@ -59,23 +59,15 @@ def run(tell: Callable[[Screen], bool], *, pause: float) -> int:
 @contextmanager
 def _temporary_folder() -> Iterator[None]:
     """Let temporary files be made in a folder of their own, by this process and by all that it starts."""
-    before = os.environ.get("TMPDIR")
     with ServerProcess([sys.executable, "-I", "-S", "-c", _WATCHMAN], ready=lambda: True, grace=_LAST) as watchman:
-        _make_in(str(watchman.data))
         try:
-            yield
+            with environment_variables({"TMPDIR": str(watchman.data)}):
+                tempfile.tempdir = None  # forget where it was looked for before
+                yield
         finally:
-            _make_in(before)
+            tempfile.tempdir = None
             if watchman.running:
                 watchman.signal(signal.SIGKILL)
-
-
-def _make_in(folder: str | None) -> None:
-    if folder is None:
-        os.environ.pop("TMPDIR", None)
-    else:
-        os.environ["TMPDIR"] = folder
-    tempfile.tempdir = None  # forget where it was looked for before
 
 
 def _stay_on_this_machine() -> None:

@@ -11,19 +11,23 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
-from urllib.parse import urlsplit
 
 from airflow_provider_pawnqueue.spark.guard import read_processes
 from airflow_provider_pawnqueue.spark.guarded_process import GuardedProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _POLL_SECONDS = 0.02
 _TAIL_CHARACTERS = 4_000
 _FIRST_SERVER_ERROR_STATUS = 500
+
+#: Opens addresses on loopback, for which the proxies of the environment are not used.
+loopback = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 _running: set[ServerProcess] = set()
 
@@ -173,15 +177,29 @@ def _command_line(pid: int) -> bytes:
 
 def answers(url: str) -> bool:
     """Return whether an HTTP server answers at the address with anything but a failure of its own."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=5)
     try:
-        connection.request("GET", parts.path or "/")
-        return connection.getresponse().status < _FIRST_SERVER_ERROR_STATUS
+        with loopback.open(url, timeout=5):
+            return True
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code < _FIRST_SERVER_ERROR_STATUS
     except (OSError, http.client.HTTPException):
         return False
+
+
+@contextlib.contextmanager
+def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process for the length of a block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
     finally:
-        connection.close()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @atexit.register

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import urllib.request
 from collections import Counter
 from dataclasses import dataclass
+
+from tools.kit.processes import loopback
 
 #: Dollars a thousand requests, S3 Standard in us-east-1: PUT, COPY, POST and LIST; GET and HEAD; DELETE is free.
 WRITES, READS = 0.005, 0.0004
 _READS, _FREE = frozenset({"GET", "HEAD"}), frozenset({"DELETE"})
 
 _LINE = re.compile(r'^SeaweedFS_s3_request_total\{bucket="(?P<bucket>[^"]*)",.*type="(?P<kind>\w+)"\} (?P<count>\S+)$')
-# Without the proxies that the environment may name: it is on loopback.
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _SECONDS = 10.0
 
 
@@ -45,7 +44,7 @@ def bill(metrics: str, bucket: str, but: Counter[str]) -> Bill:
 
     :param but: what was asked for only to show how far it is, by kind.
     """
-    with _opener.open(metrics, timeout=_SECONDS) as answer:
+    with loopback.open(metrics, timeout=_SECONDS) as answer:
         text = answer.read().decode("utf-8")
     requests: Counter[str] = Counter()
     for line in text.splitlines():

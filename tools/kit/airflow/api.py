@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
+from tools.kit.processes import loopback
+
 #: An object of the API, as its reference describes it.
 Json: TypeAlias = dict[str, Any]
 
 _MAX_ROWS = 10_000
 _TIMEOUT_SECONDS = 30.0
-# Airflow is on loopback, so the proxies of the environment are not used.
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ApiError(RuntimeError):
@@ -46,7 +46,7 @@ class Api:
             headers={"Content-Type": "application/json", "Accept": "application/json"},
         )
         try:
-            with _opener.open(request, timeout=_TIMEOUT_SECONDS) as answer:
+            with loopback.open(request, timeout=_TIMEOUT_SECONDS) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             with error:

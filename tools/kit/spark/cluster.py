@@ -7,11 +7,11 @@ import http.client
 import json
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from tools.kit.ports import HOST, free_ports
-from tools.kit.process_lookup import MARK, descendants, end_marked, marked
-from tools.kit.processes import ServerProcess
+from tools.kit.process_lookup import MARK, descendants, end_marked
+from tools.kit.processes import ServerProcess, loopback
 from tools.kit.spark.environment import SHORT_LIVED, spark_environment, spark_home
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ class SparkCluster:
     :param workers: how many workers there are.
     :param env: variables for the workers. Their executors have them too, and no variable of the submitter's.
     :param hosts: the addresses of the workers, in turn. If all executors are on one host, Spark does not speculate.
-    :param memory: the memory that each worker has for its executors, as Spark writes it. An executor asks for 1g, or
-        for the job's ``spark.executor.memory``.
     """
 
     def __init__(
@@ -50,12 +48,10 @@ class SparkCluster:
         workers: int = 2,
         *,
         env: Mapping[str, str] | None = None,
-        memory: str = "1g",
         hosts: Sequence[str] = (HOST,),
     ) -> None:
         """Prepare; nothing is started before the ``with`` block is entered."""
         self._count = workers
-        self._memory = memory
         self._hosts = hosts
         self._mark = uuid.uuid4().hex
         self._port, self._page_port = free_ports(2)
@@ -80,21 +76,6 @@ class SparkCluster:
         """The pids of the running executors' JVMs."""
         children = [pid for worker in self.workers if worker.running for pid in descendants(worker.pid)]
         return sorted(pid for pid in children if _is_executor(pid))
-
-    @property
-    def processes(self) -> list[int]:
-        """The pids of all processes of the cluster, Python workers too."""
-        return marked(self._mark)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state of workers and applications, from the JSON page of the master."""
-        connection = http.client.HTTPConnection(HOST, self._page_port, timeout=5)
-        try:
-            connection.request("GET", "/json/")
-            state: dict[str, Any] = json.loads(connection.getresponse().read())
-        finally:
-            connection.close()
-        return state
 
     def __enter__(self) -> Self:
         """Start the master, then the workers, and wait until all are alive."""
@@ -127,7 +108,7 @@ class SparkCluster:
     def _worker(self, number: int) -> ServerProcess:
         port, page_port = free_ports(2)
         host = self._hosts[(number - 1) % len(self._hosts)]
-        options = ["--host", host, "--port", port, "--webui-port", page_port, "--cores", 1, "--memory", self._memory]
+        options = ["--host", host, "--port", port, "--webui-port", page_port, "--cores", 1, "--memory", "1g"]
         return ServerProcess(
             self._command(_WORKER, *options, "--work-dir", "work", self.master_url),
             env={**self._worker_env, "SPARK_LOCAL_IP": host},
@@ -142,7 +123,8 @@ class SparkCluster:
     def _alive(self) -> int | None:
         """Return how many workers the master counts as alive, or None if it does not answer."""
         try:
-            return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
+            with loopback.open(f"http://{HOST}:{self._page_port}/json/", timeout=5) as answer:
+                return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
         except (OSError, http.client.HTTPException, ValueError):
             return None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.kit.ports import HOST
+from tools.kit.processes import environment_variables
 from tools.kit.spark.java import java_home
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def session(
         for name, value in spark_settings({**places, **(conf or {})}).items():
             builder = builder.config(name, value)
         try:
-            with _variables({**spark_environment(), "SPARK_LOCAL_DIRS": folder}):
+            # PySpark reads them when it starts. Other programs that this process starts have their own.
+            with environment_variables({**spark_environment(), "SPARK_LOCAL_DIRS": folder}):
                 spark = builder.getOrCreate()
             try:
                 yield spark
@@ -119,22 +121,6 @@ def session(
                 spark.stop()
         finally:
             _end_jvm(SparkContext)
-
-
-@contextlib.contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    # PySpark reads them from its own environment when it starts. Afterwards they are restored: other programs that this
-    # process starts, such as an Airflow, have their own.
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager

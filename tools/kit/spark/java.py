@@ -102,13 +102,8 @@ def _make(home: Path, source: Path, script: str) -> None:
     _FOLDER.mkdir(exist_ok=True)
     # Built in another folder and renamed: if two test runs do this at once, the later one uses the folder of the other.
     aside = Path(tempfile.mkdtemp(prefix=f"{home.name}-", dir=_FOLDER))
-    for part in source.iterdir():
-        if part.name != "bin":
-            (aside / part.name).symlink_to(part)
-    (aside / "bin").mkdir()
-    for program in (source / "bin").iterdir():
-        if program.name != "java":
-            (aside / "bin" / program.name).symlink_to(program)
+    shutil.copytree(source, aside, copy_function=os.symlink, dirs_exist_ok=True)
+    (aside / "bin" / "java").unlink()
     (aside / "bin" / "java").write_text(script, encoding="utf-8")
     (aside / "bin" / "java").chmod(0o755)
     try:
