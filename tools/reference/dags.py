@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-from typing import Any
+from types import FunctionType
 
-from tools.reference.words import PACKAGE, cell, default, first, parameters, told
+from tools.reference.words import PACKAGE, first, imported
 
 #: What the page tells of, in order: a heading, and what is imported from where.
 SECTIONS: dict[str, list[tuple[str, str]]] = {
@@ -40,6 +39,9 @@ SECTIONS: dict[str, list[tuple[str, str]]] = {
     "DAGs": [("dags", "janitor_dag")],
 }
 
+#: Classes whose methods users call.
+WITH_METHODS = {"PawnQueueHook", "ClaimOutput"}
+
 HEAD = """# What a DAG imports
 
 Operators, sensor, hook and triggers with their arguments. `python -m tools.reference` writes this page from the
@@ -58,29 +60,18 @@ def page() -> str:
 
 def _entry(module: str, name: str) -> str:
     subject = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
-    doc = told(subject)
-    defaults = {each.name: default(each) for each in parameters(subject)}
-    lines = [f"\n### {name}\n\n", f"`from {PACKAGE}.{module} import {name}`\n\n", f"{doc.text}\n"]
-    if doc.params:
-        lines.append("\n| argument | default | |\n|---|---|---|\n")
-        lines += [
-            f"| `{each}` | {cell(defaults.get(each, ''))} | {cell(said)} |\n" for each, said in doc.params.items()
-        ]
-    templated = getattr(subject, "template_fields", ())
-    if templated:
-        lines.append(f"\nTemplated: {', '.join(f'`{field}`' for field in templated)}.\n")
-    if methods := _own_methods(subject):
-        lines.append("\n")
-        lines += [f"- `{each}`: {said}\n" for each, said in methods]
-    return "".join(lines)
+    text = imported(f"{PACKAGE}.{module}", name)
+    if templated := getattr(subject, "template_fields", ()):
+        text += f"\nTemplated: {', '.join(f'`{field}`' for field in templated)}.\n"
+    if name in WITH_METHODS:
+        text += "\n" + "".join(_methods(subject))
+    return text
 
 
-def _own_methods(subject: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - a class or a function
-    """Return the public properties and methods of a class that users call, with the first sentence of each."""
-    if not inspect.isclass(subject) or subject.__name__ not in {"PawnQueueHook", "ClaimOutput"}:
-        return []
-    return [
-        (name, first(value))
-        for name, value in vars(subject).items()
-        if not name.startswith("_") and (callable(value) or isinstance(value, (property, classmethod, staticmethod)))
-    ]
+def _methods(kind: type) -> list[str]:
+    """Return the public properties and methods that users call, with the first sentence of each."""
+    kinds = (FunctionType, property, classmethod, staticmethod)
+    public = {
+        name: value for name, value in vars(kind).items() if isinstance(value, kinds) and not name.startswith("_")
+    }
+    return [f"- `{name}`: {first(value)}\n" for name, value in public.items()]

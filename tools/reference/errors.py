@@ -8,7 +8,7 @@ from airflow_provider_pawnqueue.hooks.sessions import ClaimEndedError
 from airflow_provider_pawnqueue.hooks.stopping import WorkStoppedError
 from pawnqueue import errors
 from pyspark_pawnqueue import PawnQueueSparkError
-from tools.reference.words import cell, code, plain, told
+from tools.reference.words import capital, cell, code, plain, told
 
 HEAD = """# Errors
 
@@ -41,12 +41,8 @@ def page() -> str:
         parts.append(f"\n## {kind.__name__}\n\n{where}{plain(doc.text)}{above}\n\n")
         parts.append("| | |\n|---|---|\n")
         for kind_of, heading in (("when", "when"), ("done", "what was done"), ("remedy", "what to do")):
-            parts.append(f"| {heading} | {cell(_capital(doc.of(kind_of)))} |\n")
+            parts.append(f"| {heading} | {cell(capital(doc.of(kind_of)))} |\n")
         if doc.params:
             parts.append("\n")
             parts += [f"- `.{name}`: {said}\n" for name, said in doc.params.items()]
     return "".join(parts)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

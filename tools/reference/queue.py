@@ -7,7 +7,7 @@ from typing import Any
 
 import pawnqueue
 from pawnqueue import PawnQueue, SyncPawnQueue
-from tools.reference.words import code, default, fields_of, first, parameters, table, told
+from tools.reference.words import capital, code, default, errors_of, fields_of, first, parameters, table, told
 
 HEAD = """# The queue
 
@@ -86,9 +86,8 @@ def _call(kind: type, name: str) -> str:
     rows = [[code(_shown(each)), default(each), _said(each, doc.params)] for each in parameters(function)]
     if rows:
         text += "\n" + table("argument | default | meaning", rows)
-    told_of = [f"- {code(error)}: {said}\n" for error, said in doc.fields.get("raises", [])]
-    returns = [f"- returns {said}\n" for _, said in doc.fields.get("returns", [])]
-    return text + ("\n" + "".join(returns + told_of) if returns or told_of else "")
+    notes = [f"- returns {said}\n" for _, said in doc.fields.get("returns", [])] + errors_of(doc)
+    return "\n".join(filter(None, [text, "".join(notes)]))
 
 
 def _arguments(function: Any) -> str:  # noqa: ANN401 - whatever can be called
@@ -112,11 +111,7 @@ def _shown(parameter: inspect.Parameter) -> str:
 
 def _said(parameter: inspect.Parameter, params: dict[str, str]) -> str:
     name = _shown(parameter).lstrip("*")
-    return _capital(params.get(name) or OBVIOUS.get(name, ""))
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return capital(params.get(name) or OBVIOUS.get(name, ""))
 
 
 def _kind(kind: type) -> str:
@@ -140,11 +135,9 @@ def _properties(kind: type) -> list[list[str]]:
 
 def _methods(kind: type) -> str:
     """Describe the methods that users call, without those by which the queue makes or changes the object."""
-    names = METHODS.get(kind.__name__, [])
-    lines = [f"- `{name}{_signature(kind, name)}`: {first(getattr(kind, name))}\n" for name in names]
+    lines = []
+    for name in METHODS.get(kind.__name__, []):
+        method = getattr(kind, name)
+        arguments = ", ".join(each.name for each in parameters(method))
+        lines.append(f"- `{name}({arguments})`: {first(method)}\n")
     return "\n" + "".join(lines) if lines else ""
-
-
-def _signature(kind: type, name: str) -> str:
-    names = [each.name for each in parameters(getattr(kind, name))]
-    return f"({', '.join(names)})"

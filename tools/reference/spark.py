@@ -10,7 +10,7 @@ from airflow_provider_pawnqueue.spark import in_process
 from pawnqueue.settings.short_names import names_of_settings
 from pyspark_pawnqueue import datasource, jobs
 from pyspark_pawnqueue.spark_options import OPTIONS
-from tools.reference.words import cell, code, default, parameters, table, told
+from tools.reference.words import code, imported, table
 
 HEAD = """# On Spark
 
@@ -50,17 +50,5 @@ def page() -> str:
 
 def _entry(function: Callable[..., Any]) -> str:
     module = "pyspark_pawnqueue.jobs" if function.__name__ in jobs.__all__ else function.__module__
-    doc = told(function)
-    lines = [f"\n### {function.__name__}\n\n", f"`from {module} import {function.__name__}`\n\n"]
-    lines.append(f"`{function.__name__}{_signature(function)}`\n\n{doc.text}\n")
-    rows = [[code(each.name), default(each), doc.params.get(each.name, "")] for each in parameters(function)]
-    if rows and doc.params:
-        lines += ["\n", table("argument | default | meaning", rows)]
-    if raised := doc.fields.get("raises"):
-        lines.append("\n")
-        lines += [f"- {code(name)}: {cell(said)}\n" for name, said in raised]
-    return "".join(lines)
-
-
-def _signature(function: Callable[..., Any]) -> str:
-    return str(inspect.signature(inspect.unwrap(function))).replace("'", "")
+    signature = str(inspect.signature(inspect.unwrap(function))).replace("'", "")
+    return imported(module, function.__name__, signature)

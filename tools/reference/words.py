@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import os
 import re
@@ -119,3 +120,30 @@ def _own_fields(kind: type) -> dict[str, tuple[str, str]]:
             said = in_line(str(following.value.value))
         found[statement.target.id] = (annotation.replace("'", '"'), said)
     return found
+
+
+def capital(text: str) -> str:
+    """Return the text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
+def errors_of(doc: Told) -> list[str]:
+    """Return an item of a list for each error that a docstring names."""
+    return [f"- {code(error)}: {said}\n" for error, said in doc.fields.get("raises", [])]
+
+
+def imported(module: str, name: str, signature: str = "") -> str:
+    """Return the section on something that users import: how, what it is, its arguments, and its errors."""
+    subject = getattr(importlib.import_module(module), name)
+    doc = told(subject)
+    defaults = {each.name: default(each) for each in parameters(subject)}
+    rows = [[code(each), defaults.get(each, ""), capital(said)] for each, said in doc.params.items()]
+    blocks = [
+        f"### {name}\n",
+        f"`from {module} import {name}`\n",
+        signature and f"`{name}{signature}`\n",
+        f"{doc.text}\n",
+        table("argument | default | meaning", rows),
+        "".join(errors_of(doc)),
+    ]
+    return "\n" + "\n".join(filter(None, blocks))
