@@ -19,7 +19,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord
 from tests.spark.submitted import Place, claim_of, is_running
 from tests.support.airflow import TOPIC, connected, context_of
-from tests.support.waiting import wait_until
+from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_pawnqueue.spark import guard
 from tests.spark.submitted import is_running
-from tests.support.waiting import wait_until
+from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

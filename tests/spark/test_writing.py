@@ -14,9 +14,9 @@ from pawnqueue import SyncPawnQueue
 from pawnqueue.domain.records import WriteRecord
 from pawnqueue.settings.environment import variable_of
 from pyspark_pawnqueue.datasource import register
-from tests.support.waiting import wait_until
 from tools.kit.spark import SparkJob, submit
 from tools.kit.stores import ALL
+from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

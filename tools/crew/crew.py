@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pawnqueue import Settings, SyncPawnQueue
 from pawnqueue.runtime.clock import SystemClock
 from tools.crew.plan import TOPIC, Job, Plan, Program
-from tools.crew.worker import Worker, wait_until
+from tools.crew.worker import Worker
 from tools.kit.history import History, read_diaries
 from tools.kit.servers import keys_of
+from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from tools.kit.servers import S3Server

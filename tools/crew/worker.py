@@ -6,21 +6,19 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tools.crew.plan import DIARY, Job
 from tools.kit.history import History, record
 from tools.kit.processes import ServerProcess
+from tools.kit.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-_PAUSE_SECONDS = 0.02
 
 
 class WorkerError(RuntimeError):
-    """A program ended by itself, or did not end on the signal."""
+    """A program ended by itself."""
 
 
 class Worker(ServerProcess):
@@ -133,12 +131,3 @@ class Worker(ServerProcess):
     def _is_frozen(self) -> bool:
         stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
         return stat.rpartition(")")[2].split()[0] == "T"
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, seconds: float) -> None:
-    """Wait until the condition holds; raise :class:`WorkerError` if it does not in time."""
-    give_up = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > give_up:
-            raise WorkerError(f"{seconds:g} seconds have passed, and still it is not true that {what}.")
-        time.sleep(_PAUSE_SECONDS)

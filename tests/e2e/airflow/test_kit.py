@@ -5,17 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tools.kit.airflow import Airflow, AirflowError
 from tools.kit.process_lookup import marked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tools.kit.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -172,18 +168,10 @@ def test_nothing_is_left_of_a_run_of_tests(end: signal.Signals) -> None:
         assert run.stdout is not None
         try:
             mark, home = run.stdout.readline().split()
-            wait_until(lambda: len(marked(mark)) == 1)
+            wait_until(lambda: len(marked(mark)) == 1, "a process has the mark", seconds=10)
             run.send_signal(end)
             run.wait(30)
         finally:
             run.kill()
 
-    wait_until(lambda: marked(mark) == [] and not Path(home).exists())
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Return once it is true, within ten seconds."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: marked(mark) == [] and not Path(home).exists(), "nothing is left", seconds=10)

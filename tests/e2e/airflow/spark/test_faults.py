@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.airflow.spark.gates import Gates
 from tests.e2e.airflow.spark.orders import BAD, judge, left_of, orders
-from tests.support.waiting import wait_until
+from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from pawnqueue import SyncPawnQueue
