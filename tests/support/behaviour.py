@@ -44,10 +44,6 @@ class Behaviour:
     #: The valid keys: access key id to the time it expires, or to None. Unknown: 403 ``InvalidAccessKeyId``; expired:
     #: 400 ``ExpiredToken``; unsigned: 403 ``AccessDenied``. Signatures are never verified. May be changed meanwhile.
     credentials: Mapping[str, datetime | None] | None = None
-    #: Any bucket exists as soon as it is named.
-    auto_create_buckets: bool = False
-    #: LIST gives ETags without their quotes.
-    list_etag_unquoted: bool = False
     #: For all that is left to chance: ``losers_get_500`` and the probability of faults.
     seed: int = 0
 

@@ -42,14 +42,6 @@ class AppliedThenDropped:
 
 
 @dataclass(frozen=True, slots=True)
-class Delayed:
-    """Applied and answered, late. It is applied even if its client has gone meanwhile."""
-
-    before_apply: float = 0.0
-    after_apply: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class LandsLate:
     """Answered with an error (or dropped, where ``answer`` is None) at once, and applied ``seconds`` later."""
 
@@ -89,15 +81,7 @@ class MalformedBody:
 
 
 Effect: TypeAlias = (
-    Status
-    | AppliedThenStatus
-    | Dropped
-    | AppliedThenDropped
-    | Delayed
-    | LandsLate
-    | NeverAnswers
-    | PartialDelete
-    | MalformedBody
+    Status | AppliedThenStatus | Dropped | AppliedThenDropped | LandsLate | NeverAnswers | PartialDelete | MalformedBody
 )
 
 

@@ -122,11 +122,6 @@ class FaultServer:
         memory = self._store_in_memory()
         return self._in_loop(lambda: memory.buckets[bucket].write(key, body, {}, last_modified).etag)
 
-    def delete_object(self, bucket: str, key: str) -> None:
-        """Delete an object past HTTP. Memory only."""
-        memory = self._store_in_memory()
-        self._in_loop(lambda: memory.buckets[bucket].remove(key))
-
     def delete_bucket(self, bucket: str) -> None:
         """Delete a bucket with all that is in it. Memory only."""
         memory = self._store_in_memory()
@@ -220,7 +215,7 @@ class FaultServer:
         await asyncio.sleep(self.latency / 2)
         return answer
 
-    async def _befall(self, call: Call, effect: Effect | None) -> Answer | None:  # noqa: C901, PLR0911 - a case for each effect
+    async def _befall(self, call: Call, effect: Effect | None) -> Answer | None:  # noqa: PLR0911 - a case for each effect
         match effect:
             case None:
                 return await self._apply(call)
@@ -234,11 +229,6 @@ class FaultServer:
             case effects.AppliedThenDropped():
                 await self._apply(call)
                 return None
-            case effects.Delayed(before, after):
-                await asyncio.sleep(before)
-                answer = await self._apply(call)
-                await asyncio.sleep(after)
-                return answer
             case effects.LandsLate(seconds, status):
                 self._begin(self._land(call, seconds))
                 return None if status is None else error(status.code, status.s3_code)

@@ -12,7 +12,6 @@ from tests.support.behaviour import Behaviour, Discipline
 from tests.support.fault_rules import (
     AppliedThenDropped,
     AppliedThenStatus,
-    Delayed,
     Dropped,
     Effect,
     Fault,
@@ -30,7 +29,6 @@ __all__ = [
     "AppliedThenDropped",
     "AppliedThenStatus",
     "Behaviour",
-    "Delayed",
     "Discipline",
     "Dropped",
     "Effect",

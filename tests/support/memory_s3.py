@@ -40,12 +40,8 @@ class MemoryS3:
         refusal = self._refuse_entry(request)
         if refusal is not None:
             return refusal
-        if request.operation == "ListBuckets":
-            return self._list_buckets()
         if request.operation == "CreateBucket":
             return self._create_bucket(request.bucket)
-        if request.bucket not in self.buckets and self._behaviour.auto_create_buckets and request.bucket:
-            self.buckets[request.bucket] = self._new_bucket()
         bucket = self.buckets.get(request.bucket)
         if bucket is None:
             return error(404, "NoSuchBucket", "The specified bucket does not exist", BucketName=request.bucket)
@@ -102,10 +98,6 @@ class MemoryS3:
 
     def _new_bucket(self) -> Bucket:
         return Bucket(self._behaviour.stale_writes)
-
-    def _list_buckets(self) -> Answer:
-        names = "".join(f"<Bucket>{tag('Name', name)}</Bucket>" for name in sorted(self.buckets))
-        return document("ListAllMyBucketsResult", f"<Buckets>{names}</Buckets>")
 
     def _create_bucket(self, name: str) -> Answer:
         if name in self.buckets:
@@ -164,20 +156,9 @@ class MemoryS3:
         content += [tag("EncodingType", "url")] if encode is quote else []
         content += [tag("ContinuationToken", token)] if token is not None else []
         content += [tag("NextContinuationToken", page.next_token)] if page.next_token is not None else []
-        content += [self._entry(encode(key), objects[key]) for key in page.keys]
+        content += [_entry(encode(key), objects[key]) for key in page.keys]
         content += [f"<CommonPrefixes>{tag('Prefix', encode(folder))}</CommonPrefixes>" for folder in page.folders]
         return document("ListBucketResult", "".join(content))
-
-    def _entry(self, key: str, stored: StoredBody) -> str:
-        etag = stored.md5 if self._behaviour.list_etag_unquoted else stored.etag
-        fields = (
-            tag("Key", key),
-            tag("LastModified", _iso(stored.last_modified)),
-            tag("ETag", etag),
-            tag("Size", len(stored.body)),
-            tag("StorageClass", "STANDARD"),
-        )
-        return f"<Contents>{''.join(fields)}</Contents>"
 
     # --- writing ---
 
@@ -271,6 +252,17 @@ class MemoryS3:
 
 def _no_such_key(key: str) -> Answer:
     return error(404, "NoSuchKey", "The specified key does not exist.", Key=key)
+
+
+def _entry(key: str, stored: StoredBody) -> str:
+    fields = (
+        tag("Key", key),
+        tag("LastModified", _iso(stored.last_modified)),
+        tag("ETag", stored.etag),
+        tag("Size", len(stored.body)),
+        tag("StorageClass", "STANDARD"),
+    )
+    return f"<Contents>{''.join(fields)}</Contents>"
 
 
 def _kept_headers(request: RecordedRequest) -> dict[str, str]:

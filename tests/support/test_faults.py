@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from tests.support.faults import (
     AppliedThenDropped,
     AppliedThenStatus,
     Behaviour,
-    Delayed,
     Dropped,
     Fault,
     FaultServer,
@@ -81,26 +79,6 @@ def test_dropped_and_applied_then_dropped(server: FaultServer) -> None:
             server.s3.client().put_object(Bucket=BUCKET, Key=key, Body=b"")
     assert list(server.objects(BUCKET)) == ["answer"]
     assert set(statuses(server)) == {None}
-
-
-def test_delayed_is_applied_without_its_client(server: FaultServer) -> None:
-    """A delayed request is applied late, even where the client has given up."""
-    server.inject(Fault(Delayed(before_apply=0.6), operation="PutObject"))
-    with pytest.raises(GenericError):
-        obstore_at(server.s3, BUCKET, timeout="100ms").put("a", b"", use_multipart=False)
-    assert server.objects(BUCKET) == {}
-    server.wait_until(lambda: "a" in server.objects(BUCKET))
-
-
-def test_delayed_answer(server: FaultServer) -> None:
-    """A delay behind the application leaves the object visible before the answer is."""
-    server.inject(Fault(Delayed(after_apply=0.5), operation="PutObject"))
-    store = obstore_at(server.s3, BUCKET)
-    with ThreadPoolExecutor() as threads:
-        writing = threads.submit(store.put, "a", b"", use_multipart=False)
-        server.wait_until(lambda: bool(server.requests))
-        server.wait_until(lambda: "a" in server.objects(BUCKET))
-        assert not writing.done()
 
 
 def test_lands_late(server: FaultServer) -> None:
@@ -211,7 +189,6 @@ def test_in_front_of_a_real_server() -> None:
             (NeverAnswers(), False),
             (AppliedThenStatus(500), True),
             (AppliedThenDropped(), True),
-            (Delayed(0.4), True),
             (LandsLate(0.1), True),
         ):
             name = type(effect).__name__
