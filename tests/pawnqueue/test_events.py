@@ -11,7 +11,7 @@ import pytest
 
 from pawnqueue import MemoryStore, PawnQueue, SyncPawnQueue, events
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered
-from tests.support.settlements import late
+from tests.support.claims import late
 
 if TYPE_CHECKING:
     from collections.abc import Callable

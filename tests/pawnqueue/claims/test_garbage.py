@@ -11,8 +11,8 @@ import pytest
 from pawnqueue.claims.candidates import MAX_DOUBTFUL_ROUNDS, MAX_LEASE_READS
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
+from tests.support.claims import late
 from tests.support.clock import EPOCH
-from tests.support.settlements import late
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

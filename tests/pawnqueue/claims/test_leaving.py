@@ -10,7 +10,7 @@ import pytest
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, Settings, events
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Client, Died, Process, World, numbered, numbers
-from tests.support.settlements import late
+from tests.support.claims import late
 
 RECORD = f"{TOPIC}/claims/*"
 

@@ -12,7 +12,7 @@ from pawnqueue import ClaimBusyError, LeaseLostError, StoreError, SyncPawnQueue,
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import Decision
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
-from tests.support.settlements import late
+from tests.support.claims import late
 from tools.kit.stores import MemoryStore
 
 if TYPE_CHECKING:

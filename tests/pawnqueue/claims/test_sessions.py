@@ -19,8 +19,7 @@ from pawnqueue import (
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
-from tests.support.claims import trusted_until
-from tests.support.settlements import late
+from tests.support.claims import late, trusted_until
 
 
 async def test_what_was_handed_over_is_attached_to_at_once(world: World, ann: Process, bob: Process) -> None:

@@ -12,7 +12,7 @@ from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from tests.pawnqueue.claims.settled import claimed, settled_as
 from tests.pawnqueue.virtual import TOPIC, TTL, Kind, Process, World, numbers
-from tests.support.settlements import late
+from tests.support.claims import late
 
 #: What a settlement of each kind cannot do without.
 FAILING = {

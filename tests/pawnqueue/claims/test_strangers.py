@@ -11,7 +11,7 @@ from pawnqueue import Claim, InvalidArgumentError, Settlement, SyncPawnQueue
 from pawnqueue.domain import layout
 from pawnqueue.stores.memory import MemoryStore
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered
-from tests.support.settlements import late
+from tests.support.claims import late
 
 BODIES = "*/messages/*"
 

@@ -10,7 +10,7 @@ from pawnqueue import LeaseLostError, Settlement
 from pawnqueue.claims.register_cache import RENEWED_RECORD_RECHECK_SECONDS
 from pawnqueue.domain import layout
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
-from tests.support.settlements import late
+from tests.support.claims import late
 
 
 async def test_a_claim_that_is_over_is_fenced_and_its_messages_delivered(

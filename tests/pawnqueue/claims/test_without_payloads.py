@@ -9,7 +9,7 @@ import pytest
 from pawnqueue import InvalidArgumentError, LeaseLostError, Settlement
 from pawnqueue.catalog import units
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
-from tests.support.settlements import late
+from tests.support.claims import late
 
 BODIES = f"{TOPIC}/messages/*"
 

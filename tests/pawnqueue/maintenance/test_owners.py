@@ -17,8 +17,8 @@ from pawnqueue.maintenance.sweep_claims import MAX_ANSWER_SECONDS
 from pawnqueue.maintenance.sweep_report import ask_by_record
 from tests.pawnqueue.maintenance.swept import UUID, abandoned, ended, going, orphan, report, unnoted
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
+from tests.support.claims import late
 from tests.support.clock import VirtualClock
-from tests.support.settlements import late
 
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import Claim

@@ -14,7 +14,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.records import ClaimRecord, Member
 from pawnqueue.maintenance.removal import Removed
 from tests.pawnqueue.virtual import TOPIC, Kind, Process, World, numbered, numbers
-from tests.support.settlements import late
+from tests.support.claims import late
 from tools.kit.stores import Answer, CarryOut, Request
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from tests.pawnqueue.publish.written import COUNT, OVER, WRITE, committed, stage
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
 from tests.support import chained_blocks
 from tests.support.chained_blocks import KEPT, MOST, ChainedBlocks
-from tests.support.settlements import late
+from tests.support.claims import late
 
 if TYPE_CHECKING:
     from pawnqueue import Claim
