@@ -12,9 +12,8 @@ import pytest
 
 from tools.demo.needs import TooLittleError, free_memory, need_memory
 from tools.demo.pipeline.bill import Bill
-from tools.demo.pipeline.orders import MALFORMED, POISON, Outcome, fault_of, order
+from tools.demo.pipeline.orders import MALFORMED, POISON, Outcome, fault_of, judge, order
 from tools.demo.pipeline.picture import Sample, letters, svg
-from tools.demo.pipeline.verdict import judge
 
 ORDERS = 400
 EXPECTED = Outcome.expected(range(ORDERS))

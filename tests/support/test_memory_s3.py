@@ -13,8 +13,9 @@ import pytest
 from botocore.exceptions import ClientError
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 
+from tests.support.behaviour import Discipline
 from tests.support.clients import obstore_at
-from tests.support.faults import Behaviour, Discipline, FaultServer
+from tests.support.faults import Behaviour, FaultServer
 from tools.kit.servers import S3Server
 
 if TYPE_CHECKING:

@@ -37,9 +37,9 @@ class Verdict:
         """Whether every check holds."""
         return all(check.holds for check in self.checks)
 
-    def equal(self, what: str, expected: object, found: object, *, holds: bool = True) -> None:
-        """Check that both are the same."""
-        self.checks.append(Check(what, _text(expected), _text(found), holds and expected == found))
+    def equal(self, what: str, expected: object, found: object, *, holds: bool = True, shown: str = "{:,}") -> None:
+        """Check that both are the same. ``shown`` is how a number is formatted."""
+        self.checks.append(Check(what, shown.format(expected), shown.format(found), holds and expected == found))
 
     def show(self, screen: Screen) -> None:
         """Draw the table, and tell what is broken."""
@@ -55,7 +55,3 @@ class Verdict:
                 screen.say(line, Ink.BAD)
         if len(self.broken) > MOST_TOLD:
             screen.say(f"and {len(self.broken) - MOST_TOLD} more", Ink.BAD)
-
-
-def _text(number: object) -> str:
-    return f"{number:,}"

@@ -142,7 +142,8 @@ class HookedStore:
         """See the port. Each thousand keys are a request."""
         failed: dict[str, StoreError] = {}
         for start in range(0, len(keys), BULK):
-            failed.update(await self._delete(keys[start : start + BULK]))
+            some = keys[start : start + BULK]
+            failed.update(await self._ask(Request("delete", some), partial(self.below.delete, some)))
         return failed
 
     async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
@@ -160,9 +161,6 @@ class HookedStore:
         """See the port."""
         self.closed += 1
         await self.below.aclose()
-
-    async def _delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
-        return await self._ask(Request("delete", keys), lambda: self.below.delete(keys))
 
     async def _ask(self, request: Request, carry_out: Callable[[], Awaitable[T]]) -> T:
         return cast("T", await self.answer(request, carry_out))

@@ -11,10 +11,9 @@ from pathlib import Path
 from tools.demo.checks import Verdict
 from tools.demo.needs import need_memory
 from tools.demo.pipeline.bill import Bill
-from tools.demo.pipeline.orders import Outcome, order
+from tools.demo.pipeline.orders import Outcome, judge, order
 from tools.demo.pipeline.picture import Sample, letters, svg
 from tools.demo.pipeline.services import DAG, DELIVERIES, JANITOR, TOPIC, Services, services
-from tools.demo.pipeline.verdict import judge
 from tools.demo.screen import Ink, Screen, bar
 from tools.kit.airflow import AirflowError
 

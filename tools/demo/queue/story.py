@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 
-from tools.crew.crew import Blow, Crew, crew
+from tools.crew.crew import Blow, Crew, Remains, crew
 from tools.crew.plan import Plan
 from tools.crew.worker import Worker
-from tools.demo.checks import Verdict
-from tools.demo.queue.verdict import judge
+from tools.demo.checks import Check, Verdict
 from tools.demo.screen import Ink, Screen, bar
 from tools.kit import servers
+from tools.kit.history import History
 
 #: One consumer is struck when this part of the orders is settled: then all of them are at work.
 FIRST_PART = 1 / 8
@@ -61,7 +61,7 @@ def _run(it: Crew, screen: Screen, *, calm: bool) -> tuple[Verdict, list[str]]:
     it.end(it.consumers)
     remains = it.sweep_until_clean()
     screen.tell("The janitor has swept. Now the books: what the processes noted, and what the bucket holds.")
-    verdict = judge(plan, it.history(), remains, blows, it.consumers)
+    verdict = _judge(plan, it.history(), remains, blows, it.consumers)
     return verdict, _table(it, blows)
 
 
@@ -137,6 +137,34 @@ def _table(it: Crew, blows: Sequence[Blow]) -> list[str]:
 
 def _row(counts: Mapping[str, int], columns: Mapping[str, int]) -> str:
     return "".join(f"{counts[name]:>{width},}" for name, width in columns.items())
+
+
+def _judge(
+    plan: Plan, history: History, remains: Remains, blows: Sequence[Blow], consumers: Sequence[Worker]
+) -> Verdict:
+    """Check what the diaries say, what is in the bucket, and both against what was asked for."""
+    verdict = Verdict()
+    published = history.published
+    acked = {message_id for _, message_id, _ in history.acked}
+    verdict.equal("published", plan.orders, len(published))
+    verdict.equal("acked", plan.orders - plan.poison, len(acked), holds=acked == published - remains.dead)
+    verdict.equal("dead", plan.poison, len(remains.dead), holds=remains.dead <= published)
+
+    times = Counter(message_id for _, message_id, _ in history.delivered)
+    again = {message_id for message_id, count in times.items() if count > 1}
+    had = frozenset[str]().union(*(blow.ids for blow in blows))
+    verdict.checks.append(Check("redelivered", f"at least {len(had):,}", f"{len(again):,}", had <= again))
+
+    verdict.broken = history.violations(left=remains.dead.union(remains.messages))
+    twice = sum(one.startswith("held twice") for one in verdict.broken)
+    verdict.equal("held twice", 0, twice)
+    verdict.equal("lost, settled twice, or back after an ack", 0, len(verdict.broken) - twice)
+    verdict.equal("left in the bucket after a sweep", 0, remains.left)
+
+    settled = sum(len(one.acked) + len(one.dead) for one in consumers)
+    requests = sum(one.requests for one in consumers)
+    verdict.figures["requests a message, claim and ack"] = f"{requests / max(1, settled):.2f}"
+    return verdict
 
 
 def _does(one: Worker) -> str:
