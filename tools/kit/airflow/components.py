@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -93,13 +92,6 @@ class Component:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
         return not self.running
-
-    def pause(self, seconds: float) -> None:
-        """Wait some seconds, or until it ends."""
-        if self._process is None:
-            time.sleep(seconds)
-        else:
-            self.wait(seconds)
 
     @property
     def _command(self) -> str:

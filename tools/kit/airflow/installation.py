@@ -178,7 +178,7 @@ class Airflow:
                 raise _failure(component, "ended before it was ready")
             if time.monotonic() > deadline:
                 raise _failure(component, f"was not ready after {_START_SECONDS:g} s")
-            component.pause(_POLL_SECONDS)
+            component.wait(_POLL_SECONDS)  # its end is noticed at once
 
     @property
     def processes(self) -> list[int]:
