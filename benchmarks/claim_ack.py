@@ -22,7 +22,7 @@ from benchmarks.far_away import far_away
 from pawnqueue import PawnQueue, Settings
 from pawnqueue.catalog import units
 from pawnqueue.domain import lease as leases_
-from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.connect import connect
 from pawnqueue.stores.port import Done, Expect

@@ -12,7 +12,8 @@ from pawnqueue import PawnQueue, Settings
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
-from pawnqueue.domain.records import ClaimRecord, Decision, Envelope, Member
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
+from pawnqueue.domain.envelope import Envelope
 from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.connect import connect
 from tools.kit import servers

@@ -17,7 +17,7 @@ from pawnqueue.runtime.done_writes import DoneWrites
 from pawnqueue.stores.server_time import local_seconds
 
 if TYPE_CHECKING:
-    from pawnqueue.domain.records import Lease
+    from pawnqueue.domain.lease import Lease
     from pawnqueue.registers.strategy import Registers
     from pawnqueue.runtime.clock import Clock
     from pawnqueue.settings import Settings

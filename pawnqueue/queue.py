@@ -38,8 +38,8 @@ from pawnqueue.claims.leaving import leave
 from pawnqueue.claims.renewing import renew
 from pawnqueue.claims.waiting import until_free, until_there
 from pawnqueue.domain import layout
+from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.claim_terms import ClaimTerms
-from pawnqueue.domain.records import Decision
 from pawnqueue.maintenance import AskOwner, SweepReport, ask_by_record, finish, removal, sweep
 from pawnqueue.maintenance.redrive import RedriveResult, redrive
 from pawnqueue.maintenance.removal import Removed

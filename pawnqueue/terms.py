@@ -21,8 +21,8 @@ from pawnqueue.claims import ClaimReference
 from pawnqueue.claims.claiming import ClaimRequest
 from pawnqueue.claims.renewing import session_time
 from pawnqueue.domain import layout
+from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES
-from pawnqueue.domain.records import Decision
 from pawnqueue.errors import InvalidArgumentError
 from pawnqueue.reads.portions import Portion, portions_of_claim, portions_of_topic
 

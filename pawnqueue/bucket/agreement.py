@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
-from pawnqueue.domain.records import BucketRecord, UnreadableRecordError
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.records import BucketRecord
 from pawnqueue.domain.times import iso
 from pawnqueue.errors import CompatibilityError, ConfigError, ObjectTooLargeError, StoreError
 from pawnqueue.events import logger_of

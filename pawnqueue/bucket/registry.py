@@ -12,7 +12,8 @@ from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LONGEST_REGISTERED_NAME, is_plain
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
-from pawnqueue.domain.records import RegistrationRecord, UnreadableRecordError
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.records import RegistrationRecord
 from pawnqueue.domain.times import instant, iso
 from pawnqueue.errors import CompatibilityError, InvalidArgumentError, PawnQueueError, StoreError
 from pawnqueue.events import logger_of

@@ -18,7 +18,8 @@ from pawnqueue.runtime.concurrency import for_each
 if TYPE_CHECKING:
     from pawnqueue.catalog.units import UnitPage
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import ClaimRecord, Lease
+    from pawnqueue.domain.claim_record import ClaimRecord
+    from pawnqueue.domain.lease import Lease
     from pawnqueue.domain.size_hint import SizeHint
     from pawnqueue.stores.port import ObjectInfo
 

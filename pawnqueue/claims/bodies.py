@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Self
 
 from pawnqueue.catalog import units
 from pawnqueue.claims.claim import Message
+from pawnqueue.domain.claim_record import Decision
+from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import max_message_bytes
-from pawnqueue.domain.records import Decision, Envelope, UnreadableRecordError
+from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.times import instant
 from pawnqueue.errors import CompatibilityError, PawnQueueError, StoreError
 from pawnqueue.runtime.concurrency import for_each, for_each_within
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import Member, TopicRecord
+    from pawnqueue.domain.claim_record import Member
+    from pawnqueue.domain.records import TopicRecord
 
 #: The reason of a message that was delivered too often, if no consumer gave one.
 OUT_OF_DELIVERIES = "max_deliveries"

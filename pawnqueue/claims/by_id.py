@@ -43,7 +43,7 @@ from pawnqueue.claims.claiming import (
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
-from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.errors import ClaimBusyError, CompatibilityError, PawnQueueError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.registers.register import Versioned
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pawnqueue.claims.contention import Contention
     from pawnqueue.claims.held import HeldClaim
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import Lease
+    from pawnqueue.domain.lease import Lease
 
 logger = logger_of("claims")
 

@@ -25,7 +25,8 @@ from pawnqueue.runtime.concurrency import all_of, wait_at_most
 if TYPE_CHECKING:
     from pawnqueue.catalog.units import UnitPage
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import ClaimRecord, Lease
+    from pawnqueue.domain.claim_record import ClaimRecord
+    from pawnqueue.domain.lease import Lease
     from pawnqueue.domain.unit import Unit
     from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo

@@ -13,7 +13,7 @@ from pawnqueue.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.domain.claim_record import ClaimRecord
     from pawnqueue.registers.register import Versioned
 
 

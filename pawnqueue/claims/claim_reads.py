@@ -14,7 +14,7 @@ from pawnqueue.errors import LeaseLostError
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import Message
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.domain.claim_record import ClaimRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from pawnqueue.claims.set_aside import MAX_BAD_BATCH_BYTES
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.bounds import MOST_COUNT
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.domain.identifiers import Version
-from pawnqueue.domain.records import ClaimRecord, Decision, Member
 from pawnqueue.errors import CompatibilityError, LeaseLostError, StoreError
 from pawnqueue.events import GivenBack, logger_of
 from pawnqueue.registers.register import Versioned
@@ -28,7 +28,8 @@ from pawnqueue.stores.port import Done, Expect, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import Lease, TopicRecord
+    from pawnqueue.domain.lease import Lease
+    from pawnqueue.domain.records import TopicRecord
     from pawnqueue.domain.unit import Unit
 
 logger = logger_of("claims")

@@ -22,7 +22,8 @@ from pawnqueue.stores.port import Done, Refused, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import ClaimRecord, Decision, Lease, Member
+    from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
+    from pawnqueue.domain.lease import Lease
     from pawnqueue.registers.register import Versioned
 
 

@@ -11,7 +11,7 @@ from pawnqueue.stores.port import Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import Lease
+    from pawnqueue.domain.lease import Lease
     from pawnqueue.registers.register import Versioned
 
 

@@ -17,8 +17,8 @@ from pawnqueue.runtime.concurrency import SharedWork
 if TYPE_CHECKING:
     from pawnqueue.claims.settled_members import SettledMembers
     from pawnqueue.context import Context
+    from pawnqueue.domain.claim_record import ClaimRecord, Decision
     from pawnqueue.domain.identifiers import Version
-    from pawnqueue.domain.records import ClaimRecord, Decision
 
 
 class HeldClaim(Claim):

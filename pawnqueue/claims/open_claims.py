@@ -23,7 +23,7 @@ from pawnqueue.claims.renewing import lost_error
 from pawnqueue.claims.settled_members import SettledMembers
 from pawnqueue.claims.settlement_report import answered, not_its_own
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain.records import Decision
+from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.settlement import Settlement
 from pawnqueue.domain.times import iso
 from pawnqueue.errors import QueueClosedError

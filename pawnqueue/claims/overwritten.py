@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
 from pawnqueue.claims.bodies import read_each
-from pawnqueue.domain.records import Decision
+from pawnqueue.domain.claim_record import Decision
 from pawnqueue.errors import CompatibilityError, ObjectTooLargeError
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
     from pawnqueue.claims.held import HeldClaim
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import Member
+    from pawnqueue.domain.claim_record import Member
 
 #: The reason of a message that is given back because another object is in its place.
 OVERWRITTEN = "overwritten"

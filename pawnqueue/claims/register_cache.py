@@ -15,7 +15,8 @@ from pawnqueue.stores.port import NO_VERSION
 if TYPE_CHECKING:
     from pawnqueue.claims.set_aside import SetAside
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import ClaimRecord, Lease
+    from pawnqueue.domain.claim_record import ClaimRecord
+    from pawnqueue.domain.lease import Lease
     from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pawnqueue.claims.claim import Claim
     from pawnqueue.claims.held import HeldClaim
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.domain.claim_record import ClaimRecord
 
 
 async def renew(context: Context, claim: HeldClaim, ttl: float | None = None, session_ttl: float | None = None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pawnqueue.domain.records import Decision
+    from pawnqueue.domain.claim_record import Decision
     from pawnqueue.errors import PawnQueueError, StoreError
 
 

@@ -11,7 +11,7 @@ from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.renewing import contended_error
 from pawnqueue.claims.settled_members import SettledMembers
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import Decision
+from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.settlement import Settlement
 from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import logger_of

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pawnqueue.claims import effects
 from pawnqueue.domain import layout
+from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.domain.judgement import UnitState, needs_record
 from pawnqueue.domain.judgement import judge as judge_unit
-from pawnqueue.domain.records import ClaimRecord, Lease
+from pawnqueue.domain.lease import Lease
 from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import TakenOver, logger_of
 from pawnqueue.registers.register import Versioned

@@ -10,7 +10,8 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.lease import is_due, is_over
 
 if TYPE_CHECKING:
-    from pawnqueue.domain.records import ClaimRecord, Lease
+    from pawnqueue.domain.claim_record import ClaimRecord
+    from pawnqueue.domain.lease import Lease
 
 
 class UnitState(Enum):

@@ -8,12 +8,53 @@ held by C --C released it--> released     released, its time passed --take over-
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import ClassVar, Literal
 
-from pawnqueue.domain.records import Lease
+from pawnqueue.domain import layout, size_hint
+from pawnqueue.domain.bounds import Count, HolderText, MessageName, ReasonText, Time, UuidText
+from pawnqueue.domain.record import Record
 from pawnqueue.domain.times import iso
 
 #: pawn-queue's consumers delete, at every poll, a lease whose ``expires_at`` is past; ours are timed by ``until``.
 SECONDS_PER_DAY = timedelta(days=1).total_seconds()
+
+
+class Lease(Record):
+    """``{topic}/leases/{uuid}.lease``: which claim has the message (§3). pawn-queue writes the first four fields.
+
+    ``expires_at`` is for pawn-queue's eyes only; our time is ``until``.
+    """
+
+    what: ClassVar[str] = "lease"
+
+    consumer_id: HolderText = ""
+    message_id: str = ""
+    claimed_at: str = ""
+    expires_at: str = ""
+    state: Literal["held", "released", "moving"] = "held"
+    until: Time = 0.0
+    ttl: Time = 0.0
+    key: MessageName | Literal[""] = ""  # the message's name
+    claim: str = ""  # the stem of its record; none for a lease of pawn-queue's
+    deliveries: Count = 0  # held: how often it was handed out if it is handed out by this lease; released: so far
+    source: UuidText | Literal[""] = ""  # moving: the dead letter's uuid
+    reason: ReasonText = ""  # released: given with it, and the error beside it
+    error: ReasonText = ""
+
+    def fits(self, key: str) -> bool:
+        """See :meth:`Record.fits`."""
+        uuid = layout.parse_lease(key)
+        return (
+            uuid is not None
+            and (not self.key or layout.is_name_of(self.key, uuid))
+            and (not self.claim or layout.parse_stem(self.claim) is not None)
+            and (not self.claim or bool(self.key) or self.v == 0)  # whoever adopts it makes a member of it
+            and (self.state != "moving" or bool(self.key and self.source))
+        )
+
+    def encode(self) -> bytes:
+        """Return the body. Its size shows state and time to live in a LIST."""
+        return size_hint.padded(super().encode(), size_hint.LEASE_STATES[self.state], self.ttl)
 
 
 def held(  # noqa: PLR0913 - the fields of one lease

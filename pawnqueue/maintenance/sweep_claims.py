@@ -10,7 +10,7 @@ from pawnqueue.catalog import units
 from pawnqueue.claims import effects, takeover
 from pawnqueue.claims.renewing import lengthened
 from pawnqueue.domain import layout, size_hint
-from pawnqueue.domain.records import Decision
+from pawnqueue.domain.claim_record import Decision
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.maintenance.sweep_report import NoAnswerError
 from pawnqueue.maintenance.sweep_scope import MAX_READ_TO_DELETE_SECONDS
@@ -21,7 +21,7 @@ from pawnqueue.stores.port import NO_VERSION
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.domain.claim_record import ClaimRecord
     from pawnqueue.maintenance.sweep_report import AskByRecord, Verdict
     from pawnqueue.maintenance.sweep_scope import SweepScope
     from pawnqueue.stores.port import ObjectInfo

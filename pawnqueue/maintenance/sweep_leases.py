@@ -14,7 +14,7 @@ from pawnqueue.domain import layout, size_hint
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
-    from pawnqueue.domain.records import Lease
+    from pawnqueue.domain.lease import Lease
     from pawnqueue.maintenance.sweep_scope import SweepScope
     from pawnqueue.registers.register import Versioned
     from pawnqueue.stores.port import ObjectInfo

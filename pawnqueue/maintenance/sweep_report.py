@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Literal, Self, TypeAlias, TypeVar
 
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.runtime.clock import Clock
 from pawnqueue.runtime.concurrency import wait_at_most
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from pawnqueue.bucket.topics import topic_not_found
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import TICKS_PER_SECOND, WriteRecord
 from pawnqueue.domain.times import iso
+from pawnqueue.domain.write_record import TICKS_PER_SECOND, WriteRecord
 from pawnqueue.errors import PawnQueueError, PublishError, StoreError, TopicNotFoundError, WriteBusyError
 from pawnqueue.events import RowsLost, WriteDone, WriteDropped, logger_of
 from pawnqueue.publish import staging, write_traces
@@ -24,7 +24,7 @@ from pawnqueue.runtime.concurrency import all_of, for_each
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import Envelope
+    from pawnqueue.domain.envelope import Envelope
 
 logger = logger_of("publish")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
 
-from pawnqueue.domain.records import canonical
+from pawnqueue.domain.record import canonical
 from pawnqueue.errors import InvalidPayloadError
 from pawnqueue.settings import LimitsSettings
 

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
+from pawnqueue.domain.envelope import Envelope
+from pawnqueue.domain.lease import Lease
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
-from pawnqueue.domain.records import TICKS_PER_SECOND, DeadReason, Envelope, Lease, UnreadableRecordError
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.records import DeadReason
 from pawnqueue.domain.times import iso
+from pawnqueue.domain.write_record import TICKS_PER_SECOND
 from pawnqueue.errors import (
     CompatibilityError,
     InvalidPayloadError,

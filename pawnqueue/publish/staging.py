@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pawnqueue.domain import layout
+from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import STAGED_OBJECT_BYTES, max_staged_bytes
-from pawnqueue.domain.records import Envelope, StagedObject, UnreadableRecordError
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.write_record import StagedObject
 from pawnqueue.errors import CompatibilityError, InvalidArgumentError, ObjectTooLargeError, PawnQueueError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.runtime.concurrency import for_each

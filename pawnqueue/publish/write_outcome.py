@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import MOST_RANGES
-from pawnqueue.domain.records import Rows
+from pawnqueue.domain.write_record import Rows
 from pawnqueue.errors import InvalidArgumentError, StagedGoneError
 from pawnqueue.events import logger_of
 
 if TYPE_CHECKING:
-    from pawnqueue.domain.records import StagedObject, WriteRecord
+    from pawnqueue.domain.write_record import StagedObject, WriteRecord
     from pawnqueue.publish.staging import Staged
 
 logger = logger_of("publish")

@@ -12,7 +12,8 @@ from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.records import ClaimRecord, WriteRecord
+    from pawnqueue.domain.claim_record import ClaimRecord
+    from pawnqueue.domain.write_record import WriteRecord
     from pawnqueue.registers.register import Versioned
 
 logger = logger_of("publish")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pawnqueue.bucket.topics import topic_not_found
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_STAGED_OBJECTS
-from pawnqueue.domain.records import TICKS_PER_SECOND, StagedObject, WriteRecord
+from pawnqueue.domain.write_record import TICKS_PER_SECOND, StagedObject, WriteRecord
 from pawnqueue.errors import InvalidArgumentError, StoreError
 from pawnqueue.events import WriteDecided, logger_of
 from pawnqueue.publish import decided_writes, staging

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters as listing
 from pawnqueue.claims.bodies import as_message
+from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
-from pawnqueue.domain.records import DeadReason, Envelope, UnreadableRecordError
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.records import DeadReason
 from pawnqueue.domain.times import instant
 from pawnqueue.errors import CompatibilityError, InvalidArgumentError, StoreError
 from pawnqueue.runtime.concurrency import for_each

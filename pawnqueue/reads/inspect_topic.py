@@ -11,8 +11,10 @@ from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.view import state_of
 from pawnqueue.claims.bodies import as_message
 from pawnqueue.domain import layout
+from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
-from pawnqueue.domain.records import DeadReason, Envelope, UnreadableRecordError
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.records import DeadReason
 from pawnqueue.errors import CompatibilityError, ObjectTooLargeError, PawnQueueError
 from pawnqueue.events import logger_of
 from pawnqueue.runtime.concurrency import for_each

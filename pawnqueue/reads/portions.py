@@ -17,8 +17,8 @@ from pawnqueue.catalog.letters import ListedLetter
 from pawnqueue.claims.bodies import read_each
 from pawnqueue.claims.claim_reads import looked_at
 from pawnqueue.domain import layout
+from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.identifiers import UnitId
-from pawnqueue.domain.records import Decision, Member
 from pawnqueue.domain.size_hint import hint_of_record
 from pawnqueue.errors import CompatibilityError, LeaseLostError, ObjectTooLargeError
 from pawnqueue.reads.dead_letters import read_letters

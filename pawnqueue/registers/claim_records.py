@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LONGEST_MESSAGE_ID_BYTES
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.domain.object_sizes import MAX_CLAIM_RECORD_BYTES, MAX_UNKNOWN_BYTES
-from pawnqueue.domain.records import ClaimRecord, Decision, Member, UnreadableRecordError
+from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.errors import StoreError
 from pawnqueue.registers.register import Register, Versioned
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pawnqueue.domain.records import nonce_of
+from pawnqueue.domain.record import nonce_of
 from pawnqueue.errors import CompatibilityError, StoreError
 from pawnqueue.registers.one_object import OneObjectEach, check_size, stored
 from pawnqueue.registers.strategy import Abilities, Step, Strategy

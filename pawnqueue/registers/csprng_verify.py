@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pawnqueue.domain.identifiers import Version
-from pawnqueue.domain.records import nonce_of
+from pawnqueue.domain.record import nonce_of
 from pawnqueue.errors import ConfigError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.registers.one_object import OneObjectEach, check_size, stored

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_TIME
-from pawnqueue.domain.records import Lease, UnreadableRecordError
+from pawnqueue.domain.lease import Lease
+from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.times import any_instant
 from pawnqueue.registers.register import Register
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.domain.identifiers import Version
 from pawnqueue.domain.object_sizes import max_register_bytes
-from pawnqueue.domain.records import Record
+from pawnqueue.domain.record import Record
 from pawnqueue.errors import ObjectTooLargeError, StoreError
 from pawnqueue.stores.port import ObjectInfo, Refused, StoredObject, Unknown
 

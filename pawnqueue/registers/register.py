@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from pawnqueue.domain.records import Record
+from pawnqueue.domain.record import Record
 from pawnqueue.registers.strategy import Step
 from pawnqueue.stores.port import Done, Expect, Unknown
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from pawnqueue.domain.identifiers import Version
-from pawnqueue.domain.records import Record
+from pawnqueue.domain.record import Record
 from pawnqueue.errors import StoreError
 from pawnqueue.stores.port import Expect, ObjectInfo, Outcome, Refused, StoredObject, Unknown
 

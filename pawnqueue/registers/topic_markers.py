@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import TopicRecord, UnreadableRecordError
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.records import TopicRecord
 from pawnqueue.registers.register import Register
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import UnreadableRecordError, WriteRecord
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.errors import StoreError
 from pawnqueue.registers.register import Register
 

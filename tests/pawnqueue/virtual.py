@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 from pawnqueue import MemoryStore, PawnQueue, Settings
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import BucketRecord, ClaimRecord, Lease, TopicRecord
+from pawnqueue.domain.claim_record import ClaimRecord
+from pawnqueue.domain.lease import Lease
+from pawnqueue.domain.records import BucketRecord, TopicRecord
 from pawnqueue.errors import StoreError
 from pawnqueue.stores.port import Unknown
 from tests.support.clock import VirtualClock

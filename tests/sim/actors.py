@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pawnqueue import Claim, Settings, Settlement
-    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.domain.claim_record import ClaimRecord
     from pawnqueue.maintenance import Verdict
     from tests.sim.processes import Process
     from tests.sim.stage import Actor

@@ -14,7 +14,7 @@ from unittest import mock
 
 from pawnqueue import PawnQueue
 from pawnqueue.catalog import units
-from pawnqueue.domain.records import Envelope
+from pawnqueue.domain.envelope import Envelope
 from tests.sim import duel as duel_arena
 from tests.sim.bucket import EPOCH
 from tests.sim.duel import duel

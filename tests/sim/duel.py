@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, StoreError
 from pawnqueue.catalog import units
-from pawnqueue.domain.records import Envelope
+from pawnqueue.domain.envelope import Envelope
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, Stage

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pawnqueue import ClaimBusyError, PawnQueue
 from pawnqueue.catalog import units
-from pawnqueue.domain.records import Envelope
+from pawnqueue.domain.envelope import Envelope
 from tests.sim.actors import ack, act, note
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, establish
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import random
 
     from pawnqueue import Claim
-    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.domain.claim_record import ClaimRecord
     from pawnqueue.maintenance import Verdict
     from tests.sim.processes import Process
     from tests.sim.stage import Actor

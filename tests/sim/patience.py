@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import random
 
     from pawnqueue import Claim
-    from pawnqueue.domain.records import ClaimRecord
+    from pawnqueue.domain.claim_record import ClaimRecord
     from pawnqueue.maintenance import Verdict
     from tests.sim.processes import Process
     from tests.sim.world import World

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pawnqueue import PawnQueue, PublishError, StoreError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import Envelope
+from pawnqueue.domain.envelope import Envelope
 from tests.sim.actors import ack, act, note
 from tests.sim.afterwards import afterwards, quiet
 from tests.sim.bucket import EPOCH

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from pawnqueue.domain.records import Record
+from pawnqueue.domain.record import Record
 from pawnqueue.errors import StoreError
 from pawnqueue.registers.csprng_verify import CsprngVerify
 from pawnqueue.registers.one_object import stored

@@ -8,7 +8,8 @@ import pytest
 
 from pawnqueue import PawnQueue, StoreError
 from pawnqueue.catalog import units
-from pawnqueue.domain.records import Envelope, TopicRecord
+from pawnqueue.domain.envelope import Envelope
+from pawnqueue.domain.records import TopicRecord
 from pawnqueue.registers.conditional_write import ConditionalWrite
 from pawnqueue.registers.strategy import Step
 from pawnqueue.stores.port import Done, Expect, Refused

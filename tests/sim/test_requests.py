@@ -12,7 +12,8 @@ from pawnqueue import PawnQueue
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
-from pawnqueue.domain.records import ClaimRecord, Envelope, Member
+from pawnqueue.domain.claim_record import ClaimRecord, Member
+from pawnqueue.domain.envelope import Envelope
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import SETTINGS, establish
 from tests.sim.weather import CALM

@@ -10,7 +10,8 @@ import pytest
 from pawnqueue import LeaseLostError, PawnQueue, StoreError
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import BucketRecord, Record, TopicRecord
+from pawnqueue.domain.record import Record
+from pawnqueue.domain.records import BucketRecord, TopicRecord
 from pawnqueue.registers import strategies
 from pawnqueue.registers.strategy import Step
 from pawnqueue.stores.port import Done, Expect

@@ -9,7 +9,7 @@ import pytest
 from pawnqueue import StoreError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout, lease
-from pawnqueue.domain.records import ClaimRecord, Decision, Member
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.stores.port import Done
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC

@@ -12,7 +12,8 @@ from unittest import mock  # it patches a number, and fakes nothing
 from pawnqueue import PawnQueue, PawnQueueError, QueueClosedError, TopicNotEmptyError, TopicNotFoundError
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import UnreadableRecordError, WriteRecord
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.publish import decided_writes
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, SETTINGS

@@ -16,7 +16,7 @@ from airflow_provider_pawnqueue.hooks import sessions, stopping
 from airflow_provider_pawnqueue.spark.guarded_process import GuardedProcess
 from pawnqueue import ClaimReference, MemoryStore
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from tests.spark.submitted import Place, claim_of, is_running
 from tests.support.airflow import TOPIC, connected, context_of
 from tools.kit.waiting import wait_until

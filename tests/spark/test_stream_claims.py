@@ -22,7 +22,7 @@ from pawnqueue import (
     SyncPawnQueue,
 )
 from pawnqueue.claims import bodies
-from pawnqueue.domain.records import Envelope
+from pawnqueue.domain.envelope import Envelope
 from pawnqueue.stores.port import Expect, Unknown
 from pyspark_pawnqueue import PawnQueueSparkError, stream_claims
 from pyspark_pawnqueue.messages_to_rows import schema_of

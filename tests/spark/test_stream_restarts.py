@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from pawnqueue import ClaimBusyError, InvalidArgumentError
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from pyspark_pawnqueue.jobs import ack_finished
 from tests.spark.streams import Gate, Sink, Stream, options_of
 from tools.kit.process_lookup import descendants

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from pawnqueue import SyncPawnQueue
-from pawnqueue.domain.records import WriteRecord
+from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.settings.environment import variable_of
 from pyspark_pawnqueue.datasource import register
 from tools.kit.spark import SparkJob, submit

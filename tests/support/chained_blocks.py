@@ -25,7 +25,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pawnqueue.domain.identifiers import Version
-from pawnqueue.domain.records import Record, nonce_of
+from pawnqueue.domain.record import Record, nonce_of
 from pawnqueue.errors import StoreError
 from pawnqueue.registers.one_object import stored
 from pawnqueue.registers.strategy import Abilities, Registers, Step, Strategy

@@ -18,8 +18,9 @@ from airflow_provider_pawnqueue.triggers.polling import Poll, poll_of
 from airflow_provider_pawnqueue.triggers.trigger_runs import error_event
 from pawnqueue import ClaimReference, InvalidArgumentError, StoreError, TopicNotFoundError
 from pawnqueue.domain import layout
+from pawnqueue.domain.claim_record import ClaimRecord
+from pawnqueue.domain.lease import Lease
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
-from pawnqueue.domain.records import ClaimRecord, Lease
 from tests.pawnqueue.virtual import TOPIC, numbered
 from tests.triggers.virtual import LoopWorld, terms, virtual, waited
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.domain.judgement import UnitState, judge, needs_record
-from pawnqueue.domain.records import ClaimRecord, Decision, Lease, Member
+from pawnqueue.domain.lease import Lease
 
 NOW, MARGIN = 1000.0, 5.0
 UNIT = "6f1c5f34-0f4e-4c8e-9d7b-0123456789ab"

@@ -9,7 +9,7 @@ import pytest
 
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, PawnQueueError, Settings, StoreError
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from tests.pawnqueue.claims.polled import GIVEN_BACK, cancelled, had, slow
 from tests.pawnqueue.virtual import MARGIN, TOPIC, Client, Died, Process, World, numbered, numbers
 from tests.support.clock import StandingClock

@@ -12,8 +12,9 @@ from pawnqueue import ClaimBusyError, LeaseLostError
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_TIME, MAX_HOLDER_CHARACTERS, MAX_REASON_CHARACTERS
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
+from pawnqueue.domain.lease import Lease
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
-from pawnqueue.domain.records import ClaimRecord, Decision, Lease, Member
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
 TTL = 30.0

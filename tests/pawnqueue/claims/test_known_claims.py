@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered
 
 

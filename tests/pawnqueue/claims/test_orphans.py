@@ -6,7 +6,7 @@ import pytest
 
 from pawnqueue.claims.candidates import MAX_LEASE_READS
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import Lease
+from pawnqueue.domain.lease import Lease
 from tests.pawnqueue.virtual import TOPIC, Died, Process, World, numbered, numbers
 
 MANY = 300

@@ -8,7 +8,7 @@ import pytest
 
 from pawnqueue import CompatibilityError, LeaseLostError, ObjectTooLargeError, StoreError
 from pawnqueue.catalog import units
-from pawnqueue.domain.records import FORMAT
+from pawnqueue.domain.record import FORMAT
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
 if TYPE_CHECKING:

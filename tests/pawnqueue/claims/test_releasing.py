@@ -10,7 +10,7 @@ import pytest
 
 from pawnqueue import ClaimBusyError, LeaseLostError, StoreError, SyncPawnQueue, events
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import Decision
+from pawnqueue.domain.claim_record import Decision
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
 from tests.support.claims import late
 from tools.kit.stores import MemoryStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pawnqueue import ClaimBusyError, LeaseLostError
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from tests.pawnqueue.virtual import MARGIN, TOPIC, Process, World, numbered, numbers
 
 

@@ -17,17 +17,13 @@ from pawnqueue.domain.bounds import (
     NotJsonError,
     parse_json,
 )
+from pawnqueue.domain.claim_record import ClaimRecord
+from pawnqueue.domain.envelope import Envelope
+from pawnqueue.domain.lease import Lease
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
-from pawnqueue.domain.records import (
-    ClaimRecord,
-    DeadReason,
-    Envelope,
-    Lease,
-    Record,
-    RegistrationRecord,
-    UnreadableRecordError,
-    WriteRecord,
-)
+from pawnqueue.domain.record import Record, UnreadableRecordError
+from pawnqueue.domain.records import DeadReason, RegistrationRecord
+from pawnqueue.domain.write_record import WriteRecord
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, numbered, numbers
 
 if TYPE_CHECKING:

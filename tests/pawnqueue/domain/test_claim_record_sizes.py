@@ -8,8 +8,9 @@ import pytest
 
 from pawnqueue.claims import register_cache
 from pawnqueue.domain import layout
+from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES
-from pawnqueue.domain.records import ClaimRecord, UnreadableRecordError
+from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.registers.claim_records import ClaimRecordRegister
 from tests.pawnqueue.virtual import TOPIC, World
 

@@ -10,7 +10,7 @@ import pytest
 from pawnqueue import CompatibilityError, PawnQueueError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import FORMAT
+from pawnqueue.domain.record import FORMAT
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from pawnqueue import InvalidArgumentError, ObjectTooLargeError, StagedGoneError
 from pawnqueue.catalog import letters, units
-from pawnqueue.domain import layout, object_sizes, records
+from pawnqueue.domain import layout, object_sizes, write_record
 from pawnqueue.domain.bounds import (
     LATEST_TIME,
     LONGEST_MESSAGE_ID_BYTES,
@@ -19,6 +19,7 @@ from pawnqueue.domain.bounds import (
     MOST_OBJECT_BYTES,
     MOST_RANGES,
 )
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.domain.object_sizes import (
     ENVELOPE_OVERHEAD_BYTES,
@@ -30,16 +31,8 @@ from pawnqueue.domain.object_sizes import (
     MAX_WRITE_RECORD_BYTES,
     STAGED_OBJECT_BYTES,
 )
-from pawnqueue.domain.records import (
-    ClaimRecord,
-    Decision,
-    Member,
-    Record,
-    Rows,
-    StagedObject,
-    UnreadableRecordError,
-    WriteRecord,
-)
+from pawnqueue.domain.record import Record, UnreadableRecordError
+from pawnqueue.domain.write_record import Rows, StagedObject, WriteRecord
 from pawnqueue.publish import writes
 from pawnqueue.registers import claim_records
 from pawnqueue.registers.claim_records import MEMBER_BYTES, OTHER_BYTES
@@ -266,7 +259,7 @@ def _begun(objects: int, *, dropped: int = 0, theirs: str = "", in_object: str =
 def test_a_write_record_that_can_be_read_can_be_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a publisher may add to it is bounded: fields that we do not know, its own and its objects', and objects."""
     key, half = layout.write(TOPIC, WRITE), "x" * (MAX_UNKNOWN_BYTES // 2)
-    monkeypatch.setattr(records, "MAX_STAGED_OBJECTS", 10)
+    monkeypatch.setattr(write_record, "MAX_STAGED_OBJECTS", 10)
     for good in (_begun(7, dropped=3), _begun(1, theirs=half, in_object=half[100:])):
         assert WriteRecord.decode(good, key).count
     for bad in (_begun(7, dropped=4), _begun(11), _begun(1, theirs=half, in_object=half)):

@@ -14,20 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pawnqueue import CompatibilityError
-from pawnqueue.domain.records import (
-    FORMAT,
-    BucketRecord,
-    ClaimRecord,
-    DeadReason,
-    Decision,
-    Member,
-    Record,
-    RegistrationRecord,
-    TopicRecord,
-    TopicSettings,
-    UnreadableRecordError,
-    canonical,
-)
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
+from pawnqueue.domain.record import FORMAT, Record, UnreadableRecordError, canonical
+from pawnqueue.domain.records import BucketRecord, DeadReason, RegistrationRecord, TopicRecord, TopicSettings
 from pawnqueue.domain.times import iso
 from pawnqueue.runtime.clock import SystemClock
 

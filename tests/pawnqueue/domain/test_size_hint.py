@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pawnqueue.domain import size_hint
-from pawnqueue.domain.records import ClaimRecord, Lease
+from pawnqueue.domain.claim_record import ClaimRecord
+from pawnqueue.domain.lease import Lease
 
 YEARS = 10 * 365 * 86_400.0
 NOW = 1_767_225_600

@@ -18,7 +18,10 @@ from pawnqueue import Claim, ClaimReference, CompatibilityError, LeaseLostError,
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import MOST_COUNT
-from pawnqueue.domain.records import BucketRecord, ClaimRecord, Decision, Lease, UnreadableRecordError
+from pawnqueue.domain.claim_record import ClaimRecord, Decision
+from pawnqueue.domain.lease import Lease
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.records import BucketRecord
 from tests.pawnqueue.hostile.forging import CLAIM_IDS, OWNER, SECRET, TOPIC, VICTIM, WRITE_IDS, Forger
 from tests.pawnqueue.virtual import World, numbered
 

@@ -15,7 +15,10 @@ import pawnqueue
 from pawnqueue.catalog import letters as dead_letters
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord, Lease, UnreadableRecordError, WriteRecord
+from pawnqueue.domain.claim_record import ClaimRecord
+from pawnqueue.domain.lease import Lease
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.write_record import WriteRecord
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pawnqueue.catalog import units
-from pawnqueue.domain import records
+from pawnqueue.domain import envelope, record, write_record
 from pawnqueue.domain.bounds import NotJsonError
 from tests.pawnqueue.hostile.playing import play
 
@@ -55,19 +55,19 @@ def quoting(decode: Callable[..., Any]) -> Callable[..., Any]:
     def quoted(kind: type, body: bytes, key: str) -> Any:  # noqa: ANN401 - a record
         try:
             return decode(kind, body, key)
-        except records.UnreadableRecordError as problem:
-            raise records.UnreadableRecordError(f"{problem}: {body!r}") from None
+        except record.UnreadableRecordError as problem:
+            raise record.UnreadableRecordError(f"{problem}: {body!r}") from None
 
     return quoted
 
 
-QUOTED = quoting(records.Record.decode.__func__)
+QUOTED = quoting(record.Record.decode.__func__)
 #: The engine without a rule, and a few seeds that show it.
 MUTANTS: dict[str, tuple[object, str, Any, tuple[int, ...]]] = {
-    "any JSON is read": (records, "parse_json", any_json, (1, 12, 38)),
+    "any JSON is read": (record, "parse_json", any_json, (1, 12, 38)),
     "any name is a message's": (units, "MESSAGE_NAME", re.compile("(?s).*"), (26,)),
-    "fields may contradict each other": (records.WriteRecord, "fits", lambda *_: True, (40,)),
-    "errors quote what was read": (records.Envelope, "decode", classmethod(QUOTED), (11, 14)),
+    "fields may contradict each other": (write_record.WriteRecord, "fits", lambda *_: True, (40,)),
+    "errors quote what was read": (envelope.Envelope, "decode", classmethod(QUOTED), (11, 14)),
 }
 
 

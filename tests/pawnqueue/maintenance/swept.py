@@ -9,7 +9,7 @@ import pytest
 from pawnqueue.catalog import letters
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.maintenance import SweepReport, Verdict
 from tests.pawnqueue.virtual import TOPIC, Died, World, numbered
 from tests.support.clock import EPOCH

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.maintenance import sweep_claims as claims
 from pawnqueue.maintenance import sweep_leases as leases
 from pawnqueue.maintenance import sweep_writes as writes

@@ -8,7 +8,7 @@ import pytest
 
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import Lease
+from pawnqueue.domain.lease import Lease
 from pawnqueue.maintenance.sweep_leases import MAX_SECONDS_WITHOUT_MESSAGE
 from tests.pawnqueue.maintenance.swept import AN_HOUR, OTHER, UUID, report, unnoted
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers

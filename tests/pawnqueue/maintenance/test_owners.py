@@ -11,7 +11,7 @@ import pytest
 
 from pawnqueue import OpenClaim
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.maintenance import Verdict
 from pawnqueue.maintenance.sweep_claims import MAX_ANSWER_SECONDS
 from pawnqueue.maintenance.sweep_report import ask_by_record

@@ -11,7 +11,7 @@ import pytest
 
 from pawnqueue import StoreError, TopicNotEmptyError, TopicNotFoundError
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord, Member
+from pawnqueue.domain.claim_record import ClaimRecord, Member
 from pawnqueue.maintenance.removal import Removed
 from tests.pawnqueue.virtual import TOPIC, Kind, Process, World, numbered, numbers
 from tests.support.claims import late

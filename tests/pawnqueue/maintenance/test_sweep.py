@@ -12,7 +12,7 @@ from pawnqueue import QueueClosedError, TopicNotFoundError
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from tests.pawnqueue.maintenance.swept import UUID, a_bit_of_everything, abandoned, redrive_stopped, report, unnoted
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Died, Process, World, numbered, numbers
 from tests.support.clock import EPOCH

@@ -13,7 +13,7 @@ from pawnqueue import StagedGoneError, WriteBusyError
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_TIME, MIN_STAGED_ROW_BYTES, MOST_COUNT, MOST_PAYLOAD_DEPTH
-from pawnqueue.domain.records import Rows
+from pawnqueue.domain.write_record import Rows
 from pawnqueue.maintenance import sweep_writes as swept
 from pawnqueue.maintenance.sweep_report import SweepReport
 from pawnqueue.publish import decided_writes, write_traces

@@ -10,7 +10,7 @@ from pawnqueue import PawnQueueError, StagedGoneError
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_TIME
 from pawnqueue.domain.object_sizes import STAGED_OBJECT_BYTES
-from pawnqueue.domain.records import Rows
+from pawnqueue.domain.write_record import Rows
 from pawnqueue.publish.staging import MAX_WAIT_FOR_ROWS_SECONDS
 from tests.pawnqueue.publish.written import (
     A_DAY,

@@ -13,7 +13,7 @@ from pawnqueue import StagedGoneError, TopicNotEmptyError, TopicNotFoundError
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_PLACE, MOST_COUNT, MOST_RANGES
-from pawnqueue.domain.records import TICKS_PER_SECOND, Rows, WriteRecord
+from pawnqueue.domain.write_record import TICKS_PER_SECOND, Rows, WriteRecord
 from pawnqueue.maintenance.sweep_report import SweepReport
 from pawnqueue.publish.write_outcome import merge_ranges
 from tests.pawnqueue.publish.written import (

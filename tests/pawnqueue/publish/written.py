@@ -10,7 +10,8 @@ import pytest
 
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import BucketRecord, WriteRecord
+from pawnqueue.domain.records import BucketRecord
+from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.registers.write_records import HOLD_SECONDS
 from tests.pawnqueue.virtual import TOPIC, Died, World, numbered
 

@@ -10,7 +10,7 @@ import pytest
 from pawnqueue import InvalidArgumentError, InvalidTopicError, Location, Stats, StoreError, TopicNotFoundError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from tests.pawnqueue.virtual import MARGIN, TOPIC, TTL, Died, Effect, Process, World, numbered, numbers
 
 NOBODY = "11111111-2222-4333-8444-555555555555"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from pawnqueue.domain.records import Record
+from pawnqueue.domain.record import Record
 from pawnqueue.errors import StoreError
 from pawnqueue.registers.conditional_write import ConditionalWrite
 from pawnqueue.registers.strategy import Step

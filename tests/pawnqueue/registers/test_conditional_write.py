@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue import CompatibilityError
-from pawnqueue.domain.records import Record
+from pawnqueue.domain.record import Record
 from pawnqueue.registers.strategy import Step
 from pawnqueue.stores.port import Done, Expect, Refusal, Refused, Unknown
 from tests.pawnqueue.registers.scripted import (

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pawnqueue import ConfigError, MemoryStore, PawnQueue, StoreError
-from pawnqueue.domain.records import Record
+from pawnqueue.domain.record import Record
 from pawnqueue.registers import csprng_verify
 from pawnqueue.registers.csprng_verify import CsprngVerify, advice, shortest_verification
 from pawnqueue.registers.strategy import Step

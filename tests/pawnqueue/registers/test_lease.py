@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pawnqueue import CompatibilityError
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.bounds import LATEST_TIME
-from pawnqueue.domain.records import Lease
+from pawnqueue.domain.lease import Lease
 from pawnqueue.domain.size_hint import hint_of_lease
 from pawnqueue.registers.leases import understand
 from pawnqueue.stores.port import ObjectInfo, StoredObject

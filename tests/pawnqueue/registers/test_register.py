@@ -8,7 +8,9 @@ import pytest
 
 from pawnqueue import MemoryStore, StoreError
 from pawnqueue.domain import lease as leases
-from pawnqueue.domain.records import ClaimRecord, Lease, WriteRecord
+from pawnqueue.domain.claim_record import ClaimRecord
+from pawnqueue.domain.lease import Lease
+from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.registers.claim_records import ClaimRecordRegister
 from pawnqueue.registers.conditional_write import ConditionalWrite
 from pawnqueue.registers.leases import LeaseRegister

@@ -14,7 +14,8 @@ import pytest
 
 from pawnqueue import CompatibilityError, ConfigError, LeaseLostError, MemoryStore, PawnQueue, TopicNotFoundError
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import BucketRecord, Record, TopicRecord
+from pawnqueue.domain.record import Record
+from pawnqueue.domain.records import BucketRecord, TopicRecord
 from pawnqueue.registers import strategies
 from pawnqueue.registers.strategy import Abilities, Step
 from pawnqueue.runtime.clock import SystemClock

@@ -14,8 +14,8 @@ from pawnqueue.claims.held import HeldClaim
 from pawnqueue.context import Context
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LATEST_TIME
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.domain.lease import released
-from pawnqueue.domain.records import ClaimRecord, Decision, Member
 from pawnqueue.registers.claim_records import ClaimRecordRegister
 from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.strategy import Step

@@ -14,7 +14,7 @@ from pawnqueue.claims.set_aside import BadBatches, SetAside
 from pawnqueue.claims.takeover import judge
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS, Context
 from pawnqueue.domain.bounds import MOST_COUNT
-from pawnqueue.domain.records import Decision
+from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.unit import Unit
 from pawnqueue.errors import CompatibilityError, ObjectTooLargeError, StoreError
 from pawnqueue.maintenance.sweep_scope import SweepScope

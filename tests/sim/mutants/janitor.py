@@ -7,7 +7,7 @@ from typing import Any
 from pawnqueue.catalog import units
 from pawnqueue.claims import effects
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.maintenance import sweep_claims as sweeping_claims
 from pawnqueue.maintenance import sweep_leases as sweeping_leases
 from pawnqueue.maintenance.sweep import _Sweep

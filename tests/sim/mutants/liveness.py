@@ -9,7 +9,7 @@ from typing import Any
 from pawnqueue.claims import candidates, claiming, register_cache
 from pawnqueue.claims.candidates import Finder
 from pawnqueue.context import Context
-from pawnqueue.domain.records import Lease
+from pawnqueue.domain.lease import Lease
 from pawnqueue.maintenance import sweep_claims as sweeping_claims
 from tests.sim.mutants.entering import Patches, mutant
 

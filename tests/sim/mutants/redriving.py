@@ -8,7 +8,7 @@ from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.letters import ListedLetter
 from pawnqueue.claims import finish_redrive
 from pawnqueue.context import Context
-from pawnqueue.domain.records import Lease
+from pawnqueue.domain.lease import Lease
 from pawnqueue.maintenance import redrive
 from pawnqueue.registers.register import Versioned
 from pawnqueue.stores.port import Done

@@ -11,7 +11,7 @@ from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.keep_alive import KeepAlive
 from pawnqueue.context import Context
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.maintenance import sweep_claims as sweeping_claims
 from pawnqueue.registers.register import Versioned

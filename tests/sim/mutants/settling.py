@@ -13,7 +13,7 @@ from pawnqueue.claims.open_claims import Claims
 from pawnqueue.claims.settled_members import SettledMembers
 from pawnqueue.context import Context
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import ClaimRecord, Decision
+from pawnqueue.domain.claim_record import ClaimRecord, Decision
 from pawnqueue.maintenance.sweep_claims import ClaimSweep as Swept
 from pawnqueue.registers import claim_records
 from pawnqueue.registers.claim_records import ClaimRecordRegister

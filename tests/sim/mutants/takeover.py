@@ -6,8 +6,8 @@ from typing import Any
 
 from pawnqueue.claims import effects, overwritten, takeover
 from pawnqueue.claims.register_cache import RegisterCache
+from pawnqueue.domain.claim_record import ClaimRecord, Decision
 from pawnqueue.domain.judgement import UnitState
-from pawnqueue.domain.records import ClaimRecord, Decision
 from pawnqueue.errors import StoreError
 from pawnqueue.reads import portions
 from tests.sim.mutants.entering import Patches, mutant

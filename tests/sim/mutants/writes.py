@@ -7,7 +7,7 @@ from typing import Any
 from pawnqueue.catalog import letters, units
 from pawnqueue.claims import record_retention
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import WriteRecord
+from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.errors import StoreError
 from pawnqueue.maintenance import removal
 from pawnqueue.maintenance import sweep_writes as sweeping_writes
