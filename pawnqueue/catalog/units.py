@@ -79,14 +79,20 @@ def published_at(name: str) -> float | None:
     return read_stamp(name)
 
 
-def redriven_name(letter_id: str, version: str, seconds: float) -> str:
-    """Make the name under which a dead letter is redriven.
+def redriven_id(letter_id: str, version: str) -> UnitId:
+    """Make the id under which a dead letter is redriven.
 
-    ⚑ §5: derived from the id and the ETag of the dead letter, so that two redrivers aim at one key. It never has the
-    old id, under which late requests of the burial may still arrive.
+    ⚑ §5: derived from the id and the ETag of the dead letter, so that two redrivers aim at one key, and so that each
+    can tell whether a new place was made for the letter that it sees. It is never the old id, under which late requests
+    of the burial may still arrive.
     """
     digest = hashlib.sha256(f"{letter_id}\x00{version}".encode()).digest()
-    return name_at(seconds, str(uuid.UUID(bytes=digest[:16], version=4)))
+    return UnitId(str(uuid.UUID(bytes=digest[:16], version=4)))
+
+
+def redriven_name(letter_id: str, version: str, seconds: float) -> str:
+    """Make the name under which a dead letter is redriven, from its id, its ETag and its time."""
+    return name_at(seconds, redriven_id(letter_id, version))
 
 
 def sorted_out(infos: Iterable[ObjectInfo]) -> UnitPage:

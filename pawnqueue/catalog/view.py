@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
@@ -63,7 +64,9 @@ class TopicView:
         self.strangers: list[str] = []
         """The keys of objects that are not ours."""
         self._leases: dict[str, ObjectInfo] = {}
-        self._published: dict[str, float] = {}  # of each unit that has a lease
+        # When each unit with a lease was published, by its id. ⚑ §5.6: any publisher may send several units under one
+        # id. Only the lease's body names the one that it is for, so each of them counts in the state that it tells.
+        self._published: dict[str, list[float]] = defaultdict(list)
         for info in leases:
             unit_id = layout.parse_lease(info.key)
             if unit_id is None:
@@ -84,7 +87,7 @@ class TopicView:
             published = math.inf if stamp is None else stamp
             self.oldest = min(self.oldest, published)
             if unit.id in self._leases:
-                self._published[unit.id] = published
+                self._published[unit.id].append(published)
             else:
                 self._count("pending", published)
 
@@ -103,7 +106,8 @@ class TopicView:
 
     def _count_all(self, states: Mapping[str, State]) -> None:
         for unit_id, state in states.items():
-            self._count(state, self._published[unit_id])
+            for published in self._published[unit_id]:
+                self._count(state, published)
 
     def _count(self, state: State, published: float) -> None:
         self.counts[state] += 1

@@ -119,7 +119,7 @@ async def find_letter_ids(context: Context, topic: str, ids: Collection[str]) ->
     """Return the ids under which letters are kept, from those ids or from the ids of their messages.
 
     The two differ if a message was redriven and buried again. The first need a LIST alone; letters are read only if an
-    id is not among them.
+    id is not among them. Then it means all letters whose messages have it.
 
     :raises InvalidArgumentError: some ids belong to no dead letter of this topic.
     """
@@ -135,9 +135,10 @@ async def find_letter_ids(context: Context, topic: str, ids: Collection[str]) ->
 
         others = [letter for letter in letters if letter.id not in kept]
         names = await for_each(message_id, others, at_once=context.at_once)
-        by_message = {name: letter.id for name, letter in zip(names, others, strict=True) if name in missing}
-        kept |= set(by_message.values())
-        missing -= set(by_message)
+        # Any publisher may give its message the id of another one: an id means all letters whose messages have it.
+        by_message = [(name, letter.id) for name, letter in zip(names, others, strict=True) if name in missing]
+        kept.update(letter_id for _, letter_id in by_message)
+        missing.difference_update(name for name, _ in by_message)
     if missing:
         some = ", ".join(sorted(missing)[:MAX_UNKNOWN_IDS_SHOWN])
         others_too = " and others" if len(missing) > MAX_UNKNOWN_IDS_SHOWN else ""

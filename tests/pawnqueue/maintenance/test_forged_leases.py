@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pawnqueue.catalog import units
+from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.lease import Lease
 from pawnqueue.maintenance.sweep_leases import MAX_SECONDS_WITHOUT_MESSAGE
@@ -110,7 +110,20 @@ async def test_a_move_that_never_ends_is_finished(world: World, ann: Process) ->
     await ann.queue.publish(TOPIC, numbered(1))
     await ann.queue.bury(await ann.queue.claim(TOPIC, "c"), reason="bad")
     [letter] = await ann.queue.dead_letters(TOPIC)
-    plant(world, UUID, state="moving", source=letter.id)
+    version, _ = world.bucket.snapshot()[letters.key_of(TOPIC, letter.id)]
+    plant(world, units.redriven_id(letter.id, version), state="moving", source=letter.id)
     await world.later(MAX_SECONDS_WITHOUT_MESSAGE + 10)
     assert (await ann.queue.sweep(TOPIC)).finished_moves == 1
     assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]
+
+
+async def test_a_lock_at_a_place_that_is_no_letters_moves_nothing(world: World, ann: Process) -> None:
+    """Its place was made for no version of the letter that it names: the lock goes, and the letter stays."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.bury(await ann.queue.claim(TOPIC, "c"), reason="bad")
+    [letter] = await ann.queue.dead_letters(TOPIC)
+    plant(world, UUID, state="moving", source=letter.id)
+    await world.later(MAX_SECONDS_WITHOUT_MESSAGE + 10)
+    await ann.queue.sweep(TOPIC)
+    assert world.bucket.below("messages/") == world.bucket.below("leases/") == []
+    assert (await ann.queue.redrive(TOPIC)).moved == [letter.id]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pawnqueue import Backlog
+from pawnqueue.catalog import units
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, TTL, Process, World, numbered
+
+SHARED = "6f1c5f34-0f4e-4c8e-9d7b-0123456789ab"
 
 
 async def test_an_idle_topic_is_one_list(world: World, ann: Process, bob: Process) -> None:
@@ -77,3 +80,19 @@ async def test_messages_without_a_time_have_no_age(world: World, ann: Process) -
     world.bucket.plant(f"{TOPIC}/messages/x-00000000-0000-4000-8000-000000000001.json", "{}")
     world.bucket.plant(f"{TOPIC}/messages/notes.txt", "")
     assert await ann.queue.backlog(TOPIC) == Backlog(1, None)
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held", "given back"])
+async def test_each_message_under_a_shared_uuid_counts(world: World, ann: Process, *, held: bool) -> None:
+    """One lease tells the state of all messages under its uuid, as only its body names the one that it is for."""
+    for number in range(3):
+        name = units.name_at(world.clock.server() + number, SHARED)
+        world.bucket.plant(units.key_of(TOPIC, name), {"id": "same", "payload": {"n": number}})
+    await world.later(5)
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=1, ttl=500)
+    assert len(claim) == 1
+    if not held:
+        await ann.queue.requeue(claim)
+    stats, found = await ann.queue.stats(TOPIC), await ann.queue.backlog(TOPIC)
+    assert (stats.in_flight, stats.pending, found.pending) == ((3, 0, 0) if held else (0, 3, 3))
+    assert found.oldest_age_seconds == (None if held else pytest.approx(5, abs=1))

@@ -132,6 +132,16 @@ async def test_they_are_redriven_by_their_own_ids_and_by_their_messages(world: W
     assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]
 
 
+async def test_an_id_means_all_letters_whose_messages_have_it(world: World, ann: Process) -> None:
+    """A publisher may give several messages one id: all of them are redriven, and a letter's own id means that one."""
+    world.fill({"id": "same", "payload": {"n": number}} for number in range(3))
+    await ann.queue.bury(await ann.queue.claim(TOPIC, "c", max_messages=3), reason="bad")
+    kept = [letter.id for letter in await ann.queue.dead_letters(TOPIC)]
+    assert (await ann.queue.redrive(TOPIC, kept[0])).moved == [kept[0]]
+    assert sorted((await ann.queue.redrive(TOPIC, "same")).moved) == sorted(kept[1:])
+    assert sorted(numbers(await ann.queue.claim(TOPIC, "c", max_messages=3))) == [0, 1, 2]
+
+
 async def test_purging_removes_messages_and_leaves_the_topic(world: World, ann: Process, bob: Process) -> None:
     """Claimed messages too, whose holder settles them as ever; dead letters stay unless they are named."""
     await bury(world, ann, 2)

@@ -16,7 +16,7 @@ from tests.sim.mutants.entering import Patches, mutant
 from tools.kit.stores import ALL
 
 
-@mutant("§5 A dead letter whose burial is not finished is not redriven", 200, 647)
+@mutant("§5 A dead letter whose burial is not finished is not redriven", 1185, 1570)
 def redrive_early() -> Patches:
     original = redrive._move
 
@@ -36,12 +36,12 @@ def redrive_early() -> Patches:
     return [(redrive, "_move", move)]
 
 
-@mutant("§5 A dead letter is redriven under a new uuid", 0, 2, 0)
+@mutant("§5 A dead letter is redriven under a new uuid", 0, 2, 4)
 def redrive_same_id() -> Patches:
-    return [(units, "redriven_name", lambda uuid, _version, seconds: units.name_at(seconds, uuid))]
+    return [(units, "redriven_id", lambda uuid, _version: uuid)]
 
 
-@mutant("§5 The new place is locked before the message is written there", 312, 60, 80)
+@mutant("§5 The new place is locked before the message is written there", 75, 215)
 def redrive_no_lock() -> Patches:
     async def move(context: Context, topic: str, letter: ListedLetter) -> Any:
         name = units.redriven_name(letter.id, letter.version, letter.written_at.timestamp())
@@ -54,7 +54,7 @@ def redrive_no_lock() -> Patches:
 
 
 @mutant(
-    "§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT", 1175, 1301, 1663
+    "§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT", 1175, 1301, 391
 )
 def redrive_by_put() -> Patches:
     bodies: dict[str, bytes] = {}
@@ -77,7 +77,7 @@ def redrive_by_put() -> Patches:
     return [(redrive, "_move", move), (finish_redrive, "finish_move", finish)]
 
 
-@mutant("§5 The process that meets an overdue move finishes it", 0, 6, 19)
+@mutant("§5 The process that meets an overdue move finishes it", 0, 6, 3)
 def nobody_finishes_moves() -> Patches:
     original = finish_redrive.finish_move
 
@@ -86,6 +86,27 @@ def nobody_finishes_moves() -> Patches:
         return not overdue and await original(context, topic, uuid, found)
 
     return [(finish_redrive, "finish_move", finish)]
+
+
+@mutant(
+    "§5 What is moved to a place is the version of the letter for which it was made",
+    test="tests/pawnqueue/maintenance/test_shared_uuids_of_letters.py",
+)
+def moves_any_letter() -> Patches:
+    return [(finish_redrive, "_is_made_for", lambda _lock, _version: True)]
+
+
+@mutant(
+    "§5 Only the version of the letter that was moved is deleted",
+    test="tests/pawnqueue/maintenance/test_shared_uuids_of_letters.py",
+)
+def deletes_any_letter() -> Patches:
+    async def delete(context: Context, topic: str, source: str, _version: str) -> None:
+        for key in (letters.key_of(topic, source), letters.reason_key_of(topic, source)):
+            for error in (await context.store.delete([key])).values():
+                raise error
+
+    return [(finish_redrive, "_delete_letter", delete)]
 
 
 def _with(context: Context, **changed: Any) -> Any:

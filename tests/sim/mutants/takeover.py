@@ -73,7 +73,7 @@ def only_the_lease_counts() -> Patches:
     return [*_free_where(settled=False), (RegisterCache, "covered", covered)]
 
 
-@mutant("§5.3 What was settled is carried out by the next process that meets it, and not delivered again", 176)
+@mutant("§5.3 What was settled is carried out by the next process that meets it, and not delivered again", 164, 231)
 def decided_is_taken() -> Patches:
     return _free_where(settled=True)
 
