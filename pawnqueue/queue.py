@@ -31,8 +31,7 @@ from pawnqueue.bucket.opening import ForAsyncWith, Opening, Sections, open_bucke
 from pawnqueue.bucket.registry import Heartbeat, Registration, Registry
 from pawnqueue.bucket.topics import KnownTopics, Topic, TopicOptions, Topics
 from pawnqueue.claims import Claim, ClaimReference, Claims, KeepAlive, Message, Settlement
-from pawnqueue.claims.claim_listing import latest_generations
-from pawnqueue.claims.claim_reads import LastClaim, last_claim, messages
+from pawnqueue.claims.claim_reads import LastClaim, last_claim, latest_generations, messages
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.leaving import leave
 from pawnqueue.claims.renewing import renew

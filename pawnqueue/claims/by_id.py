@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from pawnqueue.claims import effects, leaving, renewing, settling, takeover
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import FULL_LISTING_SECONDS
-from pawnqueue.claims.claim_listing import latest_generations
+from pawnqueue.claims.claim_reads import latest_generations
 from pawnqueue.claims.claiming import (
     MAX_TTL_SHARE,
     ClaimRequest,

@@ -15,10 +15,10 @@ from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.concurrency import SharedWork
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.settled_members import SettledMembers
     from pawnqueue.context import Context
     from pawnqueue.domain.claim_record import ClaimRecord, Decision
     from pawnqueue.domain.identifiers import Version
+    from pawnqueue.domain.settlement import SettledMembers
 
 
 class HeldClaim(Claim):

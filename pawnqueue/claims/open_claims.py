@@ -16,15 +16,14 @@ from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.claiming import MAX_TTL_SHARE, ClaimRequest, claim_fresh, claim_lost_error
 from pawnqueue.claims.contention import Contention
 from pawnqueue.claims.effect_retries import EffectRetries
-from pawnqueue.claims.idle_pauses import IdlePauses
 from pawnqueue.claims.leaving import vacate
 from pawnqueue.claims.overwritten import overwritten
 from pawnqueue.claims.renewing import lost_error
-from pawnqueue.claims.settled_members import SettledMembers
 from pawnqueue.claims.settlement_report import answered, not_its_own
+from pawnqueue.claims.waiting import IdlePauses
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain.claim_record import Decision
-from pawnqueue.domain.settlement import Settlement
+from pawnqueue.domain.settlement import SettledMembers, Settlement
 from pawnqueue.domain.times import iso
 from pawnqueue.errors import QueueClosedError
 from pawnqueue.events import Claimed, GivenBack, QueueClosed, logger_of

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from pawnqueue.claims import effects, record_retention
 from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.renewing import contended_error
-from pawnqueue.claims.settled_members import SettledMembers
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
-from pawnqueue.domain.settlement import Settlement
+from pawnqueue.domain.settlement import SettledMembers, Settlement
 from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.runtime.cancellation import shield_and_wait

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.view import TopicView
-from pawnqueue.claims.claim_listing import listed_claims
+from pawnqueue.claims.claim_reads import listed_claims
 from pawnqueue.domain import layout
 from pawnqueue.runtime.concurrency import all_of
 

@@ -10,10 +10,10 @@ from pawnqueue.claims import effects, settling
 from pawnqueue.claims.effect_retries import EffectRetries
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.open_claims import Claims
-from pawnqueue.claims.settled_members import SettledMembers
 from pawnqueue.context import Context
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import ClaimRecord, Decision
+from pawnqueue.domain.settlement import SettledMembers
 from pawnqueue.maintenance.sweep_claims import ClaimSweep as Swept
 from pawnqueue.registers import claim_records
 from pawnqueue.registers.claim_records import ClaimRecordRegister
