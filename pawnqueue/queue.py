@@ -59,9 +59,9 @@ from pawnqueue.settings import Settings
 from pawnqueue.terms import (
     NACK,
     CheckedTerms,
-    Cut,
     Holding,
     NotDone,
+    checked_cut,
     checked_keeping,
     checked_portion,
     checked_renewal,
@@ -800,9 +800,9 @@ class PawnQueue(ForAsyncWith):
         :raises LeaseLostError: the claim has no record any more, was taken over, its time is over, or all of it is
             settled.
         """
-        cut = Cut.checked(of, parts=parts, dead=dead, max_messages=max_messages)
-        await self._topic(cut.topic, "portions")
-        return await cut.portions(self._context)
+        topic, cut = checked_cut(of, parts, dead, max_messages)
+        await self._topic(topic, "portions")
+        return await cut(self._context)
 
     async def read(self, portion: Portion) -> list[Message] | list[DeadLetter]:
         """Read a portion: its messages, or its dead letters. It sends no other requests.

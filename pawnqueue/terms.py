@@ -27,6 +27,8 @@ from pawnqueue.errors import InvalidArgumentError
 from pawnqueue.reads.portions import Portion, portions_of_claim, portions_of_topic
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from pawnqueue.arguments import Reference
     from pawnqueue.claims import Claim
     from pawnqueue.claims.claim import OneMessage
@@ -190,37 +192,26 @@ def checked_settlement(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What is cut into portions, and into how many."""
+def checked_cut(
+    of: Reference | str, parts: object, dead: object, max_messages: object
+) -> tuple[str, Callable[[Context], Awaitable[list[Portion]]]]:
+    """Check what ``portions`` was given: the reference of a claim, or a topic with what to look at in it.
 
-    topic: str
-    reference: ClaimReference | None
-    parts: int | None
-    dead: bool
-    max_messages: int | None
-
-    @classmethod
-    def checked(cls, of: Reference | str, *, parts: object, dead: object, max_messages: object) -> Cut:
-        """Check what ``portions`` was given: the reference of a claim, or a topic with what to look at in it."""
-        wanted = None if parts is None else checked_count(parts, "parts", "portions")
-        if isinstance(of, str):
-            most = None if max_messages is None else checked_count(max_messages, "max_messages", "portions")
-            return cls(layout.checked_topic(of), None, wanted, checked_flag(dead, "dead", "portions"), most)
-        reference = ClaimReference.of(of)
-        if dead is not False or max_messages is not None:
-            raise InvalidArgumentError(
-                "dead= and max_messages= are for the messages of a topic: a claim is cut as a whole.",
-                topic=reference.topic,
-                operation="portions",
-            )
-        return cls(reference.topic, reference, wanted, dead=False, max_messages=None)
-
-    async def portions(self, context: Context) -> list[Portion]:
-        """Return the portions."""
-        if self.reference is not None:
-            return await portions_of_claim(context, self.reference, self.parts)
-        return await portions_of_topic(context, self.topic, self.parts, self.max_messages, dead=self.dead)
+    Return the topic, and the function that makes the portions.
+    """
+    wanted = None if parts is None else checked_count(parts, "parts", "portions")
+    if isinstance(of, str):
+        most = None if max_messages is None else checked_count(max_messages, "max_messages", "portions")
+        topic, is_dead = layout.checked_topic(of), checked_flag(dead, "dead", "portions")
+        return topic, lambda context: portions_of_topic(context, topic, wanted, most, dead=is_dead)
+    reference = ClaimReference.of(of)
+    if dead is not False or max_messages is not None:
+        raise InvalidArgumentError(
+            "dead= and max_messages= are for the messages of a topic: a claim is cut as a whole.",
+            topic=reference.topic,
+            operation="portions",
+        )
+    return reference.topic, lambda context: portions_of_claim(context, reference, wanted)
 
 
 def checked_portion(portion: object, operation: str) -> Portion:

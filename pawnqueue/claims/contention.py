@@ -36,7 +36,8 @@ class Contention:
         self._met = -math.inf
         self._quiet = 0
         self._by_the_piece = by_the_piece
-        self._pace: float = FIRST_LEASE_REQUESTS if by_the_piece else math.inf
+        #: How many leases to request at once.
+        self.pace: float = FIRST_LEASE_REQUESTS if by_the_piece else math.inf
 
     @property
     def is_alone(self) -> bool:
@@ -51,11 +52,6 @@ class Contention:
     def is_narrow(self) -> bool:
         """Whether messages are taken from the head, in order."""
         return self._factor == 1
-
-    @property
-    def pace(self) -> float:
-        """How many leases to request at once."""
-        return self._pace
 
     def picks(self, pool: Sequence[Candidate], wanted: int) -> Picks:
         """Begin to pick ``wanted`` candidates from a pool."""
@@ -80,9 +76,9 @@ class Contention:
                 # Not at once: the other consumers are still at work, and every second claim would meet them again.
                 self._factor, self._quiet = max(self._factor // 2, 1), 0
         if refused > tried * CONTENDED_SHARE and self._by_the_piece:
-            self._pace = max(tried - refused, MIN_LEASE_REQUESTS)
+            self.pace = max(tried - refused, MIN_LEASE_REQUESTS)
         elif refused == 0:
-            self._pace = math.inf
+            self.pace = math.inf
 
 
 class Picks:

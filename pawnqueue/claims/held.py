@@ -17,7 +17,6 @@ from pawnqueue.runtime.concurrency import SharedWork
 if TYPE_CHECKING:
     from pawnqueue.context import Context
     from pawnqueue.domain.claim_record import ClaimRecord, Decision
-    from pawnqueue.domain.identifiers import Version
     from pawnqueue.domain.settlement import SettledMembers
 
 
@@ -92,11 +91,6 @@ class HeldClaim(Claim):
     def record(self) -> ClaimRecord:
         """The record, as it was last seen."""
         return self._record
-
-    @property
-    def version(self) -> Version:
-        """The version of the record; "" for a claim without a record."""
-        return self._version
 
     @property
     def found(self) -> Versioned[ClaimRecord]:

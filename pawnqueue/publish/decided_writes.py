@@ -250,11 +250,7 @@ class DecidedWrite:
         while left:
             may_land, self._may_land = self._may_land, True
             results, there = await all_of(
-                for_each(
-                    self._send,
-                    left,
-                    at_once=self._context.at_once,
-                ),
+                for_each(self._send, left, at_once=self._context.at_once),
                 topic_may_exist(self._topic, self._topic_exists),
             )
             self._may_land = may_land or any(result.landed is None for result in results)

@@ -25,7 +25,7 @@ from tests.sim.mutants.entering import Patches, mutant
 def no_decision() -> Patches:
     async def settle(context: Context, claim: Any, decisions: Mapping[str, Decision]) -> Any:
         settled = {**claim.record.settled, **decisions}
-        claim.remember(Versioned(claim.record.model_copy(update={"settled": settled}), claim.version))
+        claim.remember(Versioned(claim.record.model_copy(update={"settled": settled}), claim.found.version))
         await effects.carry_out(context, claim.topic, claim.record, list(decisions), claim.leases)
         return SettledMembers(decided=dict(decisions))
 
