@@ -20,8 +20,8 @@ def janitor_order() -> Patches:
 
     async def run(self: Any) -> Any:
         store, registers = self._context.store, self._context.registers
-        messages = await self._list(store.pages(units.folder(self._topic)))
-        leases = await self._list(registers.pages(layout.leases(self._topic)))
+        messages = [info async for page in store.pages(units.folder(self._topic)) for info in page]
+        leases = [info async for page in registers.pages(layout.leases(self._topic)) for info in page]
         here = {parsed.id for info in messages if (parsed := units.parse(info.key))}
         await self._scope.delete([info.key for info in leases if layout.parse_lease(info.key) not in here])
         return await original(self)
