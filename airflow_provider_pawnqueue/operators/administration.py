@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 from airflow.providers.common.compat.sdk import Context
@@ -18,7 +19,7 @@ from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
 from pawnqueue import Topic, TopicExistsError, TopicNotFoundError
 
-IF_EXISTS: Final = ("keep", "update")
+_checked_if_exists = partial(checked_word, of=("keep", "update"))
 #: The value of ``max_deliveries`` for topics that bury no message because of its deliveries.
 NEVER: Final = "never"
 
@@ -51,7 +52,7 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
     def execute(self, context: Context) -> str:
         """Create the topic."""
         del context
-        if_exists = _checked_if_exists(self.if_exists)
+        if_exists = _checked_if_exists(self.if_exists, "if_exists")
         given: Any = {} if self.max_deliveries is None else {"max_deliveries": checked_deliveries(self.max_deliveries)}
         with failures():
             return ensure_topic(self.hook, self.topic, if_exists, self.log.warning, **given).name
@@ -128,7 +129,3 @@ def ensure_topic(hook: PawnQueueHook, topic: str, if_exists: str, warn: Callable
 def checked_deliveries(given: object, name: str = "max_deliveries") -> int | None:
     """Return a number of deliveries, or None for ``never``."""
     return None if given == NEVER else checked_count(given, name)
-
-
-def _checked_if_exists(given: object, name: str = "if_exists") -> str:
-    return checked_word(given, name, of=IF_EXISTS)

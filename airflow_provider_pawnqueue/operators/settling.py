@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, Context, TriggerRule, XComArg
@@ -20,8 +21,8 @@ from airflow_provider_pawnqueue.operators.work_results import Cause, NotDone, Wo
 from pawnqueue import Claim, Settlement
 from pawnqueue.events import one_line
 
-#: What may become of messages that are not done.
-_WAYS: Final = ("requeue", "bury")
+#: Returns what may become of messages that are not done.
+_checked_way = partial(checked_word, of=("requeue", "bury"))
 #: How many reasons the settlement's XCom has, and how many characters of each.
 _MAX_REASONS: Final = 20
 _MAX_REASON_CHARACTERS: Final = 300
@@ -209,10 +210,6 @@ class PawnQueueSettleOperator(ClaimOperator):
                 ", ".join(results.too_early_names),
                 ", ".join(self.claim_tasks) or "the sensor",
             )
-
-
-def _checked_way(given: object, name: str) -> str:
-    return checked_word(given, name, of=_WAYS)
 
 
 def _ended_before(held: Claim, clear_number: int) -> bool:

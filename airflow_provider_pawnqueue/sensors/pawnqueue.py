@@ -41,8 +41,7 @@ from airflow_provider_pawnqueue.hooks.task_claims import (
     is_enough,
     release_all,
 )
-from airflow_provider_pawnqueue.links import TopicLink
-from airflow_provider_pawnqueue.operators.base import failure_of, failures
+from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure_of, failures
 from airflow_provider_pawnqueue.operators.outputs import ClaimsOutput
 from airflow_provider_pawnqueue.triggers.pawnqueue import PawnQueueClaimTrigger
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, PawnQueueError, StoreError, SyncPawnQueue
@@ -52,7 +51,7 @@ from pawnqueue.domain.claim_terms import ClaimTerms
 SENSOR_RELEASE_SECONDS: Final = 3.0
 
 
-class PawnQueueSensor(BaseSensorOperator):
+class PawnQueueSensor(PawnQueueOperator, BaseSensorOperator):
     """Waits for messages in a topic, claims them for its run, and returns a reference to the claim.
 
     Pass the reference on: ``PawnQueueSettleOperator(claim=sensor.output)``. In a task,
@@ -79,8 +78,6 @@ class PawnQueueSensor(BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ("topic", "consumer", "max_messages", "min_messages", "ttl", "pawnqueue_conn_id")
-    operator_extra_links = (TopicLink(),)
-    ui_color = "#e8f0d8"
 
     def __init__(  # noqa: PLR0913 - each but the topic has a default
         self,
@@ -100,8 +97,8 @@ class PawnQueueSensor(BaseSensorOperator):
         # Another try finds the same claim. It helps where Airflow loses the task: a worker dies, or a trigger fires
         # while the sensor is deferred. A timeout fails the task at once all the same, and so does an error that only a
         # person can mend.
-        defaults = {"retries": 2, "retry_delay": timedelta(seconds=10)}
-        super().__init__(poke_interval=poke_interval, max_wait=max_wait, **{**defaults, **kwargs})
+        kwargs = {"retries": 2, "retry_delay": timedelta(seconds=10), **kwargs}
+        super().__init__(pawnqueue_conn_id=pawnqueue_conn_id, poke_interval=poke_interval, max_wait=max_wait, **kwargs)
         if not self.do_xcom_push:
             raise ValueError(
                 f"{type(self).__name__} {self.task_id!r} returns its claim by XCom: leave do_xcom_push on, also where "
@@ -116,7 +113,6 @@ class PawnQueueSensor(BaseSensorOperator):
             checked_batch(max_messages, min_messages)
         self.consumer = consumer
         self.ttl = check_early(ttl, checked_seconds, "ttl")
-        self.pawnqueue_conn_id = pawnqueue_conn_id
         self.inline = checked_flag(inline, "inline")
         self.deferrable = checked_flag(deferrable, "deferrable")
         self._terms: list[ClaimTerms] = []
@@ -147,7 +143,7 @@ class PawnQueueSensor(BaseSensorOperator):
             # After an error that does not pass, another try would fail in the same way: a person has to mend it.
             raise (AirflowException if event.get("transient") else AirflowFailException)(event["error"])
         self._terms = self._terms_of(context)  # for on_kill
-        hook = PawnQueueHook(self.pawnqueue_conn_id)
+        hook = self.hook
         claims = []
         for claim in event["claims"]:
             try:
@@ -168,7 +164,7 @@ class PawnQueueSensor(BaseSensorOperator):
             return
         release = partial(release_all, each=self._terms, reason="its task was ended", wait=SENSOR_RELEASE_SECONDS)
         try:
-            PawnQueueHook(self.pawnqueue_conn_id).queue.run(release)
+            self.hook.queue.run(release)
         except Exception as error:  # noqa: BLE001 - at the end of a process, Python itself refuses threads and more
             self.log.warning("What was claimed could not be released, and waits for its ttl: %s", error)
 
@@ -187,7 +183,7 @@ class PawnQueueSensor(BaseSensorOperator):
 
     def _claims(self, wanted: Sequence[ClaimTerms]) -> list[dict[str, Any]]:
         """Poll each topic once, and claim what is claimable. An error that may pass is logged only."""
-        hook = PawnQueueHook(self.pawnqueue_conn_id)
+        hook = self.hook
         claims: list[dict[str, Any]] = []
         with self._until_the_next_poll():
             queue = hook.queue  # opened first: the task waits for a store that does not answer once, not once a topic
