@@ -14,7 +14,7 @@ from functools import cache
 from json import JSONDecodeError
 from typing import Any, Final
 
-from airflow.providers.common.compat.sdk import Connection
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, Connection, mask_secret
 
 from pawnqueue import ConfigError, Settings
 from pawnqueue.domain.claim_terms import HANDED_OVER_TTL_SECONDS
@@ -140,8 +140,6 @@ def missing(name: str) -> str:
 
 def hide(given: Mapping[str, Any]) -> None:
     """Hide the secrets among settings in Airflow's logs. The settings have dotted paths as keys."""
-    from airflow.providers.common.compat.sdk import mask_secret  # noqa: PLC0415 - not at import: DAG files are parsed often
-
     for path in _SECRETS:
         if given.get(path):
             mask_secret(str(given[path]))
@@ -243,8 +241,6 @@ def _borrowed(aws_conn_id: str, name: str) -> tuple[dict[str, Any], str]:
 
     Its identity is read when the queue is opened.
     """
-    from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook  # noqa: PLC0415 - as above
-
     try:
         connection = BaseHook.get_connection(aws_conn_id)
     except AirflowNotFoundException:  # the amazon provider would go on with this machine's identity

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Self
 from urllib.parse import quote, unquote
 
-from airflow.providers.common.compat.sdk import Context
+from airflow.providers.common.compat import sdk
 
 from pawnqueue import ConfigError
 
@@ -48,7 +48,7 @@ class Owner:
     round: int = 0
 
     @classmethod
-    def of(cls, context: Context) -> Self:
+    def of(cls, context: sdk.Context) -> Self:
         """Return the task that runs here."""
         ti: Any = context["ti"]
         run: Any = context.get("dag_run")
@@ -150,9 +150,7 @@ _known: list[str] = []
 
 
 def _configured() -> str | None:
-    from airflow.providers.common.compat.sdk import conf  # noqa: PLC0415 - not at import: DAG files are parsed often
-
-    configured: str = (conf.get("pawnqueue", "installation", fallback=None) or "").strip()
+    configured: str = (sdk.conf.get("pawnqueue", "installation", fallback=None) or "").strip()
     if len(configured) > _MAX_INSTALLATION_CHARACTERS:
         raise ConfigError(
             f"[pawnqueue] installation has {len(configured)} characters: use at most {_MAX_INSTALLATION_CHARACTERS}.",
@@ -163,14 +161,12 @@ def _configured() -> str | None:
 
 def _kept() -> str | None:
     """Return the name in the Variable, drawn if it is not set, or None where there is no Airflow to ask."""
-    from airflow.providers.common.compat.sdk import Variable  # noqa: PLC0415 - as above
-
     try:
-        found: str | None = Variable.get(INSTALLATION_VARIABLE, default=None)
+        found: str | None = sdk.Variable.get(INSTALLATION_VARIABLE, default=None)
         if not found:
             # If two processes draw at once, the last name stays. A claim under the other name is kept by its ttl alone.
-            Variable.set(INSTALLATION_VARIABLE, uuid.uuid4().hex[:12], description=_VARIABLE_DESCRIPTION)
-            found = Variable.get(INSTALLATION_VARIABLE)
+            sdk.Variable.set(INSTALLATION_VARIABLE, uuid.uuid4().hex[:12], description=_VARIABLE_DESCRIPTION)
+            found = sdk.Variable.get(INSTALLATION_VARIABLE)
     except Exception as error:
         if in_a_task():
             raise  # under another name, its next try would not find this try's claim
@@ -181,9 +177,7 @@ def _kept() -> str | None:
 
 def in_a_task() -> bool:
     """Return whether a task of Airflow's runs in this process. Its end leaves its claims."""
-    from airflow.providers.common.compat.sdk import get_current_context  # noqa: PLC0415 - as above
-
     try:
-        return bool(get_current_context())
+        return bool(sdk.get_current_context())
     except Exception:  # noqa: BLE001 - each release of Airflow raises another error
         return False

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow.providers.common.compat.sdk import Context
+from airflow.providers.common.compat import sdk
 
 from airflow_provider_pawnqueue.hooks.task_notes import (
     CLEAR_NUMBER,
@@ -56,10 +56,8 @@ def read_report(value: object) -> Mapping[str, Any]:
     return read if isinstance(read, Mapping) else {}
 
 
-def _context() -> Context:
-    from airflow.providers.common.compat.sdk import get_current_context  # noqa: PLC0415 - not at import
-
+def _context() -> sdk.Context:
     try:
-        return get_current_context()
+        return sdk.get_current_context()
     except Exception as error:
         raise InvalidArgumentError("report only works in a task, and no task runs here.", operation="report") from error
