@@ -9,9 +9,8 @@ from email.utils import format_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from tests.support.bucket import Bucket, StoredBody
-from tests.support.listing import page_of, resume
-from tests.support.s3_protocol import Answer, Call, decode_body, document, error, expected_by_delete, parse_delete, tag
+from tests.support.bucket import Bucket, StoredBody, page_of, resume
+from tests.support.s3_protocol import Answer, Call, decode_body, document, error, parse_delete, tag
 
 if TYPE_CHECKING:
     import random
@@ -235,11 +234,11 @@ class MemoryS3:
         if not 0 < len(keys) <= _PAGE:
             return error(400, "MalformedXML", "The XML you provided was not well-formed")
         content = []
-        expected = expected_by_delete(body) if self._behaviour.conditional_deletes else {}
-        for key in keys:
+        for key, expected in keys.items():
             code = spared(key)
             stored = bucket.objects.get(key)
-            if stored is not None and expected.get(key) not in (None, stored.etag.strip('"')):
+            conditional = self._behaviour.conditional_deletes and stored is not None and expected is not None
+            if conditional and expected != stored.md5:
                 code = "PreconditionFailed"
             if code is not None:
                 content.append(f"<Error>{tag('Key', key)}{tag('Code', code)}{tag('Message', code)}</Error>")

@@ -121,24 +121,20 @@ def decode_body(headers: Mapping[str, str], body: bytes) -> bytes:
         position = start + size + 2
 
 
-def parse_delete(body: bytes) -> tuple[list[str], bool]:
-    """Return the keys of a ``DeleteObjects``, and whether it is quiet about those it deleted."""
+def parse_delete(body: bytes) -> tuple[dict[str, str | None], bool]:
+    """Return the keys of a ``DeleteObjects``, each with the ETag that it expects, and whether the answer is quiet.
+
+    An ETag is without its quotes, and None if none is expected.
+    """
     try:
         root = ET.fromstring(body)  # noqa: S314
     except ET.ParseError:
-        return [], False
-    keys = [element.text or "" for element in root.iterfind("{*}Object/{*}Key")]
-    return keys, (root.findtext("{*}Quiet") or "").strip().lower() == "true"
-
-
-def expected_by_delete(body: bytes) -> dict[str, str]:
-    """Return the ETags, without quotes, that a ``DeleteObjects`` expects, by key."""
-    found = {}
-    for element in ET.fromstring(body).iterfind("{*}Object"):  # noqa: S314
+        return {}, False
+    found: dict[str, str | None] = {}
+    for element in root.iterfind("{*}Object"):
         etag = element.findtext("{*}ETag")
-        if etag is not None:
-            found[element.findtext("{*}Key") or ""] = etag.strip('"')
-    return found
+        found[element.findtext("{*}Key") or ""] = None if etag is None else etag.strip('"')
+    return found, (root.findtext("{*}Quiet") or "").strip().lower() == "true"
 
 
 def tag(name: str, text: object) -> str:

