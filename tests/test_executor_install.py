@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.environments import environment_with
 from tests.support.faults import FaultServer
+from tests.support.wheels import environment_with
 
 if TYPE_CHECKING:
     from tests.support.wheels import Wheels

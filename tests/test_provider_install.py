@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import airflow_provider_pawnqueue
-from tests.support.environments import environment_with
+from tests.support.wheels import environment_with
 
 if TYPE_CHECKING:
     from tests.support.wheels import Wheels

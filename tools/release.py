@@ -59,7 +59,7 @@ def problems(folder: Path, top: Path = TOP) -> list[str]:
     found = []
     if not _FORM.fullmatch(number):
         found.append(f"The version {number} is neither like 1.2.3 nor like 1.2.3rc1.")
-    if not _notes(number, (top / "CHANGELOG.md").read_text(encoding="utf-8")):
+    if not _has_notes(number, (top / "CHANGELOG.md").read_text(encoding="utf-8")):
         found.append(f"CHANGELOG.md has no notes below a heading like: ## [{number}] - 2026-11-30")
     if _git(top, "status", "--porcelain"):
         found.append("There are files that are not committed: git status lists them.")
@@ -99,11 +99,9 @@ def _version(path: Path) -> str:
     return found[1]
 
 
-def _notes(number: str, text: str) -> str:
-    found = re.search(
-        rf"^## \[{re.escape(number)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
-    )
-    return found[1].strip() if found else ""
+def _has_notes(number: str, changelog: str) -> bool:
+    heading = rf"^## \[{re.escape(number)}\] - \d{{4}}-\d\d-\d\d\n"
+    return re.search(rf"{heading}\s*(?!## )\S", changelog, re.MULTILINE) is not None
 
 
 def _git(top: Path, *arguments: str) -> str:

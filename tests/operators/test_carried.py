@@ -6,8 +6,12 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from airflow.sdk import DAG, task
+from airflow.sdk.execution_time import comms
+from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
+from pydantic import JsonValue, TypeAdapter
 
 from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
@@ -20,12 +24,29 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
 from airflow_provider_pawnqueue.sensors.pawnqueue import PawnQueueSensor
 from tests.operators.played import NOBODY, Play, counts_of, left
 from tests.support.airflow import TOPIC, FakeTask, connected, context_of
-from tests.support.airflow_wire import rendered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pawnqueue import SyncPawnQueue
+
+
+_AT_THE_SUPERVISOR = TypeAdapter(comms.ToSupervisor)
+_AT_THE_API = TypeAdapter(dict[str, JsonValue])
+
+
+def rendered(task: Any) -> Any:
+    """Return what Airflow stores of a task's rendered fields, before any of the task's own code runs."""
+    sent = comms.SetRenderedFields(rendered_fields=_serialize_rendered_fields(task))
+    received: Any = _AT_THE_SUPERVISOR.validate_python(_over_the_socket(sent))
+    return _AT_THE_API.validate_json(json.dumps(received.rendered_fields))
+
+
+def _over_the_socket(sent: Any) -> Any:
+    if not hasattr(comms, "_RequestFrame"):  # before Airflow 3.1 it was JSON
+        return json.loads(sent.model_dump_json())
+    frame = comms._RequestFrame(id=1, body=sent.model_dump())
+    return msgspec.msgpack.Decoder(comms._RequestFrame).decode(frame.as_bytes()[4:]).body
 
 
 def nested(depth: int, *, lists: bool = False) -> dict[str, Any]:

@@ -6,11 +6,10 @@ import random
 import threading
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from tests.support.journal import RecordedRequest
 
@@ -90,8 +89,8 @@ class Fault:
     """An effect, and the requests it befalls: those that everything here applies to."""
 
     effect: Effect
-    #: The operation's name, or several; None: any.
-    operation: str | frozenset[str] | None = None
+    #: The operation's name; None: any.
+    operation: str | None = None
     #: A glob over what the request is about: its key, the prefix of a listing, any of the keys of a bulk delete. A star
     #: matches slashes too.
     key: str = "*"
@@ -103,43 +102,20 @@ class Fault:
 
     def concerns(self, request: RecordedRequest) -> bool:
         """Tell whether this is such a request, chance and number of times aside."""
-        match self.operation:
-            case None:
-                wanted = True
-            case str():
-                wanted = request.operation == self.operation
-            case _:
-                wanted = request.operation in self.operation
         return (
-            wanted
+            self.operation in {None, request.operation}
             and any(fnmatchcase(key, self.key) for key in request.touches)
             and (self.where is None or self.where(request))
         )
 
 
+@dataclass(slots=True)
 class Injection:
-    """A fault that has been injected. Also a context manager, which removes it at the end."""
+    """A fault that has been injected."""
 
-    def __init__(self, fault: Fault, book: RuleBook) -> None:
-        """Belong to the book."""
-        self.fault = fault
-        #: How many requests it has befallen.
-        self.hits = 0
-        self._book = book
-
-    def remove(self) -> None:
-        """Have it happen no more. May be called twice."""
-        self._book.remove(self)
-
-    def __enter__(self) -> Self:
-        """Go on."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Remove it."""
-        self.remove()
+    fault: Fault
+    #: How many requests it has befallen.
+    hits: int = 0
 
 
 class RuleBook:
@@ -153,16 +129,10 @@ class RuleBook:
 
     def add(self, fault: Fault) -> Injection:
         """Put a fault in force."""
-        injection = Injection(fault, self)
+        injection = Injection(fault)
         with self._lock:
             self._injections.append(injection)
         return injection
-
-    def remove(self, injection: Injection) -> None:
-        """Take a fault out of force."""
-        with self._lock:
-            if injection in self._injections:
-                self._injections.remove(injection)
 
     def choose(self, request: RecordedRequest) -> Effect | None:
         """Return what happens to the request, and count it."""

@@ -58,12 +58,12 @@ def test_status_is_not_applied(server: FaultServer) -> None:
 
 
 def test_applied_then_status(server: FaultServer) -> None:
-    """An error is answered although the request was applied, until the fault is removed."""
+    """An error is answered although the request was applied."""
     store = obstore_at(server.s3, BUCKET)
-    with server.inject(Fault(AppliedThenStatus(500), where=lambda request: request.method == "PUT")):
-        with pytest.raises(GenericError, match="500"):
-            store.put("a", b"1", use_multipart=False)
-        assert server.objects(BUCKET) == {"a": b"1"}
+    server.inject(Fault(AppliedThenStatus(500), where=lambda request: request.method == "PUT", times=1))
+    with pytest.raises(GenericError, match="500"):
+        store.put("a", b"1", use_multipart=False)
+    assert server.objects(BUCKET) == {"a": b"1"}
     store.put("a", b"2", use_multipart=False)
 
 
@@ -121,11 +121,11 @@ def test_malformed_body(server: FaultServer) -> None:
     server.put_object(BUCKET, "a", b"")
     store = obstore_at(server.s3, BUCKET)
     for body in (None, b"<html>"):
-        with server.inject(Fault(MalformedBody(body), operation="ListObjectsV2")):
-            with pytest.raises((ResponseParserError, ClientError)):  # botocore makes a 500 of what it cannot parse
-                server.s3.client().list_objects_v2(Bucket=BUCKET)
-            with pytest.raises(GenericError):
-                list(store.list())
+        server.inject(Fault(MalformedBody(body), operation="ListObjectsV2", times=2))
+        with pytest.raises((ResponseParserError, ClientError)):  # botocore makes a 500 of what it cannot parse
+            server.s3.client().list_objects_v2(Bucket=BUCKET)
+        with pytest.raises(GenericError):
+            list(store.list())
     assert {request.status for request in server.requests} == {200}
 
 
@@ -192,7 +192,8 @@ def test_in_front_of_a_real_server() -> None:
             (LandsLate(0.1), True),
         ):
             name = type(effect).__name__
-            with server.inject(Fault(effect, key=name, times=1)) as handle, pytest.raises(GenericError):
+            handle = server.inject(Fault(effect, key=name, times=1))
+            with pytest.raises(GenericError):
                 obstore_at(proxied, bucket, timeout="200ms").put(name, b"", use_multipart=False)
             assert handle.hits == 1
             expected += [name] if applied else []

@@ -184,20 +184,15 @@ def ceph() -> Iterator[S3Server]:
         )
         raise ServerNotInstalledError(message)
     mon_v1, mon_v2, gateway = free_ports(3)
-    command = ["bash", _CEPH_SCRIPT, ".", mon_v1, mon_v2, gateway, ACCESS_KEY, SECRET_KEY]
-    server = S3Server("ceph", f"http://{HOST}:{gateway}", ACCESS_KEY, SECRET_KEY)
-
-    def ready() -> bool:
-        return (process.data / "ready").exists()
-
+    command = ["bash", _CEPH_SCRIPT, ".", str(mon_v1), str(mon_v2), str(gateway), ACCESS_KEY, SECRET_KEY]
     process = ServerProcess(
-        [str(part) for part in command],
-        ready=ready,
+        command,
+        ready=lambda: (process.data / "ready").exists(),  # noqa: PLW0108 - the process has no name yet
         start_timeout=_CEPH_START_SECONDS,
         grace=_CEPH_GRACE_SECONDS,
     )
     with process:
-        yield server
+        yield S3Server("ceph", f"http://{HOST}:{gateway}", ACCESS_KEY, SECRET_KEY)
 
 
 def _program(name: str, source: str) -> str:

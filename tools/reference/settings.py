@@ -41,7 +41,8 @@ _ASIDE = re.compile(r" \([^)]*\)|: a text that is not empty.*|(?<=^a text) that 
 def page() -> str:
     """Return the page as the code has it now."""
     text = told(Settings).text.partition("\n\n")[2]
-    return "".join([HEAD, "\n", text, "\n", *_sections(Settings), CONTRADICTIONS, *_contradictions()])
+    contradictions = [f"- {sentence}\n" for sentence in list_contradictions(code)]
+    return "".join([HEAD, "\n", text, "\n", *_sections(Settings), CONTRADICTIONS, *contradictions])
 
 
 def _sections(kind: type[Section]) -> Iterator[str]:
@@ -83,7 +84,3 @@ def _default(field: FieldInfo) -> str:
     if isinstance(field.default, bool):
         return code(str(field.default).lower())
     return "" if field.default in {None, ""} else code(field.default)
-
-
-def _contradictions() -> list[str]:
-    return [f"- {sentence}\n" for sentence in list_contradictions(code)]
