@@ -184,7 +184,7 @@ def ceph() -> Iterator[S3Server]:
         )
         raise ServerNotInstalledError(message)
     mon_v1, mon_v2, gateway = free_ports(3)
-    command = ["bash", _CEPH_SCRIPT, ".", str(mon_v1), str(mon_v2), str(gateway), ACCESS_KEY, SECRET_KEY]
+    command = ["bash", str(_CEPH_SCRIPT), ".", str(mon_v1), str(mon_v2), str(gateway), ACCESS_KEY, SECRET_KEY]
     process = ServerProcess(
         command,
         ready=lambda: (process.data / "ready").exists(),  # noqa: PLW0108 - the process has no name yet
