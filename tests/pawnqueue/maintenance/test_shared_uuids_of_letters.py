@@ -91,7 +91,7 @@ async def test_where_the_store_minds_etags_a_letter_stays_until_the_delete(able:
 async def test_a_late_finisher_moves_no_other_letter(
     world: World, ann: Process, bob: Process, died_at: str, finisher: str
 ) -> None:
-    """A new place that was made for one letter gets no other one, whoever goes on with the move.
+    """A new place that was made for one letter gets no other one, whichever process goes on with the move.
 
     The other message was buried over the first one's letter. If that was not copied before, it is gone.
     """
