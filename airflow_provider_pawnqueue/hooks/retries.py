@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from pawnqueue import ClaimBusyError, PawnQueueError, StoreError
 
@@ -41,14 +41,7 @@ def may_succeed_later(error: StoreError) -> bool:
     return error.transient or error.denied
 
 
-class Wait(Protocol):
-    """Decides whether to try again."""
-
-    def pause_after(self, error: PawnQueueError) -> float:
-        """Return how many seconds to wait before the next try, or raise the error."""
-
-
-def retry(work: Callable[[], T], wait: Wait) -> T:
+def retry(work: Callable[[], T], wait: Outage | BusyClaim) -> T:
     """Do something until it succeeds, or until ``wait`` raises its error."""
     while True:
         try:
@@ -57,7 +50,7 @@ def retry(work: Callable[[], T], wait: Wait) -> T:
             time.sleep(wait.pause_after(error))
 
 
-async def retry_async(work: Callable[[], Awaitable[T]], wait: Wait) -> T:
+async def retry_async(work: Callable[[], Awaitable[T]], wait: Outage | BusyClaim) -> T:
     """Do the same in an event loop."""
     while True:
         try:
@@ -75,7 +68,7 @@ class Outage:
         self._pause = MIN_OUTAGE_PAUSE_SECONDS
 
     def pause_after(self, error: PawnQueueError) -> float:
-        """See :class:`Wait`."""
+        """Return how many seconds to wait before the next try, or raise the error."""
         if not isinstance(error, StoreError) or not error.transient or time.monotonic() > self._give_up:
             raise error
         pause, self._pause = self._pause, min(self._pause * 2, MAX_OUTAGE_PAUSE_SECONDS)
@@ -103,7 +96,7 @@ class BusyClaim:
         self._on_error = on_first
 
     def pause_after(self, error: PawnQueueError) -> float:
-        """See :class:`Wait`."""
+        """Return how many seconds to wait before the next try, or raise the error."""
         left = self._give_up - self._clock()
         if not isinstance(error, ClaimBusyError) or left <= 0:
             raise error

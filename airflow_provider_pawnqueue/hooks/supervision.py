@@ -51,9 +51,10 @@ class Supervision:
     """The watch of this process: one thread, while it holds a claim or runs a task that needs the watch."""
 
     def __init__(self) -> None:
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Watch nothing yet. A forked child calls this too: a thread of its parent may have held the lock."""
         self._lock = threading.Lock()
         self._holders: list[Holder] = []
         self._to_the_end = False
@@ -79,10 +80,6 @@ class Supervision:
         thread = self._thread
         if thread is not None and self._orphaned.is_set() and thread is not threading.current_thread():
             thread.join(HEARD_SECONDS)
-
-    def forget(self) -> None:
-        """Forget what the parent process watched, and a lock that one of its threads may have held."""
-        self._begin()
 
     def _watch(self, holder: Holder | None) -> None:
         if is_its_own_supervisor():
@@ -177,4 +174,4 @@ def _comms() -> Any:  # noqa: ANN401 - Airflow's
 
 #: The watch of this process.
 SUPERVISION: Final = Supervision()
-os.register_at_fork(after_in_child=SUPERVISION.forget)
+os.register_at_fork(after_in_child=SUPERVISION.begin)
