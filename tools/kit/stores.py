@@ -143,7 +143,7 @@ class HookedStore:
         failed: dict[str, StoreError] = {}
         for start in range(0, len(keys), BULK):
             some = keys[start : start + BULK]
-            failed.update(await self._ask(Request("delete", some), partial(self.below.delete, some)))
+            failed.update(await self._ask(Request("delete", some), lambda keys=some: self.below.delete(keys)))
         return failed
 
     async def delete_versions(self, versions: Mapping[str, Version]) -> Mapping[str, Refused | Unknown]:
