@@ -412,7 +412,7 @@ async def test_a_renewal_under_way_is_let_finish_when_the_block_is_left(world: W
         given = trusted_until(claim)
     assert trusted_until(claim) > given
     [(version, _)] = [one for key, one in world.bucket.snapshot().items() if "/claims/" in key]
-    assert version == HeldClaim.of(claim, "renew").version
+    assert version == HeldClaim.of(claim, "renew").found.version
     ann.client.latency = 0
     with ann.client.counting() as requests:
         assert (await ann.queue.ack(claim)).complete
