@@ -16,55 +16,87 @@ from pawnqueue.stores.port import Outcome, Refusal, Refused, Unknown
 MAX_KEYS_PER_PAGE = MAX_KEYS_PER_DELETE = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What a fault means to a user, and to a caller that may try again."""
+
+    sentence: str
+    is_transient: bool = False
+    """Whether the same request may succeed later. A write may have happened."""
+    is_denied: bool = False
+    """Whether the store refused the credentials: others may be accepted."""
+
+
 class FaultKind(Enum):
     """What a failed request means."""
 
-    MISSING_KEY = "missing key"
-    MISSING_BUCKET = "missing bucket"
-    CONDITION = "condition"
-    CONFLICT = "conflict"
-    UNSUPPORTED = "unsupported"
-    NO_CREDENTIALS = "no credentials"
-    NOT_RENEWED = "credentials not renewed"
-    WRONG_KEY_ID = "wrong access key"
-    WRONG_SECRET = "wrong secret"  # noqa: S105 - the name of a fault
-    EXPIRED = "expired credentials"
-    DENIED = "denied"
-    WRONG_REGION = "wrong region"
-    CLOCK_SKEW = "clock skew"
-    REJECTED = "rejected"
-    UNREACHABLE = "unreachable"
-    TLS = "tls"
-    TIMEOUT = "time-out"
-    BUSY = "busy"
-    SERVER = "server error"
-    DROPPED = "connection lost"
+    MISSING_KEY = _Meaning(
+        "{what} found nothing in bucket {bucket!r} at {endpoint} ({detail}): it was deleted meanwhile."
+    )
+    MISSING_BUCKET = _Meaning(
+        "Bucket {bucket!r} does not exist at {endpoint} ({detail}): create it, "
+        "or correct s3.bucket_name or s3.endpoint_url."
+    )
+    CONDITION = _Meaning(
+        "{what} was refused by bucket {bucket!r} ({detail}): the object is not in the state that was expected."
+    )
+    CONFLICT = _Meaning("{what} met another write of the same object in bucket {bucket!r} ({detail}): try again.")
+    UNSUPPORTED = _Meaning(
+        "{endpoint} does not implement {what} ({detail}): use another store, or another concurrency.strategy."
+    )
+    NO_CREDENTIALS = _Meaning(
+        "No credentials for {endpoint} were found ({detail}): set s3.aws_access_key_id and s3.aws_secret_access_key, "
+        "a profile, a role, or the AWS_* variables.",
+        is_denied=True,
+    )
+    NOT_RENEWED = _Meaning(
+        "The credentials for {endpoint} could not be renewed ({detail}): look after the profile, the role or the token "
+        "service that gives them.",
+        is_transient=True,
+        is_denied=True,
+    )
+    WRONG_KEY_ID = _Meaning("{endpoint} does not know {who} ({detail}): correct s3.aws_access_key_id.", is_denied=True)
+    WRONG_SECRET = _Meaning(
+        "{endpoint} refused the signature made with {who} ({detail}): the secret key is wrong; "
+        "correct s3.aws_secret_access_key.",
+        is_denied=True,
+    )
+    EXPIRED = _Meaning(
+        "{endpoint} says that {who} has expired ({detail}): renew the session, or s3.aws_session_token.",
+        is_transient=True,
+        is_denied=True,
+    )
+    DENIED = _Meaning(
+        "{endpoint} denied {what} in bucket {bucket!r} to {who} ({detail}): check the secret key, and grant {actions}.",
+        is_denied=True,
+    )
+    WRONG_REGION = _Meaning(
+        "Bucket {bucket!r} at {endpoint} is not served for region {region!r} ({detail}): correct s3.region_name."
+    )
+    CLOCK_SKEW = _Meaning("{endpoint} refused the time of this machine ({detail}): set the machine's clock right.")
+    REJECTED = _Meaning("{endpoint} rejected {what} in bucket {bucket!r} ({detail}): check the s3 settings.")
+    UNREACHABLE = _Meaning(
+        "{endpoint} cannot be reached ({detail}): check s3.endpoint_url, the spelling of its host, whether a server "
+        "listens there, and the network.",
+        is_transient=True,
+    )
+    TLS = _Meaning(
+        "No secure connection to {endpoint} ({detail}): check s3.use_ssl, or name the issuer in s3.ca_bundle."
+    )
+    TIMEOUT = _Meaning(
+        "{endpoint} did not answer {what} in time ({detail}): check the network, or raise s3.request_timeout_seconds.",
+        is_transient=True,
+    )
+    BUSY = _Meaning("{endpoint} is too busy for {what} ({detail}): try again later.", is_transient=True)
+    SERVER = _Meaning(
+        "{endpoint} failed on {what} ({detail}): try again; if it lasts, look into the store's own log.",
+        is_transient=True,
+    )
+    DROPPED = _Meaning("The connection to {endpoint} was lost during {what} ({detail}): try again.", is_transient=True)
 
+    def __repr__(self) -> str:
+        return str(self)  # obstore quotes it, and it is looked for in that text
 
-#: After these faults the same request may succeed, and a write may have happened.
-TRANSIENT = frozenset(
-    {
-        FaultKind.NOT_RENEWED,
-        FaultKind.EXPIRED,
-        FaultKind.UNREACHABLE,
-        FaultKind.TIMEOUT,
-        FaultKind.BUSY,
-        FaultKind.SERVER,
-        FaultKind.DROPPED,
-    }
-)
-
-#: The store refused the credentials: others may be accepted.
-DENIED = frozenset(
-    {
-        FaultKind.NO_CREDENTIALS,
-        FaultKind.NOT_RENEWED,
-        FaultKind.WRONG_KEY_ID,
-        FaultKind.WRONG_SECRET,
-        FaultKind.EXPIRED,
-        FaultKind.DENIED,
-    }
-)
 
 #: What a fault means for a conditional write, if it is a refusal.
 _REFUSAL_BY_KIND = {
@@ -162,7 +194,7 @@ class Fault(Exception):  # noqa: N818 - it is caught in this folder, and turned 
         """Return the error that users see: what failed, where, and what to do."""
         what = f"{operation} {key}" if key else operation
         return StoreError(
-            _SENTENCES[self.kind].format(
+            self.kind.value.sentence.format(
                 what=what,
                 endpoint=place.endpoint,
                 bucket=place.bucket,
@@ -171,8 +203,8 @@ class Fault(Exception):  # noqa: N818 - it is caught in this folder, and turned 
                 detail=self.detail,
                 actions=_ACTIONS.get(operation, _ALL_ACTIONS),
             ),
-            transient=self.kind in TRANSIENT,
-            denied=self.kind in DENIED,
+            transient=self.kind.value.is_transient,
+            denied=self.kind.value.is_denied,
             operation=operation,
             cause=self.cause,
         )
@@ -204,55 +236,3 @@ _ACTIONS = {
     "ListObjects": "s3:ListBucket",
 }
 _ALL_ACTIONS = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
-
-_SENTENCES = {
-    FaultKind.MISSING_KEY: (
-        "{what} found nothing in bucket {bucket!r} at {endpoint} ({detail}): it was deleted meanwhile."
-    ),
-    FaultKind.MISSING_BUCKET: (
-        "Bucket {bucket!r} does not exist at {endpoint} ({detail}): create it, "
-        "or correct s3.bucket_name or s3.endpoint_url."
-    ),
-    FaultKind.CONDITION: (
-        "{what} was refused by bucket {bucket!r} ({detail}): the object is not in the state that was expected."
-    ),
-    FaultKind.CONFLICT: "{what} met another write of the same object in bucket {bucket!r} ({detail}): try again.",
-    FaultKind.UNSUPPORTED: (
-        "{endpoint} does not implement {what} ({detail}): use another store, or another concurrency.strategy."
-    ),
-    FaultKind.NO_CREDENTIALS: (
-        "No credentials for {endpoint} were found ({detail}): set s3.aws_access_key_id and s3.aws_secret_access_key, "
-        "a profile, a role, or the AWS_* variables."
-    ),
-    FaultKind.NOT_RENEWED: (
-        "The credentials for {endpoint} could not be renewed ({detail}): look after the profile, the role or the token "
-        "service that gives them."
-    ),
-    FaultKind.WRONG_KEY_ID: "{endpoint} does not know {who} ({detail}): correct s3.aws_access_key_id.",
-    FaultKind.WRONG_SECRET: (
-        "{endpoint} refused the signature made with {who} ({detail}): the secret key is wrong; "
-        "correct s3.aws_secret_access_key."
-    ),
-    FaultKind.EXPIRED: "{endpoint} says that {who} has expired ({detail}): renew the session, or s3.aws_session_token.",
-    FaultKind.DENIED: (
-        "{endpoint} denied {what} in bucket {bucket!r} to {who} ({detail}): check the secret key, and grant {actions}."
-    ),
-    FaultKind.WRONG_REGION: (
-        "Bucket {bucket!r} at {endpoint} is not served for region {region!r} ({detail}): correct s3.region_name."
-    ),
-    FaultKind.CLOCK_SKEW: "{endpoint} refused the time of this machine ({detail}): set the machine's clock right.",
-    FaultKind.REJECTED: "{endpoint} rejected {what} in bucket {bucket!r} ({detail}): check the s3 settings.",
-    FaultKind.UNREACHABLE: (
-        "{endpoint} cannot be reached ({detail}): check s3.endpoint_url, the spelling of its host, whether a server "
-        "listens there, and the network."
-    ),
-    FaultKind.TLS: (
-        "No secure connection to {endpoint} ({detail}): check s3.use_ssl, or name the issuer in s3.ca_bundle."
-    ),
-    FaultKind.TIMEOUT: (
-        "{endpoint} did not answer {what} in time ({detail}): check the network, or raise s3.request_timeout_seconds."
-    ),
-    FaultKind.BUSY: "{endpoint} is too busy for {what} ({detail}): try again later.",
-    FaultKind.SERVER: "{endpoint} failed on {what} ({detail}): try again; if it lasts, look into the store's own log.",
-    FaultKind.DROPPED: "The connection to {endpoint} was lost during {what} ({detail}): try again.",
-}

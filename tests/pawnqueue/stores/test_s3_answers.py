@@ -14,7 +14,7 @@ from pawnqueue.settings import environment_variables
 from pawnqueue.stores import s3_answers
 from pawnqueue.stores.connect import connect
 from pawnqueue.stores.port import Done, Expect, Refusal, Refused, Unknown
-from pawnqueue.stores.s3_answers import TRANSIENT, Fault, FaultKind, Place, fault_kind, outcome_of
+from pawnqueue.stores.s3_answers import Fault, FaultKind, Place, fault_kind, outcome_of
 from tests.pawnqueue.opened import BUCKET
 from tests.support import faults as injected
 from tests.support.faults import (
@@ -97,7 +97,7 @@ def test_an_answer_is_read_once(status: int, code: str | None, kind: FaultKind) 
 
 def test_every_error_code_has_a_kind() -> None:
     """The tables name kinds only, and every kind has a sentence."""
-    assert set(s3_answers._SENTENCES) == set(FaultKind)
+    assert all(kind.value.sentence for kind in FaultKind)
     assert set(s3_answers._KIND_BY_CODE.values()) | set(s3_answers._KIND_BY_STATUS.values()) <= set(FaultKind)
 
 
@@ -121,7 +121,7 @@ def test_a_failed_write_has_one_outcome(kind: FaultKind, *, conditional: bool) -
 
     if conditional and kind in refusals:
         assert outcome() == Refused(refusals[kind])
-    elif kind in TRANSIENT or kind is FaultKind.CONFLICT:
+    elif kind.value.is_transient or kind is FaultKind.CONFLICT:
         unknown = outcome()
         assert isinstance(unknown, Unknown)
         assert unknown.fault.transient or kind is FaultKind.CONFLICT
@@ -150,7 +150,7 @@ def test_every_kind_has_a_sentence(kind: FaultKind, place: Place, key: str | Non
     assert "599 SomeCode" in sentence
     assert place.endpoint in sentence or "my-bucket" in sentence
     assert "deep down" not in sentence
-    assert (error.operation, error.cause, error.transient) == ("PutObject", cause, kind in TRANSIENT)
+    assert (error.operation, error.cause, error.transient) == ("PutObject", cause, kind.value.is_transient)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_sentence_names_what_to_correct(kind: FaultKind, named: list[str]) -> 
 def test_settings_that_sentences_name_exist() -> None:
     """Every setting that a sentence sends its reader to is one."""
     known = set(environment_variables().values())
-    for sentence in s3_answers._SENTENCES.values():
+    for sentence in (kind.value.sentence for kind in FaultKind):
         words = [word.strip(",.;:()") for word in sentence.split()]
         assert [
             word for word in words if word.startswith(("s3.", "retry.", "concurrency.")) and word not in known
