@@ -16,7 +16,7 @@ from airflow_provider_pawnqueue.operators.administration import NEVER, ensure_to
 from pawnqueue import Claim, DeadLetter, PawnQueueError, PublishError, Removed, Settlement, SweepReport, Topic
 
 _STDIN: Final = "-"
-_NOTHING: Final = "Nothing was published."
+_NOTHING_PUBLISHED: Final = "Nothing was published."
 _LETTERS_PER_PAGE: Final = 500
 
 
@@ -40,14 +40,15 @@ def _headers(given: Iterable[str]) -> dict[str, str]:
     for each in given:
         name, mark, value = each.partition("=")
         if not mark or not name:
-            raise UsageError(f"--header {each!r} is not a header: write it as name=value. {_NOTHING}")
+            raise UsageError(f"--header {each!r} is not a header: write it as name=value. {_NOTHING_PUBLISHED}")
         headers[name] = value
     return headers
 
 
 def _payloads(payload: str | None, file: str | None) -> list[dict[str, Any]]:
+    """Return the payload from the command line, or one from each line of the file or of the standard input."""
     if (payload is None) == (file is None):
-        raise UsageError(f"Pass one of a payload, - for the standard input, and --file. {_NOTHING}")
+        raise UsageError(f"Pass one of these: a payload, - (the standard input), or --file. {_NOTHING_PUBLISHED}")
     if payload is not None and payload != _STDIN:
         return [_object(payload, "The payload")]
     name, lines = _lines(file or _STDIN)
@@ -60,9 +61,9 @@ def _lines(file: str) -> tuple[str, Iterable[str]]:
     try:
         lines = Path(file).read_text(encoding="utf-8-sig").split("\n")
     except OSError as problem:
-        raise UsageError(f"{file} cannot be read: {problem.strerror}. {_NOTHING}") from None
+        raise UsageError(f"{file} cannot be read: {problem.strerror}. {_NOTHING_PUBLISHED}") from None
     except UnicodeDecodeError as problem:
-        raise UsageError(f"{file} is not UTF-8 text: {problem.reason}. {_NOTHING}") from None
+        raise UsageError(f"{file} is not UTF-8 text: {problem.reason}. {_NOTHING_PUBLISHED}") from None
     return file, lines
 
 
@@ -70,11 +71,13 @@ def _object(text: str, what: str) -> dict[str, Any]:
     try:
         read = json.loads(text)
     except json.JSONDecodeError as problem:
-        raise UsageError(f"{what} is not JSON: {problem.msg}, at character {problem.pos + 1}. {_NOTHING}") from None
+        raise UsageError(
+            f"{what} is not JSON: {problem.msg}, at character {problem.pos + 1}. {_NOTHING_PUBLISHED}"
+        ) from None
     except (ValueError, RecursionError) as problem:
-        raise UsageError(f"{what} cannot be read as JSON: {problem}. {_NOTHING}") from None
+        raise UsageError(f"{what} cannot be read as JSON: {problem}. {_NOTHING_PUBLISHED}") from None
     if not isinstance(read, dict):
-        raise UsageError(f'{what} is not a JSON object: write it as {{"name": value}}. {_NOTHING}')
+        raise UsageError(f'{what} is not a JSON object: write it as {{"name": value}}. {_NOTHING_PUBLISHED}')
     return read
 
 

@@ -89,6 +89,7 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 @cache
 def _labels() -> dict[str, str]:
+    """Return the label of each field of the connection form, by the path of its setting: aws_conn_id has none."""
     fields = get_provider_info()["connection-types"][0]["conn-fields"]
     return _STANDARD_LABELS | {path_of(name): field["label"] for name, field in fields.items() if name != "aws_conn_id"}
 

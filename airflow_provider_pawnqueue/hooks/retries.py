@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 #: How long a task that works on a claim, or settles it, waits for the store before Airflow tries the task again.
 TASK_OUTAGE_SECONDS: Final = 180.0
-#: How long a trigger does. It needs no worker meanwhile.
+#: How long a trigger waits for the store. It needs no worker meanwhile.
 TRIGGER_OUTAGE_SECONDS: Final = 600.0
 
 MIN_OUTAGE_PAUSE_SECONDS, MAX_OUTAGE_PAUSE_SECONDS = 1.0, 10.0
@@ -51,7 +51,7 @@ def retry(work: Callable[[], T], wait: Outage | BusyClaim) -> T:
 
 
 async def retry_async(work: Callable[[], Awaitable[T]], wait: Outage | BusyClaim) -> T:
-    """Do the same in an event loop."""
+    """Await something until it succeeds, or until ``wait`` raises its error."""
     while True:
         try:
             return await work()

@@ -147,7 +147,7 @@ def is_enough(terms: ClaimTerms, pending: int, backlog: Backlog | None) -> bool:
 
 
 async def hand_over(queue: PawnQueue, claim: Claim) -> dict[str, Any]:
-    """Leave a claim to its task, and return the claim's reference as an event carries it.
+    """Leave a claim to its task, and return the claim's reference as a dict, for the trigger's event.
 
     The next process with the reference, or with the claim's id, need not wait.
     """

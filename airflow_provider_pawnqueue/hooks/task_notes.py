@@ -30,7 +30,7 @@ MAX_ERROR_CHARACTERS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class TaskStart:
-    """Which claims a task knew when it began: a settlement tells by it which messages the task can have seen.
+    """Which claims a task knew when it began. A settlement finds out with it which messages the task can have seen.
 
     False where the run had not been cleared and every claim was in its first generation.
 
@@ -62,7 +62,10 @@ class TaskStart:
         return cls.of_claims(int(note.get(CLEAR_NUMBER, 0)), claims_in(named))
 
     def to_note(self) -> dict[str, Any]:
-        """Return a note for XCom. It has lists, as Airflow interprets some keys of dicts itself."""
+        """Return a note for XCom.
+
+        Each claim in it is a list, ``[topic, claim_id, generation]``, as Airflow interprets some keys of dicts itself.
+        """
         claims = [[*claim, generation] for claim, generation in sorted(self.generations.items()) if generation]
         return {CLEAR_NUMBER: self.clear_number, CLAIMS: claims} if claims else {CLEAR_NUMBER: self.clear_number}
 

@@ -21,8 +21,8 @@ from airflow_provider_pawnqueue.operators.work_results import Cause, NotDone, Wo
 from pawnqueue import Claim, Settlement
 from pawnqueue.events import one_line
 
-#: Returns what may become of messages that are not done.
-_checked_way = partial(checked_word, of=("requeue", "bury"))
+#: Checks and returns how messages that are not done are settled.
+_checked_action = partial(checked_word, of=("requeue", "bury"))
 #: How many reasons the settlement's XCom has, and how many characters of each.
 _MAX_REASONS: Final = 20
 _MAX_REASON_CHARACTERS: Final = 300
@@ -49,8 +49,8 @@ class PawnQueueSettleOperator(ClaimOperator):
     ``on_reported`` decides about it. A requeued message is delivered ``max_deliveries`` times in all, and then becomes
     a dead letter with the last reason.
 
-    A task that did not run because an index of a mapped task before it failed makes no further message fail. If it
-    would have been mapped itself, the messages that did not reach it are given back.
+    If an index of a mapped task fails, a task after it may not run. That makes no further message fail. If the task
+    that did not run is mapped too, the messages that did not reach it are given back.
 
     Its XCom says what became of the messages: ``acked``, ``buried`` and ``released``, and ``why``, a list of
     ``outcome``, ``reason``, ``count`` and the first ``ids``. It has an XCom even if it fails: :attr:`settled` hands it
@@ -84,8 +84,8 @@ class PawnQueueSettleOperator(ClaimOperator):
         # None is wrong for on_failure, and means "as on_failure" for on_reported.
         # A claim is settled whatever became of the run before this one.
         self.depends_on_past = False
-        self.on_failure = check_early(on_failure or "", _checked_way, "on_failure")
-        self.on_reported = check_early(on_reported or None, _checked_way, "on_reported")
+        self.on_failure = check_early(on_failure or "", _checked_action, "on_failure")
+        self.on_reported = check_early(on_reported or None, _checked_action, "on_reported")
         self.delay = check_early(delay, checked_delay, "delay")
         self.reason = reason
         self._settled: SettledOperator | None = None
@@ -123,10 +123,10 @@ class PawnQueueSettleOperator(ClaimOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Settle the claim, and fail if its work failed."""
-        on_failure = _checked_way(self.on_failure, "on_failure")
-        on_reported = _checked_way(self.on_reported or on_failure, "on_reported")
+        on_failure = _checked_action(self.on_failure, "on_failure")
+        on_reported = _checked_action(self.on_reported or on_failure, "on_reported")
         # ⚑ A message that no task has worked on is never buried, whatever on_failure says.
-        ways: dict[Cause, str] = {"failed": on_failure, "reported": on_reported, "not_started": "requeue"}
+        actions: dict[Cause, str] = {"failed": on_failure, "reported": on_reported, "not_started": "requeue"}
         delay = checked_delay(self.delay)
         self._check(context)
         results, report = results_of(context, self, self.claim_tasks), SettlementReport()
@@ -135,7 +135,7 @@ class PawnQueueSettleOperator(ClaimOperator):
         def settle(held: Claim, known_ids: Collection[str]) -> Settlement:
             if _ended_before(held, clear_number_of(context)):
                 outdated.append(held.stem)
-            return self._settle(held, results.not_done_in(held, self.claim_tasks, known_ids), ways, delay)
+            return self._settle(held, results.not_done_in(held, self.claim_tasks, known_ids), actions, delay)
 
         counts = self.settle_each(settle, mentioned_ids=results.mentioned_ids, after_each=report.add)
         ti: Any = context["ti"]
@@ -172,7 +172,7 @@ class PawnQueueSettleOperator(ClaimOperator):
             )
 
     def _settle(
-        self, held: Claim, not_done: Mapping[str, NotDone], ways: Mapping[Cause, str], delay: float
+        self, held: Claim, not_done: Mapping[str, NotDone], actions: Mapping[Cause, str], delay: float
     ) -> Settlement:
         """Settle all messages of a claim in one request: ack those that are not among ``not_done``."""
         by_reason: dict[str, list[str]] = {}
@@ -180,7 +180,7 @@ class PawnQueueSettleOperator(ClaimOperator):
         for message_id, why in not_done.items():
             reason = self.reason or why.reason
             by_reason.setdefault(reason, []).append(message_id)
-            reasons[ways[why.cause]][message_id] = reason
+            reasons[actions[why.cause]][message_id] = reason
         for reason, ids in by_reason.items():
             some = ", ".join(ids[:_MAX_NAMED_MESSAGES]) + (" ..." if len(ids) > _MAX_NAMED_MESSAGES else "")
             line = f"{len(ids)} messages of claim {held.stem} were not done ({some}): {reason}"

@@ -151,22 +151,31 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
         folder = JobFolder()
         references = [ClaimReference(claim.topic, claim.claim_id, claim.generation, claim.session) for claim in claims]
         env = job_environment(self.env_vars, folder.variables(references))
-        grace = min(LOST_CLAIM_GRACE_SECONDS, settings.claims.margin_seconds / 2)
+        grace_seconds = min(LOST_CLAIM_GRACE_SECONDS, settings.claims.margin_seconds / 2)
         try:
-            with GuardedProcess(command, env, folder=str(folder.path), grace=grace) as process:
+            with GuardedProcess(command, env, folder=str(folder.path), grace=grace_seconds) as process:
                 folder.create(settings)
-                self._run(hook, process, claims, grace)
+                self._run(hook, process, claims, grace_seconds)
             return folder.read_report()
         finally:
             folder.remove()
             hook._run_post_submit_commands()  # noqa: SLF001 - as the provider does
 
-    def _run(self, hook: SparkSubmitHook, process: GuardedProcess, claims: Sequence[Claim], grace: float) -> None:
-        """Run the job to its end, and write its output to the log."""
+    def _run(
+        self, hook: SparkSubmitHook, process: GuardedProcess, claims: Sequence[Claim], grace_seconds: float
+    ) -> None:
+        """Run the job to its end, and write its output to the log.
+
+        After an error, nothing of the job is left running.
+
+        :param grace_seconds: how long the job may go on after a claim is lost.
+        :raises LeaseLostError: the job was ended because a claim is lost.
+        :raises AirflowException: the job failed, or the task was killed.
+        """
         output = JobOutput()
 
-        def check() -> None:
-            """Raise if a claim is lost. A task that does not run in the main thread is not stopped in another way."""
+        def check_claims() -> None:
+            """Log a kill, and raise if a claim is lost: outside the main thread, nothing else stops the task then."""
             self._log_kill()
             lost = next((claim for claim in claims if claim.lost is not None), None)
             if lost is not None:
@@ -178,25 +187,25 @@ class PawnQueueSparkSubmitOperator(ClaimOperator, SparkSubmitOperator):
                 )
 
         def redacted_lines() -> Iterator[str]:
-            for line in process.lines(check):
+            for line in process.lines(check_claims):
                 shown = str(redact(line))
                 output.add(shown)
                 yield shown
 
         self._process = process
-        if self._is_killed:  # before there was a process to end
+        if self._is_killed:  # the task was killed before this process existed
             process.request_end(0.0)
         try:
             process.run()
             hook._process_spark_submit_log(redacted_lines())  # noqa: SLF001 - as the provider does
-            status = process.wait(check)
+            status = process.wait(check_claims)
         except BaseException as error:
             is_lost = isinstance(error, (LeaseLostError, WorkStoppedError))
             self.log.warning(
                 "The job is ended now, including the JVM and the Python driver, because %s",
                 "its claim is lost, and others may have the messages." if is_lost else f"its task ends: {error!r}",
             )
-            process.end(grace if is_lost else GRACE_SECONDS)
+            process.end(grace_seconds if is_lost else GRACE_SECONDS)
             self.log.info("Nothing of the job is left.")
             raise
         finally:

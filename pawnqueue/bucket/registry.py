@@ -355,8 +355,8 @@ class Heartbeat:
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip() or not is_plain(name):
         raise InvalidArgumentError(
-            f"The name of a producer or consumer is a text of 1 to {LONGEST_REGISTERED_NAME} characters, none of them "
-            f"a control character, not {str(name)[:40]!r}: keep it the same over restarts, as its id belongs to it.",
+            f"{str(name)[:40]!r} is not a valid name of a producer or consumer: pass 1 to {LONGEST_REGISTERED_NAME} "
+            "characters without control characters, and the same name after a restart, as the id is found by the name.",
             operation="register",
         )
 

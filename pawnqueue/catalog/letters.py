@@ -58,7 +58,7 @@ def reason_key_of(topic: str, letter_id: str) -> str:
 
 
 def parse(key: str) -> tuple[UnitId, bool] | None:
-    """Read the id, and whether it is the reason, out of a key below ``dead-letter/``; None for a stranger's."""
+    """Return a dead letter's id from a key, and whether the object is its reason; None if the key is a stranger's."""
     name = last_part(key)
     is_reason = name.endswith(_REASON_SUFFIX)
     identifier = name.removesuffix(_REASON_SUFFIX if is_reason else ".json")

@@ -73,7 +73,7 @@ class ById:
         self._context = context
         self._finder = finder
         self._contention = contention
-        self._unknown: dict[str, float] = {}  # ids without a record, and when that was found
+        self._without_record: dict[str, float] = {}  # ids that had no record, and when that was found
 
     async def claim(self, request: ClaimRequest) -> HeldClaim:
         """Find the claim again, or begin it.
@@ -136,7 +136,7 @@ class ById:
     async def _look_and_claim(self, request: ClaimRequest) -> HeldClaim | None:
         # ⚑ §4.1: a consumer that polls by an id need not look for the record each time. If another process has begun
         # the claim meanwhile, the creation of our record is refused, and then we look again.
-        if self._context.clock.elapsed() - self._unknown.get(request.claim_id, -math.inf) < FULL_LISTING_SECONDS:
+        if self._context.clock.elapsed() - self._without_record.get(request.claim_id, -math.inf) < FULL_LISTING_SECONDS:
             return await self._begin_fresh(request)
         generations = await latest_generations(self._context, request.topic.name, [request.claim_id])
         if not generations:
@@ -184,23 +184,29 @@ class ById:
     # --- no record: begin, or adopt ---
 
     async def _begin(self, request: ClaimRequest) -> HeldClaim | None:
+        """Adopt the leases of a former attempt, or else claim new messages.
+
+        An id without a record is remembered, so that the next poll by it need not look for a record.
+        """
         orphans = await self._orphans(request)
         if orphans:
             return await self._adopt(request, orphans)
         if request.generation == 0:
             now = self._context.clock.elapsed()
-            self._unknown = {claim_id: at for claim_id, at in self._unknown.items() if now - at < FULL_LISTING_SECONDS}
-            self._unknown[request.claim_id] = now
+            self._without_record = {
+                claim_id: at for claim_id, at in self._without_record.items() if now - at < FULL_LISTING_SECONDS
+            }
+            self._without_record[request.claim_id] = now
         return await self._begin_fresh(request)
 
     async def _begin_fresh(self, request: ClaimRequest) -> HeldClaim | None:
         try:
             claim = await claim_fresh(self._context, self._finder, self._contention, request)
         except BaseException:
-            self._unknown.pop(request.claim_id, None)  # leases may name it, or its record may exist
+            self._without_record.pop(request.claim_id, None)  # leases may name it, or its record may exist
             raise
         if claim is None or claim:
-            self._unknown.pop(request.claim_id, None)
+            self._without_record.pop(request.claim_id, None)
         return claim
 
     async def _orphans(self, request: ClaimRequest) -> dict[str, Versioned[Lease]]:

@@ -226,7 +226,7 @@ class Claim(ABC):
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why messages of it were buried or given back, by id."""
+        """Why messages of this claim were buried or given back, by message id."""
         return {
             decision.id or self._uuids.get(uuid, uuid): decision.reason
             for uuid, decision in self._record.settled.items()
@@ -235,7 +235,7 @@ class Claim(ABC):
 
     @property
     def decided(self) -> Mapping[str, str]:
-        """The decision about each settled message, by id: acked, dead or released."""
+        """The decision about each settled message, by message id: acked, dead or released."""
         return {
             decision.id or self._uuids.get(uuid, uuid): decision.how
             for uuid, decision in self._record.settled.items()

@@ -369,12 +369,13 @@ class Attempt:
             claim.withhold(theirs)
 
     async def _create(self, record: ClaimRecord, context: Context) -> Versioned[ClaimRecord] | None:
-        """Create the claim's record; None: another process has created it."""
+        """Create the claim's record, and return it; None: another process has created it."""
         register = context.claim_record(self._request.topic.name, self._request.stem)
         self._may_be_recorded = True
         created = await register.create(record)
         if created is None:
-            # ⚑ §2: we may have created it, and a janitor may have renewed it since: then it names our session.
+            # ⚑ §2: the record may be ours: an attempt without an answer has created it, and a janitor has renewed it
+            # since. Then it names our session.
             found = await register.read()
             if found is not None and found.value.session == self._request.session and found.value.state == "open":
                 created = replace(found, is_repeated=True)

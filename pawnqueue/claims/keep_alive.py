@@ -185,7 +185,7 @@ class KeepAlive:
         try:
             told = self._on_lost(error)
         except (Exception, asyncio.CancelledError):
-            logger.exception("on_lost of claim %s failed.", self._claim.claim_id)
+            logger.exception("The callback on_lost of claim %s failed.", self._claim.claim_id)
             return
         if inspect.isawaitable(told):
             # In a task of its own, as it may never return.
@@ -195,9 +195,11 @@ class KeepAlive:
         try:
             await told
         except Exception:
-            logger.exception("on_lost of claim %s failed.", self._claim.claim_id)
+            logger.exception("The callback on_lost of claim %s failed.", self._claim.claim_id)
         except asyncio.CancelledError:
-            logger.warning("on_lost of claim %s did not end in time and was cancelled.", self._claim.claim_id)
+            logger.warning(
+                "The callback on_lost of claim %s did not end in time and was cancelled.", self._claim.claim_id
+            )
             raise
 
     async def _let_finish(self) -> None:

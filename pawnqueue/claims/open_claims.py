@@ -344,13 +344,19 @@ class Claims:
             self._topics.pop(topic, None)
 
     def _give_out(self, claim: HeldClaim) -> HeldClaim:
+        """Return a claim to its consumer, after remembering it for the closing of the queue, and emit the event.
+
+        A claim without messages is only returned. Decisions of the claim that are not carried out yet are retried in
+        the background.
+        """
         now = self._context.clock.elapsed()
         self._given_out = [given for given in self._given_out if given.is_held(now) or given.is_unfinished()]
         if claim:
             self._given_out.append(claim)
             self._effect_retries.go_on_with(claim)  # it may have found messages that have to be buried
-            told = Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
-            self._context.events.tell(told)
+            self._context.events.tell(
+                Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)
+            )
         return claim
 
     def _topic(self, topic: str) -> _TopicState:

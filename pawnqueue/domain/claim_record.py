@@ -156,7 +156,7 @@ class ClaimRecord(Record):
 
     @property
     def stem(self) -> ClaimStem:
-        """The record's name, as leases have it."""
+        """The claim's id and generation, as leases name the claim."""
         return ClaimStem(f"{self.claim_id}.{self.generation}")
 
     @property

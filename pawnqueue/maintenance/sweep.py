@@ -63,7 +63,7 @@ class _Sweep:
         self._ask = ask
 
     async def run(self) -> SweepReport:
-        # ⚑ §7: writes are finished before closed records are removed, as they are looked for in those.
+        # ⚑ §7: writes are finished before closed claim records are removed, as finishing a write reads those records.
         scope, topic = self._scope, self._topic
         writes = WriteSweep(scope)
         if not await scope.run_part(layout.writes(topic), writes.sweep()):
@@ -77,10 +77,10 @@ class _Sweep:
         messages = await units.listed(self._context.store, self._topic)
         dead = await letters.listed(self._context.store, self._topic)
         self._report.strangers += [*messages.strangers, *dead.strangers]
-        here = {unit.id for unit in messages.units}
-        sweeper = ClaimSweep(scope, self._ask, here, leases, keep_since=writes.unfinished_since)
+        stored_ids = {unit.id for unit in messages.units}
+        sweeper = ClaimSweep(scope, self._ask, stored_ids, leases, keep_since=writes.unfinished_since)
         await scope.run_part(layout.claims(topic), sweeper.sweep(claims))
-        await scope.run_part(layout.leases(topic), LeaseSweep(scope).sweep(leases, here))
+        await scope.run_part(layout.leases(topic), LeaseSweep(scope).sweep(leases, stored_ids))
         await scope.run_part(letters.folder(topic), self._leftovers(dead))
         if not self._report.dry_run:
             key = layout.swept(self._topic)
@@ -96,19 +96,20 @@ class _Sweep:
     async def _leftovers(self, dead: LetterPage) -> None:
         """Remove reasons whose dead letter is gone: they come from a burial that landed after a redrive."""
         now = await self._context.now()
-        here = {letter.id for letter in dead.letters}
+        letter_ids = {letter.id for letter in dead.letters}
         old = [
             reason.id
             for reason in dead.reasons
-            if reason.id not in here and now - reason.written_at.timestamp() > MIN_LEFTOVER_AGE_SECONDS
+            if reason.id not in letter_ids and now - reason.written_at.timestamp() > MIN_LEFTOVER_AGE_SECONDS
         ]
 
-        async def isolated(uuid: str) -> bool:
+        async def check(uuid: str) -> bool:
+            """Say whether the reason is a leftover. If that cannot be found out, it is reported and kept."""
             return await self._scope.isolate(
                 letters.reason_key_of(self._topic, uuid), self._has_no_letter(uuid), otherwise=False
             )
 
-        have_no_letter = await for_each(isolated, old, at_once=self._context.at_once)
+        have_no_letter = await for_each(check, old, at_once=self._context.at_once)
         lone = [letters.reason_key_of(self._topic, uuid) for uuid, yes in zip(old, have_no_letter, strict=True) if yes]
         self._report.removed_leftovers += await self._scope.delete(lone)
 

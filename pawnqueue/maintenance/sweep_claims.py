@@ -82,10 +82,10 @@ class ClaimSweep:
                 continue  # its holder still works, and settles it itself
             wanted.append((layout.claim_stem(*parsed), info))
 
-        async def isolated(listed_claim: tuple[str, ObjectInfo]) -> None:
+        async def sweep_isolated(listed_claim: tuple[str, ObjectInfo]) -> None:
             await self._scope.isolate(listed_claim[1].key, self._sweep_claim(*listed_claim), None)
 
-        await for_each(isolated, wanted, at_once=context.at_once)
+        await for_each(sweep_isolated, wanted, at_once=context.at_once)
 
     def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
         retention = self._scope.context.settings.claims.record_retention_seconds
@@ -124,9 +124,9 @@ class ClaimSweep:
         """Delete a closed record.
 
         Once it is gone, its id may be used again, and the key is that of a live claim. So it is deleted only if it was
-        read a moment ago, and the request is not repeated. Two risks remain while another janitor removes the record
-        and the id is used again: a DELETE that is in flight for long, and a process that is paused between reading the
-        clock and the request.
+        read a moment ago, and the request is not repeated. Two risks remain: our DELETE
+        may be in flight for long, or this process may be paused between reading the clock and sending the request. If
+        another janitor removes this record meanwhile, and its id is used again, we delete a live claim's record.
         """
         context = self._scope.context
         for _ in range(MAX_READS_BEFORE_DELETE):

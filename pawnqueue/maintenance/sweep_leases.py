@@ -91,12 +91,12 @@ class LeaseSweep:
         for uuid, found in orphans.items():
             by_claim[found.value.claim if found.value.state == "held" else ""][uuid] = found
 
-        async def isolated(stem: str) -> Iterable[str]:
+        async def free_isolated(stem: str) -> Iterable[str]:
             # If it fails, the claim record cannot be read: so it would for the other leases of the claim.
             key = layout.claim(self._scope.topic, stem) if stem else self._key(next(iter(by_claim[stem])))
             return await self._scope.isolate(key, self._free(stem, by_claim[stem]), ())
 
-        parts = await for_each(isolated, by_claim, at_once=self._scope.context.at_once)
+        parts = await for_each(free_isolated, by_claim, at_once=self._scope.context.at_once)
         self._report.removed_leases += await self._scope.delete([self._key(uuid) for part in parts for uuid in part])
 
     async def _free(self, stem: str, orphans: Mapping[str, Versioned[Lease]]) -> Iterable[str]:

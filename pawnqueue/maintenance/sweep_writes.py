@@ -50,31 +50,32 @@ class WriteSweep:
             records.update(self._scope.sorted_out(page, layout.parse_write))
         now = await context.now()
 
-        async def recorded(write_id: str) -> None:
+        async def sweep_recorded(write_id: str) -> None:
             key = layout.write(topic, write_id)
             work = self._sweep_recorded(write_id, records[write_id], staged.get(write_id, ()), now)
             await self._scope.isolate(key, work, None)
 
-        async def undecided(write_id: str) -> None:
-            work = self._remove_undecided(write_id, staged[write_id], now)
+        async def drop_abandoned(write_id: str) -> None:
+            work = self._drop_abandoned(write_id, staged[write_id], now)
             await self._scope.isolate(layout.staged(topic, write_id), work, None)
 
         begun = {write_id: info for write_id, info in records.items() if _listed_state(info) == "begun"}
         # One write after the other: each of them sends as many requests at once as allowed.
-        await for_each(recorded, begun, at_once=1)
-        await for_each(recorded, records.keys() - begun.keys(), at_once=context.at_once)
-        await for_each(undecided, [each for each in staged if each not in records], at_once=context.at_once)
+        await for_each(sweep_recorded, begun, at_once=1)
+        await for_each(sweep_recorded, records.keys() - begun.keys(), at_once=context.at_once)
+        await for_each(drop_abandoned, [each for each in staged if each not in records], at_once=context.at_once)
 
     async def _sweep_recorded(self, write_id: str, info: ObjectInfo, staged: Sequence[ObjectInfo], now: float) -> None:
+        """Do what the state of a write's record calls for: finish the write, or remove staged rows, or the record."""
         state = _listed_state(info)
         if state == "begun":
             await self._finish(write_id)
         elif state == "dropped" and staged:
-            await self._remove_undecided(write_id, staged, now)
+            await self._drop_abandoned(write_id, staged, now)
         elif staged:
             await self._remove_late(write_id, staged, now)
         elif now - info.last_modified.timestamp() > self._scope.context.settings.claims.record_retention_seconds:
-            await self._remove(write_id, info)
+            await self._remove_record(write_id, info)
 
     async def _finish(self, write_id: str) -> None:
         """⚑ §7: a decided write is published, even if the process that decided it is dead."""
@@ -101,8 +102,11 @@ class WriteSweep:
         self._report.finished_writes += 1
         await staging.remove_all(context, topic, write_id)
 
-    async def _remove_undecided(self, write_id: str, staged: Sequence[ObjectInfo], now: float) -> None:
-        """Remove staged rows of an undecided write, if the last of them were staged long ago."""
+    async def _drop_abandoned(self, write_id: str, staged: Sequence[ObjectInfo], now: float) -> None:
+        """Give up a write that was not committed, and remove its staged rows, if the last were staged long ago.
+
+        A record in the state "dropped" only lists rows that were removed: its write can still be committed with others.
+        """
         if now - max(info.last_modified.timestamp() for info in staged) <= MIN_ABANDONED_AGE_SECONDS:
             return
         names = [parsed[1] for info in staged if (parsed := layout.parse_staged(info.key)) is not None]
@@ -122,7 +126,7 @@ class WriteSweep:
         old = [info.key for info in staged if now - info.last_modified.timestamp() > MIN_LATE_AGE_SECONDS]
         self._report.removed_leftovers += await self._scope.delete(old)
 
-    async def _remove(self, write_id: str, info: ObjectInfo) -> None:
+    async def _remove_record(self, write_id: str, info: ObjectInfo) -> None:
         """Delete the record of a write after its retention, unless its id is being used again."""
         context, topic = self._scope.context, self._scope.topic
         looked = context.clock.elapsed()

@@ -110,15 +110,15 @@ def shortest_verification(settings: CsprngVerifySettings) -> float:
 
 
 def advice(look_to_answer: float, settings: CsprngVerifySettings) -> str:
-    """Say whether the pauses are long enough for a store whose writes take so long, and which would be."""
+    """Say whether the pauses are long enough for a store with this time from look to answer, or which would be."""
     shortest = shortest_verification(settings)
     wanted = look_to_answer * ROOM
-    told = f"from look to answer a write took up to {look_to_answer * 1000:.0f} ms"
+    measured = f"from look to answer a write took up to {look_to_answer * 1000:.0f} ms"
     if wanted <= shortest:
-        return f"{told}, and the shortest verification takes {shortest * 1000:.0f} ms: the pauses are long enough."
+        return f"{measured}, and the shortest verification takes {shortest * 1000:.0f} ms: the pauses are long enough."
     longer = math.ceil((wanted - settings.verify_retries * settings.verify_retry_delay_ms / 1000) / 2 * 100) * 10
     return (
-        f"{told}, and the shortest verification takes {shortest * 1000:.0f} ms: raise "
+        f"{measured}, and the shortest verification takes {shortest * 1000:.0f} ms: raise "
         f"concurrency.csprng_verify.jitter_min_ms to {longer} and jitter_max_ms to "
         f"{max(longer * 4, settings.jitter_max_ms)}, in every process of the bucket."
     )

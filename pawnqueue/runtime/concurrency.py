@@ -88,7 +88,7 @@ async def wait_at_most(work: Awaitable[Any], clock: Clock, seconds: float) -> bo
 
 
 class ByteBudget:
-    """Bounds how many bytes are in flight at once. One that is larger than the bound is in flight alone."""
+    """Bounds how many bytes are in flight at once. An object larger than the bound is in flight alone."""
 
     def __init__(self, most: int) -> None:
         self._most = most

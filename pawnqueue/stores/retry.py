@@ -118,7 +118,7 @@ class ResilientStore:
     def watch(self, watcher: Callable[[datetime], object]) -> None:
         """Call the watcher with the dates that GET and HEAD show, and with the latest date of each page of a LIST.
 
-        Copies with another budget call it too.
+        The stores that :meth:`with_budget` returns call it too.
         """
         self._watchers.append(watcher)
 

@@ -73,7 +73,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
-    """An object's date that is later than the store's time can be, and how far it is ahead of our clock."""
+    """An object's date that is later than the store's time can be: our clock may have stopped, or the date is false.
+
+    :param ahead: how far the date is ahead of our elapsed time, in seconds.
+    """
 
     date: float
     ahead: float
@@ -95,7 +98,7 @@ class ServerTime:
         self._clock = clock
         self._known: Interval | None = None
         self._suspicion: _Suspicion | None = None
-        self._disproved = -math.inf
+        self._disproved_until = -math.inf  # a sample has disproved a date as late as this: such dates do not count
         self._sampling: asyncio.Task[None] | None = None
         self._removals: set[asyncio.Task[None]] = set()
         #: How often a sample has contradicted the interval known before.
@@ -111,14 +114,14 @@ class ServerTime:
 
         :param within: it takes a sample too if :attr:`error` is more than this. It may still be more afterwards.
         """
-        if self._is_due(within) and self._sampling is not None:
+        if self._needs_sample(within) and self._sampling is not None:
             await self._share_a_sample()  # it may have begun before the doubt arose: then another one is needed
-        if self._is_due(within):
+        if self._needs_sample(within):
             await self._share_a_sample()
         return self.estimate()
 
     async def now_iso(self) -> str:
-        """Return the store's time as records have it."""
+        """Return the store's time as the text that records contain."""
         return iso(await self.now())
 
     def estimate(self) -> float:
@@ -152,15 +155,15 @@ class ServerTime:
         that the sample disproves is remembered, and no date up to it counts any more.
         """
         date = last_modified.timestamp()
-        if self._known is None or date <= self._disproved:
+        if self._known is None or date <= self._disproved_until:
             return
         elapsed = self._clock.elapsed()
-        doubt = _Suspicion(date, date - elapsed)
+        suspicion = _Suspicion(date, date - elapsed)
         latest = self._known.as_of(elapsed).high
-        if doubt.ahead > latest + DATE_ROUNDING_SECONDS and (
-            self._suspicion is None or doubt.ahead > self._suspicion.ahead
+        if suspicion.ahead > latest + DATE_ROUNDING_SECONDS and (
+            self._suspicion is None or suspicion.ahead > self._suspicion.ahead
         ):
-            self._suspicion = doubt
+            self._suspicion = suspicion
 
     async def aclose(self) -> None:
         """Cancel the running sample, and wait until the probes are removed."""
@@ -175,7 +178,8 @@ class ServerTime:
             raise RuntimeError("The store's time is not known yet: await now() before asking for an estimate.")
         return self._known
 
-    def _is_due(self, within: float) -> bool:
+    def _needs_sample(self, within: float) -> bool:
+        """Whether the interval is unknown, in doubt, too old, or wider than ``within`` seconds on each side."""
         if self._known is None or self._suspicion is not None:
             return True
         return self._clock.elapsed() - self._known.at > SAMPLE_CACHE_SECONDS or self.error > within
@@ -206,20 +210,22 @@ class ServerTime:
             self._believe(found, suspicion)
 
     def _believe(self, sample: Interval, suspicion: _Suspicion | None) -> None:
-        """Adopt a sample, and judge the suspicion that there was before it."""
-        both = sample if self._known is None else sample.intersect(self._known)
-        if both is None:  # a clock was set or stopped: the interval known before is worthless
+        """Adopt a sample, and resolve the suspicion: either the interval allows for its date, or the date is disproved.
+
+        :param suspicion: the one that was known before the sample was taken; a later one is left to the next sample.
+        """
+        common = sample if self._known is None else sample.intersect(self._known)
+        if common is None:  # a clock was set or stopped: the interval known before is worthless
             self._note_jump(sample)
         elif suspicion is not None and suspicion.ahead <= sample.high + DATE_ROUNDING_SECONDS:
-            both = sample  # too slow to tell whether our clock stopped: only the sample itself is certain
-        self._known = both or sample
-        doubt = self._suspicion
-        if doubt is None or doubt.ahead <= self._known.high + DATE_ROUNDING_SECONDS:
+            common = sample  # too slow to tell whether our clock stopped: only the sample itself is certain
+        self._known = common or sample
+        current = self._suspicion
+        if current is None or current.ahead <= self._known.high + DATE_ROUNDING_SECONDS:
+            self._suspicion = None  # the interval allows for the date
+        elif current == suspicion:
+            self._disproved_until = max(self._disproved_until, current.date)  # the date was false
             self._suspicion = None
-        elif doubt == suspicion:
-            self._disproved = max(self._disproved, doubt.date)
-            self._suspicion = None
-        # Otherwise the suspicion arose meanwhile, and the next sample judges it.
 
     def _note_jump(self, sample: Interval) -> None:
         self.jumps += 1
@@ -237,11 +243,11 @@ class ServerTime:
             sent = self._clock.elapsed()
             version = await self._store.overwrite(key, unique_body(self._clock))
             found = await self._store.head(key)
-            told = self._clock.elapsed()
+            answered = self._clock.elapsed()
             # Another version comes from an earlier round that has landed late: it was sent before `sent`.
             if found is not None and found.version == version:
                 self._remove(key)
-                return _sample_of(found.last_modified, sent, told), told - sent
+                return _sample_of(found.last_modified, sent, answered), answered - sent
             if not await backoff.pause():
                 self._remove(key)
                 raise StoreError(
@@ -261,11 +267,11 @@ class ServerTime:
         removal.add_done_callback(self._removals.discard)
 
 
-def _sample_of(last_modified: datetime, sent: float, told: float) -> Interval:
+def _sample_of(last_modified: datetime, sent: float, answered: float) -> Interval:
     stamp = last_modified.replace(microsecond=0).timestamp()
     # It is true at some moment between the two; the interval is given for the end.
-    drift = MAX_DRIFT * (told - sent)
-    return Interval(stamp - told - drift, stamp + 1 - sent + drift, told)
+    drift = MAX_DRIFT * (answered - sent)
+    return Interval(stamp - answered - drift, stamp + 1 - sent + drift, answered)
 
 
 def unique_body(clock: Clock) -> bytes:

@@ -112,7 +112,7 @@ MISUSES: dict[str, tuple[Callable[[Any, Claim], Awaitable[object]], str]] = {
     "sweep(ask='x')": (lambda q, _: q.sweep(TOPIC, ask="x"), "ask is a function of one argument, an open claim"),
     "peek(t, 0)": (lambda q, _: q.peek(TOPIC, 0), "max_messages is a whole number from 1, not 0"),
     "a topic '../x'": (lambda q, _: q.claim("../x", "c"), r"'\.\./x' \(4 characters\) is not a valid topic name"),
-    "register_consumer(None)": (lambda q, _: q.register_consumer(None), "name of a producer or consumer is a text"),
+    "register_consumer(None)": (lambda q, _: q.register_consumer(None), "not a valid name of a producer or consumer"),
 }
 
 

@@ -292,7 +292,7 @@ async def test_no_one_has_such_a_name(store: ScriptedStore, name: str) -> None:
     async with PawnQueue.open(store=store) as queue:
         for register in (queue.register_producer, queue.register_consumer):
             with pytest.raises(
-                InvalidArgumentError, match="name of a producer or consumer is a text of 1 to 256 characters"
+                InvalidArgumentError, match="not a valid name of a producer or consumer: pass 1 to 256 characters"
             ):
                 await register(name)
         assert await store.keys() == []

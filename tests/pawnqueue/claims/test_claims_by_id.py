@@ -234,7 +234,7 @@ async def test_ids_that_found_nothing_are_not_remembered_for_ever(world: World, 
         await ann.queue.claim(TOPIC, "c", claim_id=f"run-{number}")
     await world.later(5000)
     await ann.queue.claim(TOPIC, "c", claim_id="last")
-    assert len(ann.queue._claims._topic(TOPIC).by_id._unknown) <= 1000
+    assert len(ann.queue._claims._topic(TOPIC).by_id._without_record) <= 1000
 
 
 async def test_a_name_is_no_hand_over(ann: Process) -> None:
