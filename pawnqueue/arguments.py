@@ -112,11 +112,11 @@ def chosen(claim: HeldClaim, messages: object, operation: str) -> list[str | One
         return claim.each
     some = [messages] if isinstance(messages, str | Message) else messages
     if not isinstance(some, Iterable) or isinstance(some, bytes | dict | Claim):
-        raise _no_messages(messages, claim, operation)
+        raise _no_messages_error(messages, claim, operation)
     found: list[str | OneMessage] = []
     for given in some:
         if not _is_message(given):
-            raise _no_messages(given, claim, operation)
+            raise _no_messages_error(given, claim, operation)
         found.append(_meant_by(given))
     ids = {given for given in found if isinstance(given, str)}
     return [given for given in found if isinstance(given, str) or given.id not in ids]
@@ -212,7 +212,7 @@ def _meant_by(given: str | Message) -> str | OneMessage:
     return OneMessage(given.id, given.unit) if given.unit else given.id
 
 
-def _no_messages(value: object, claim: Claim, operation: str) -> InvalidArgumentError:
+def _no_messages_error(value: object, claim: Claim, operation: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{operation} takes messages of its claim, or their ids, one or many, not {shown(value)}: "
         f"{operation}(claim, [message]), or {operation}(claim) for all of them.",

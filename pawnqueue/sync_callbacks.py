@@ -47,7 +47,7 @@ def guarded(callback: Callable[[A], T], name: str) -> Callable[[A], T]:
         except Exception:
             raise
         except BaseException as end:
-            raise _no_exit(name, end) from end
+            raise _exit_error(name, end) from end
 
     return called
 
@@ -56,10 +56,10 @@ async def _finished(answer: Awaitable[None], name: str) -> None:
     try:
         await answer
     except (SystemExit, KeyboardInterrupt) as end:
-        raise _no_exit(name, end) from end
+        raise _exit_error(name, end) from end
 
 
-def _no_exit(name: str, end: BaseException) -> PawnQueueError:
+def _exit_error(name: str, end: BaseException) -> PawnQueueError:
     return PawnQueueError(
         f"{name} is called in the thread of the queue's own event loop, and cannot end the program from there: let it "
         "tell the thread that works, by an event for example.",

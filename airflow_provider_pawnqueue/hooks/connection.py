@@ -82,7 +82,7 @@ def read(connection: Connection) -> Address:
     """
     name = connection.conn_id
     if (connection.conn_type or "").replace("-", "_") not in _NO_TYPE:
-        raise _wrong(
+        raise _config_error(
             f"Connection {name!r} is of type {connection.conn_type!r}: make one of type {CONN_TYPE!r}. Its field "
             "aws_conn_id can name an AWS connection whose identity is used."
         )
@@ -110,12 +110,12 @@ def read(connection: Connection) -> Address:
     try:
         settings = Settings.model_validate(nest_by_path(given))
     except ConfigError as error:
-        raise _wrong(f"Connection {name!r}: {error}") from None
+        raise _config_error(f"Connection {name!r}: {error}") from None
     is_https_assumed = bool(endpoint) and "://" not in str(endpoint)
     return Address(settings, aws_conn_id, borrowed, name, is_https_assumed)
 
 
-def _wrong(sentence: str) -> ConfigError:
+def _config_error(sentence: str) -> ConfigError:
     return ConfigError(sentence, operation="open")
 
 
@@ -147,13 +147,13 @@ def hide(given: Mapping[str, Any]) -> None:
 
 def _check_one_identity(given: Mapping[str, Any], aws_conn_id: object, name: str) -> None:
     if not isinstance(aws_conn_id, str):
-        raise _wrong(
+        raise _config_error(
             f"Connection {name!r}: aws_conn_id must be the id of an AWS connection, not a value of type "
             f"{type(aws_conn_id).__name__}."
         )
     own = [path for path in _IDENTITY if path in given]
     if own:
-        raise _wrong(
+        raise _config_error(
             f"Connection {name!r} uses the identity of {aws_conn_id!r} (aws_conn_id), and has one of its own "
             f"({', '.join(own)}): remove one of the two."
         )
@@ -167,7 +167,7 @@ def _extra(connection: Connection) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         extra = None
     if not isinstance(extra, dict):
-        raise _wrong(
+        raise _config_error(
             f"The extra of connection {connection.conn_id!r} is not a JSON object: write it as "
             '{"bucket_name": "queues", ...}.'
         )
@@ -184,12 +184,12 @@ def _flat(extra: Mapping[str, Any], name: str) -> dict[str, Any]:
         path = known.get(key)
         if path is None:
             near = get_close_matches(key, known, n=1)
-            raise _wrong(
+            raise _config_error(
                 f"Connection {name!r} has {key!r} in its extra, which is not a setting"
                 + (f": did you mean {near[0]!r}?" if near else ": remove it, or correct its name.")
             )
         if given.setdefault(path, value) != value:
-            raise _wrong(f"Connection {name!r} has two values for {path} in its extra: remove one of them.")
+            raise _config_error(f"Connection {name!r} has two values for {path} in its extra: remove one of them.")
     return given
 
 
@@ -217,7 +217,7 @@ def _endpoint(connection: Connection, otherwise: object) -> str | None:
     given = connection.host or (otherwise if isinstance(otherwise, str) else "")
     if not given:
         if connection.port and connection.port != _PORT_OF_AWS:
-            raise _wrong(
+            raise _config_error(
                 f"Connection {connection.conn_id!r} has a port and no host: give the host as well, or neither for AWS."
             )
         return None
@@ -229,7 +229,7 @@ def _endpoint(connection: Connection, otherwise: object) -> str | None:
     if connection.port and port is None:
         host = f"{host}:{connection.port}"
     elif connection.port and port is not None and int(port[0]) != connection.port:
-        raise _wrong(
+        raise _config_error(
             f"Connection {connection.conn_id!r} has port {port[0]} in its host, and {connection.port} in its field: "
             "remove one of them."
         )
@@ -244,7 +244,7 @@ def _borrowed(aws_conn_id: str, name: str) -> tuple[dict[str, Any], str]:
     try:
         connection = BaseHook.get_connection(aws_conn_id)
     except AirflowNotFoundException:  # the amazon provider would go on with this machine's identity
-        raise _wrong(
+        raise _config_error(
             f"Connection {name!r} uses the identity of the AWS connection {aws_conn_id!r} (aws_conn_id), which does "
             "not exist: make it, or correct the id."
         ) from None

@@ -90,7 +90,7 @@ class Topics:
                 return record
             found = await self.find(topic)
             if found is None:
-                raise _undecided(topic, "create_topic", fault)
+                raise _unknown_outcome_error(topic, "create_topic", fault)
         existing = found.value
         differing = [name for name in settings if getattr(existing.settings, name) != getattr(wanted, name)]
         if differing:
@@ -109,7 +109,7 @@ class Topics:
         while True:
             found = await self.find(topic)
             if found is None:
-                raise topic_not_found(topic, "update_topic")
+                raise topic_not_found_error(topic, "update_topic")
             record = found.value
             changed = record.model_copy(update={"settings": _merge_settings(topic, record.settings, settings)})
             if changed.settings == record.settings:
@@ -117,19 +117,19 @@ class Topics:
             try:
                 replaced = await TopicMarker(self._registers, topic).replace(found, changed)
             except StoreError as error:
-                raise _undecided(topic, "update_topic", error) from error
+                raise _unknown_outcome_error(topic, "update_topic", error) from error
             if replaced is not None:
                 self._events.tell(TopicChanged(topic=topic, what="changed"))
                 return changed
             if not await backoff.pause():
-                raise _undecided(topic, "update_topic")
+                raise _unknown_outcome_error(topic, "update_topic")
 
     async def get(self, topic: str, operation: str = "topic") -> TopicRecord:
         """Return the topic's record. A marker that pawn-queue wrote is a topic with default settings."""
         layout.checked_topic(topic)
         found = await self.find(topic)
         if found is None:
-            raise topic_not_found(topic, operation)
+            raise topic_not_found_error(topic, operation)
         return found.value
 
     async def swept_at(self, topic: str) -> datetime | None:
@@ -178,7 +178,7 @@ class KnownTopics:
         if record is None and may_be_old:  # that read began before this call, and perhaps before the topic was created
             record = await self._reads.do(topic, lambda: self._read(topic))
         if record is None:
-            raise topic_not_found(topic, operation)
+            raise topic_not_found_error(topic, operation)
         return record
 
     async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
@@ -257,7 +257,7 @@ def _merge_settings(topic: str, before: TopicSettings, changes: Mapping[str, Any
         raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {advice}", topic=topic) from None
 
 
-def topic_not_found(topic: str, operation: str) -> TopicNotFoundError:
+def topic_not_found_error(topic: str, operation: str) -> TopicNotFoundError:
     """Return the error for an operation on a topic that does not exist."""
     return TopicNotFoundError(
         f"Topic {topic!r} does not exist: create it with create_topic({topic!r}), or look for its right name in "
@@ -267,7 +267,7 @@ def topic_not_found(topic: str, operation: str) -> TopicNotFoundError:
     )
 
 
-def _undecided(topic: str, operation: str, cause: StoreError | None = None) -> StoreError:
+def _unknown_outcome_error(topic: str, operation: str, cause: StoreError | None = None) -> StoreError:
     why = f" ({cause})" if cause is not None else ""
     return StoreError(
         f"It could not be found out whether topic {topic!r} was written{why}: try again.",

@@ -93,7 +93,7 @@ class ById:
             if found is None:
                 raise claim_lost_error(request, "it has no record any more")
             if found.value.state != "open" or not found.value.unsettled:
-                return self._ended(request, found)
+                return self._show_ended(request, found)
             lasting = request.lasting_as(found.value, self._context.settings.claims.margin_seconds)
             claim = await self._resume(lasting, found, vacated=vacated)
             if claim is not None:
@@ -151,7 +151,7 @@ class ById:
             if record.state == "open":
                 return await (self._resume(request, found) if record.unsettled else self._finish(request, found))
             if record.was_handed_out and not record.was_returned:
-                return self._ended(request, found)
+                return self._show_ended(request, found)
             # All that it had won was bad and is buried, or was given back when its process ended in good order. Its
             # owner has finished with none of it, and gets the next generation.
         following = await self._next_generation(request, found)
@@ -365,13 +365,13 @@ class ById:
         if finished is None:
             return None
         if record.was_handed_out and not record.was_returned:
-            return self._ended(request, finished)
+            return self._show_ended(request, finished)
         # The store refuses to carry out decisions on messages that nobody was given: begin the next generation.
         if finished.value.state == "closed" or await takeover.fence(context, topic, finished) is None:
             return None
         return await self._begin(replace(request, generation=record.generation + 1))
 
-    def _ended(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> HeldClaim:
+    def _show_ended(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> HeldClaim:
         """Show a claim that has ended: it has no messages, and tells what was decided."""
         return make_claim(self._context, request, found, Bodies(), versions={}, deadline=0.0)
 

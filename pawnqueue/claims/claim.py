@@ -90,13 +90,13 @@ class ClaimReference:
             return cls(str(data["topic"]), str(data["claim_id"]), int(data["generation"]), str(data["session"]))
         except (KeyError, OverflowError, TypeError, ValueError) as problem:
             raise InvalidArgumentError(
-                f"This is not a claim reference ({_wrong(data, problem)}): pass what hand_over() returned, or the dict "
-                "of its to_dict(), which JSON can carry.",
+                f"This is not a claim reference ({_mistake(data, problem)}): pass what hand_over() returned, or the "
+                "dict of its to_dict(), which JSON can carry.",
                 operation="attach",
             ) from None
 
 
-def _wrong(data: object, problem: Exception) -> str:
+def _mistake(data: object, problem: Exception) -> str:
     if not isinstance(data, Mapping):
         return f"it is a {type(data).__name__}"
     return f"{problem} is missing" if isinstance(problem, KeyError) else f"{problem}"

@@ -74,17 +74,17 @@ async def looked_at(context: Context, reference: ClaimReference, operation: str)
     stem = layout.claim_stem(reference.claim_id, reference.generation)
     found = await context.claim_record(reference.topic, stem).read()
     if found is None:
-        raise _over(reference, "it has no record any more, as it is settled or long over", operation)
+        raise _over_error(reference, "it has no record any more, as it is settled or long over", operation)
     record = found.value
     if record.state != "closed" and record.unsettled:
         if record.state == "expired":
-            raise _over(reference, "it was taken over", operation)
+            raise _over_error(reference, "it was taken over", operation)
         if context.is_over(record.until, await context.now()):
-            raise _over(reference, "its time is over", operation)
+            raise _over_error(reference, "its time is over", operation)
     return record
 
 
-def _over(reference: ClaimReference, why: str, operation: str) -> LeaseLostError:
+def _over_error(reference: ClaimReference, why: str, operation: str) -> LeaseLostError:
     return LeaseLostError(
         f"Claim {reference.claim_id} of topic {reference.topic!r} cannot be looked at: {why}. Others have what was "
         "left of it, or may have it: claim anew.",

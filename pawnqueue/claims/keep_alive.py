@@ -81,7 +81,7 @@ class KeepAlive:
     async def end(self, why: str) -> None:
         """Stop renewing the claim although its block goes on, and report it as lost."""
         if not self._is_over():
-            self._tell(_no_longer_renewed(self._claim, why))
+            self._tell(_no_longer_renewed_error(self._claim, why))
         try:
             await self._let_finish()
         finally:
@@ -134,7 +134,7 @@ class KeepAlive:
             while not renewal.done():
                 left = self._left()
                 if left <= 0:
-                    return None if self._is_left or self._is_over() else self._too_late()
+                    return None if self._is_left or self._is_over() else self._too_late_error()
                 await self._wait(left if slow else min(left / 2, SLOW_RENEWAL_SECONDS), renewal)
                 if not (slow or renewal.done()):
                     slow = True
@@ -149,7 +149,7 @@ class KeepAlive:
         self._renewal = None
         return _fault(renewal)
 
-    def _too_late(self) -> LeaseLostError:
+    def _too_late_error(self) -> LeaseLostError:
         record = self._claim.record
         why = "its time was over before it was renewed"
         if renewing.lengthened(self._context, record, math.inf) <= record.until:
@@ -171,7 +171,7 @@ class KeepAlive:
         """Report that the renewals have ended although they should not: they were cancelled, or failed."""
         fault = _fault(task)
         if fault is not None and not self._is_left and not self._is_over():
-            self._tell(_no_longer_renewed(self._claim, f"its renewals ended with {fault!r}"))
+            self._tell(_no_longer_renewed_error(self._claim, f"its renewals ended with {fault!r}"))
 
     def _tell(self, error: LeaseLostError) -> None:
         if self.error is not None:
@@ -183,17 +183,17 @@ class KeepAlive:
         if self._on_lost is None:
             return
         try:
-            told = self._on_lost(error)
+            returned = self._on_lost(error)
         except (Exception, asyncio.CancelledError):
             logger.exception("The callback on_lost of claim %s failed.", self._claim.claim_id)
             return
-        if inspect.isawaitable(told):
+        if inspect.isawaitable(returned):
             # In a task of its own, as it may never return.
-            self._telling = asyncio.ensure_future(self._hear_out(told))
+            self._telling = asyncio.ensure_future(self._hear_out(returned))
 
-    async def _hear_out(self, told: Awaitable[None]) -> None:
+    async def _hear_out(self, returned: Awaitable[None]) -> None:
         try:
-            await told
+            await returned
         except Exception:
             logger.exception("The callback on_lost of claim %s failed.", self._claim.claim_id)
         except asyncio.CancelledError:
@@ -238,7 +238,7 @@ def _fault(task: asyncio.Future[None]) -> BaseException | None:
     return asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception()
 
 
-def _no_longer_renewed(claim: HeldClaim, why: str) -> LeaseLostError:
+def _no_longer_renewed_error(claim: HeldClaim, why: str) -> LeaseLostError:
     """Make the error for a claim that is no longer renewed, though its time is not over."""
     return LeaseLostError(
         f"Claim {claim.claim_id} of topic {claim.topic!r} is no longer renewed: {why}. Stop working on its "

@@ -19,7 +19,7 @@ from pawnqueue.claims.effect_retries import EffectRetries
 from pawnqueue.claims.leaving import vacate
 from pawnqueue.claims.overwritten import overwritten
 from pawnqueue.claims.renewing import lost_error
-from pawnqueue.claims.settlement_report import answered, not_its_own
+from pawnqueue.claims.settlement_report import answered, not_its_own_error
 from pawnqueue.claims.waiting import IdlePauses
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain.claim_record import Decision
@@ -166,7 +166,7 @@ class Claims:
             if not of_one and (not unread or isinstance(given, OneMessage))
         ]
         if strangers:
-            raise not_its_own(claim, strangers, operation)
+            raise not_its_own_error(claim, strangers, operation)
         if rest is not None:
             named = {uuid for of_one in uuids.values() for uuid in of_one}
             others = {each: units for each, units in claim.units_of(claim.each).items() if named.isdisjoint(units)}
@@ -266,7 +266,7 @@ class Claims:
         for state in self._topics.values():
             await state.finder.background.close(LAST_ANSWER_SECONDS)
         if self._closing.held:
-            logger.warning("The queue was closed, and %s", _not_given_back(self._closing.held))
+            logger.warning("The queue was closed, and %s", _describe_unreturned(self._closing.held))
         self._tell_closed(keep=keep)
 
     def abandon(self, seconds: float, *, keep: bool) -> None:
@@ -280,7 +280,7 @@ class Claims:
         logger.warning(
             "Closing the queue was cut off after %g seconds, as the store had not answered: %s",
             seconds,
-            _not_given_back(held) if held else "other processes finish what it was still doing.",
+            _describe_unreturned(held) if held else "other processes finish what it was still doing.",
         )
         self._tell_closed(keep=keep, complete=not held)
 
@@ -374,7 +374,7 @@ class _Closing:
     messages: int = 0
 
 
-def _not_given_back(held: Sequence[HeldClaim]) -> str:
+def _describe_unreturned(held: Sequence[HeldClaim]) -> str:
     shown = [f"{claim.stem} of {claim.topic!r} ({len(claim.left)}, {iso(claim.record.free_at)})" for claim in held]
     more = ", …" if len(shown) > MAX_CLAIMS_SHOWN else ""
     return (

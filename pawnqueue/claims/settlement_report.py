@@ -45,11 +45,11 @@ def answered(context: Context, claim: HeldClaim, done: Settlement, operation: st
             done.fault,
         )
     if done.lost:
-        raise _too_late(claim, done, operation)
+        raise _loss_error(claim, done, operation)
     return done
 
 
-def not_its_own(claim: HeldClaim, strangers: Sequence[str], operation: str) -> InvalidArgumentError:
+def not_its_own_error(claim: HeldClaim, strangers: Sequence[str], operation: str) -> InvalidArgumentError:
     """Return the error for ids and messages that a claim does not have."""
     first = strangers[0] if len(strangers[0]) <= LONGEST_ID_SHOWN else f"{strangers[0][:LONGEST_ID_SHOWN]}…"
     more = f", and {len(strangers) - 1} more" if len(strangers) > 1 else ""
@@ -62,7 +62,8 @@ def not_its_own(claim: HeldClaim, strangers: Sequence[str], operation: str) -> I
     )
 
 
-def _too_late(claim: HeldClaim, done: Settlement, operation: str) -> LeaseLostError:
+def _loss_error(claim: HeldClaim, done: Settlement, operation: str) -> LeaseLostError:
+    """Return the error for messages that others have, and mark the claim as lost if it was taken over."""
     if claim.given_away:
         why = "this process has handed it over: settle them where it was attached to"
     else:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pawnqueue.bucket.topics import EXISTENCE_CACHE_SECONDS, topic_not_found
+from pawnqueue.bucket.topics import EXISTENCE_CACHE_SECONDS, topic_not_found_error
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.view import TopicView
 from pawnqueue.domain import layout, size_hint
@@ -73,7 +73,7 @@ async def delete(context: Context, topics: Topics, topic: str, *, force: bool, d
     """
     layout.checked_topic(topic)
     if await topics.find(topic) is None:
-        raise topic_not_found(topic, "delete_topic")
+        raise topic_not_found_error(topic, "delete_topic")
     removal = _Removal(context, topic)
     if not force:
         await removal.refuse_if_used()
@@ -133,7 +133,7 @@ class _Removal:
         parts = (units.folder, units.packs_folder, layout.leases, letters.folder)
         found = await for_each(self._first_pages, [part(self._topic) for part in parts], at_once=len(parts))
         if any(folder.infos for folder in found):
-            raise self._not_empty(await _describe_contents(self._context, *found))
+            raise self._not_empty_error(await _describe_contents(self._context, *found))
         return [*await self._ended_claims(), *await self._ended_writes()]
 
     async def remove_marker(self, version: Version) -> None:
@@ -192,7 +192,7 @@ class _Removal:
                 return
             found = await self._context.write_record(self._topic, write_id).read()
             if found is not None and found.value.state == "begun":
-                raise self._not_empty(_describe_counts({"write": 1}, layout.write(self._topic, write_id)))
+                raise self._not_empty_error(_describe_counts({"write": 1}, layout.write(self._topic, write_id)))
 
         await for_each(drop, staged, at_once=self._context.at_once)
         await self._delete_unchanged(dict.fromkeys(keys, Version("")))
@@ -249,7 +249,7 @@ class _Removal:
                 parsed = layout.parse_claim(info.key)
                 hint = size_hint.hint_of_record(info.size, info.last_modified)
                 if parsed is None:
-                    raise self._not_empty(_describe_counts({"stranger": 1}, info.key))
+                    raise self._not_empty_error(_describe_counts({"stranger": 1}, info.key))
                 if hint is not None and hint.state == "closed":
                     ended.append(info.key)
                 else:
@@ -262,7 +262,7 @@ class _Removal:
             if found is not None and found.value.state != "closed" and found.value.unsettled
         ]
         if open_:
-            raise self._not_empty(_describe_counts({"claim": len(open_)}, open_[0]))
+            raise self._not_empty_error(_describe_counts({"claim": len(open_)}, open_[0]))
         # Without messages and leases, settled claims have nothing left to carry out.
         return [*ended, *unsure]
 
@@ -272,10 +272,10 @@ class _Removal:
         async for page in self._registers.pages(layout.writes(self._topic)):
             for info in page:
                 if layout.parse_write(info.key) is None:
-                    raise self._not_empty(_describe_counts({"stranger": 1}, info.key))
+                    raise self._not_empty_error(_describe_counts({"stranger": 1}, info.key))
                 hint = size_hint.hint_of_write(info.size, info.last_modified)
                 if hint is None or hint.state == "begun":
-                    raise self._not_empty(_describe_counts({"write": 1}, info.key))
+                    raise self._not_empty_error(_describe_counts({"write": 1}, info.key))
                 ended.append(info.key)
         return ended
 
@@ -312,9 +312,9 @@ class _Removal:
                 transient=error.transient,
             )
 
-    def _not_empty(self, told: str) -> TopicNotEmptyError:
+    def _not_empty_error(self, contents: str) -> TopicNotEmptyError:
         return TopicNotEmptyError(
-            f"Topic {self._topic!r} was not deleted, as it holds {told}. Consume, redrive or sweep them, or "
+            f"Topic {self._topic!r} was not deleted, as it holds {contents}. Consume, redrive or sweep them, or "
             f"delete them with the topic: delete_topic({self._topic!r}, force=True).",
             topic=self._topic,
             operation="delete_topic",
@@ -373,5 +373,5 @@ def _describe_counts(counts: Mapping[str, int], example: str = "") -> str:
         for what, names in _NAMES_OF_CONTENTS.items()
         if counts.get(what, 0) > 0
     ]
-    told = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-    return f"{told} ({example})" if example else told
+    contents = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"{contents} ({example})" if example else contents

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from pawnqueue.bucket.topics import topic_not_found
+from pawnqueue.bucket.topics import topic_not_found_error
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.times import iso
@@ -256,7 +256,7 @@ class DecidedWrite:
             self._may_land = may_land or any(result.landed is None for result in results)
             if not there:
                 await finish_despite_cancellation(lambda: self._withdraw(chunk))
-                raise topic_not_found(self._topic, "commit_write")
+                raise topic_not_found_error(self._topic, "commit_write")
             faults = [result.fault for result in results if result.fault is not None]
             if faults:
                 raise self._publish_error(faults)

@@ -26,15 +26,15 @@ def checked_payload(payload: object, limits: LimitsSettings, topic: str, positio
     """
     where = f"payloads[{position}]"
     if not isinstance(payload, dict):
-        raise _invalid(topic, where, f"is {_describe_type(payload)}", "a payload is a JSON object: pass a dict")
+        raise _payload_error(topic, where, f"is {_describe_type(payload)}", "a payload is a JSON object: pass a dict")
     try:
         own = _copied_object(payload, 1, limits.max_payload_depth)
     except _Wrong as wrong:
-        raise _invalid(topic, wrong.place(where), wrong.what, wrong.remedy) from None
+        raise _payload_error(topic, wrong.place(where), wrong.what, wrong.remedy) from None
     size = len(canonical(own))
     if size > limits.max_payload_bytes:
         most = limits.max_payload_bytes
-        raise _invalid(
+        raise _payload_error(
             topic,
             where,
             f"has {size:,} bytes of JSON",
@@ -52,15 +52,17 @@ def checked_headers(headers: object, topic: str, position: int | None = None) ->
     if headers is None:
         return {}
     if not isinstance(headers, dict):
-        raise _invalid(topic, where, f"is {_describe_type(headers)}", "headers are a dict of text to text")
+        raise _payload_error(topic, where, f"is {_describe_type(headers)}", "headers are a dict of text to text")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise _invalid(topic, f"{where}[{name!r}]", f"is {_describe_type(value)}", "headers are text, both sides")
+            raise _payload_error(
+                topic, f"{where}[{name!r}]", f"is {_describe_type(value)}", "headers are text, both sides"
+            )
         if not _is_unicode(name) or not _is_unicode(value):
-            raise _invalid(topic, f"{where}[{name!r}]", *_LONE_SURROGATE)
+            raise _payload_error(topic, f"{where}[{name!r}]", *_LONE_SURROGATE)
     size = len(canonical(headers))
     if size > MAX_HEADER_BYTES:
-        raise _invalid(
+        raise _payload_error(
             topic, where, f"has {size:,} bytes of JSON", f"{MAX_HEADER_BYTES:,} are the most: use the payload"
         )
     return dict(headers)
@@ -182,7 +184,7 @@ def _check_depth(depth: int, deepest: int) -> None:
         raise _Wrong(f"is nested more than {deepest} deep", "flatten it, or raise limits.max_payload_depth")
 
 
-def _invalid(topic: str, path: str, what: str, remedy: str) -> InvalidPayloadError:
+def _payload_error(topic: str, path: str, what: str, remedy: str) -> InvalidPayloadError:
     return InvalidPayloadError(
         f"{path} for topic {topic!r} {what}: {remedy}. Nothing was published.", topic=topic, operation="publish"
     )

@@ -287,16 +287,16 @@ def sort_parts(topic: str, write_id: str, given: object) -> list[Staged]:
         if not isinstance(each, Staged):
             break
         if (each.topic, each.write_id) != (topic, write_id):
-            raise _wrong(f"{each.write_id!r} of topic {each.topic!r} was staged, not this write", write_id)
+            raise _part_error(f"{each.write_id!r} of topic {each.topic!r} was staged, not this write", write_id)
         if each.part in parts:
-            raise _wrong(f"part {each.part} is given twice: pass the result of one attempt at each part", write_id)
+            raise _part_error(f"part {each.part} is given twice: pass the result of one attempt at each part", write_id)
         parts[each.part] = each
     else:
         return [parts[part] for part in sorted(parts)]
-    raise _wrong("pass what stage() has returned, once for each part", write_id)
+    raise _part_error("pass what stage() has returned, once for each part", write_id)
 
 
-def _wrong(why: str, write_id: str) -> InvalidArgumentError:
+def _part_error(why: str, write_id: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"Write {write_id} was not committed: {why}. Nothing was published.", operation="commit_write"
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pawnqueue.bucket.topics import topic_not_found
+from pawnqueue.bucket.topics import topic_not_found_error
 from pawnqueue.domain import layout
 from pawnqueue.domain.object_sizes import MAX_STAGED_OBJECTS
 from pawnqueue.domain.write_record import TICKS_PER_SECOND, StagedObject, WriteRecord
@@ -82,7 +82,7 @@ class Commit:
                     done = None  # the next round decides on the objects of this commit, or finds that they are gone
                 backoff = context.store.backoff()  # the retry budget is for waiting, and that was work
             if done is None and not await backoff.pause():
-                raise _undecided(topic, write_id)
+                raise _contended_error(topic, write_id)
         await staging.remove_all(context, topic, write_id)
         if done.lost:
             raise incomplete_error(topic, done)
@@ -106,7 +106,7 @@ class Commit:
             )
         await self._check_stored(objects, found)
         if not await topic_may_exist(topic, self.topic_exists):
-            raise topic_not_found(topic, "commit_write")
+            raise topic_not_found_error(topic, "commit_write")
         count = sum(each.count for each in objects)
         now = await context.now()
         record = WriteRecord(
@@ -166,7 +166,7 @@ async def drop(context: Context, topic: str, write_id: str, names: Sequence[str]
         if await decided_writes.write_record(context, topic, record, found) is not None:
             return True
         if not await backoff.pause():
-            raise _undecided(topic, write_id)
+            raise _contended_error(topic, write_id)
 
 
 async def abort(context: Context, topic: str, write_id: str, staged: Sequence[Staged] | None) -> int:
@@ -189,7 +189,7 @@ def _inherited_place(found: Versioned[WriteRecord] | None, now: float) -> int:
     return place if place <= (now + FARTHEST_AHEAD_SECONDS) * TICKS_PER_SECOND else 0
 
 
-def _undecided(topic: str, write_id: str) -> StoreError:
+def _contended_error(topic: str, write_id: str) -> StoreError:
     return StoreError(
         f"Others kept changing the record of write {write_id} of topic {topic!r}: commit it again.",
         topic=topic,

@@ -97,7 +97,7 @@ class ConditionalWrite(OneObjectEach):
             if not await backoff.pause():
                 if not in_doubt:
                     return outcome
-                return outcome if isinstance(outcome, Unknown) else Unknown(_undecided(step))
+                return outcome if isinstance(outcome, Unknown) else Unknown(_contended_error(step))
 
     async def _look(self, step: Step, nonce: str) -> Outcome | None:
         """Return what became of our write; None: the expected state is unchanged, so the write can be sent again."""
@@ -118,7 +118,7 @@ class ConditionalWrite(OneObjectEach):
         return expect.strip('"') if self._unquoted and isinstance(expect, str) else expect
 
 
-def _undecided(step: Step) -> StoreError:
+def _contended_error(step: Step) -> StoreError:
     return StoreError(
         f"Other writes of {step.key} kept getting in the way: try again.", transient=True, operation="compare-and-set"
     )

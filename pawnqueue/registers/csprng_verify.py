@@ -267,7 +267,7 @@ class CsprngVerify(OneObjectEach):
             write.outcome = outcome
         if self._measure(write) >= self.shortest and write.outcome is None:
             # ⚑ §6: it took longer than another writer's verification, which may have won what this PUT overwrote.
-            write.outcome = Unknown(_too_late(write.step, self.shortest))
+            write.outcome = Unknown(_late_put_error(write.step, self.shortest))
 
     def _measure(self, write: _Write) -> float:
         """Return how long it took from the look until now; warn, once, if that is too long."""
@@ -374,7 +374,7 @@ def _expected(step: Step) -> str | None:
     return None if step.expect is Expect.NOTHING else step.expect
 
 
-def _too_late(step: Step, limit: float) -> StoreError:
+def _late_put_error(step: Step, limit: float) -> StoreError:
     return StoreError(
         f"Writing {step.key} took longer than {limit:.2f} seconds, so it proves nothing: raise "
         "concurrency.csprng_verify.jitter_min_ms, in every process of the bucket, or use a faster store.",

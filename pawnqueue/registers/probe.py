@@ -161,14 +161,14 @@ class _Probe:
             version, written = outcome.version, written + 1
             found = await self._store.get(key, MAX_SMALL_RECORD_BYTES)
             if found is None or found.body != body:
-                raise self._inconsistent("a GET right after a PUT does not show what was written")
+                raise self._inconsistent_error("a GET right after a PUT does not show what was written")
             if found.info.version != version:
-                raise self._inconsistent("GET and PUT report different ETags for one object")
+                raise self._inconsistent_error("GET and PUT report different ETags for one object")
         listed = {info.key: info.version async for page in self._store.pages(layout.PROBES) for info in page}
         if listed.get(key) != version:
-            raise self._inconsistent("a LIST right after a PUT does not show the object, or shows another ETag")
+            raise self._inconsistent_error("a LIST right after a PUT does not show the object, or shows another ETag")
 
-    def _inconsistent(self, what: str) -> CompatibilityError:
+    def _inconsistent_error(self, what: str) -> CompatibilityError:
         return CompatibilityError(
             f"This store cannot carry a queue: {what}. Use a store with read-after-write consistency, and no cache in "
             "front of it.",

@@ -58,7 +58,7 @@ class PrivateLoop:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise self._ended() from None  # another thread has closed the queue meanwhile
+            raise self._ended_error() from None  # another thread has closed the queue meanwhile
         except BaseException:
             future.cancel()
             raise
@@ -80,7 +80,7 @@ class PrivateLoop:
             await asyncio.wait((asyncio.ensure_future(self._wind_up(stop, heard, discard)),))
             raise
         if heard.cancelled():
-            raise self._ended()
+            raise self._ended_error()
         return heard.result()
 
     async def _wind_up(
@@ -98,7 +98,7 @@ class PrivateLoop:
         with self._lock:
             if self._ending or self._is_over:
                 work.close()
-                raise self._ended()
+                raise self._ended_error()
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
             self._waited_for.add(future)
         future.add_done_callback(self._waited_for.discard)
@@ -125,7 +125,7 @@ class PrivateLoop:
         finally:
             for future in list(self._waited_for):  # wakes the callers that still wait
                 with suppress(concurrent.futures.InvalidStateError):
-                    future.set_exception(self._ended())
+                    future.set_exception(self._ended_error())
 
     def _run_until_stopped(self) -> None:
         try:
@@ -141,7 +141,7 @@ class PrivateLoop:
             with self._lock:
                 self._is_over = True
 
-    def _ended(self) -> PawnQueueError:
+    def _ended_error(self) -> PawnQueueError:
         return PawnQueueError(_LOOP_ENDED) if self._is_over and not self._ending else QueueClosedError()
 
 

@@ -247,9 +247,9 @@ class ObstoreS3:
 
 def _is_about_keys(problem: Exception) -> bool:
     """Say whether it is an answer to a bulk DELETE that names keys that were not deleted."""
-    told, _, dump = str(problem).partition("Debug source:")
+    summary, _, dump = str(problem).partition("Debug source:")
     # For codes that call for a retry (InternalError, SlowDown), obstore quotes the answer itself.
-    return "DeleteFailed {" in dump or "<DeleteResult" in told
+    return "DeleteFailed {" in dump or "<DeleteResult" in summary
 
 
 def _info(meta: ObjectMeta, key: str) -> ObjectInfo:
@@ -259,16 +259,16 @@ def _info(meta: ObjectMeta, key: str) -> ObjectInfo:
 def _fault(problem: Exception) -> Fault:
     """Return what an obstore error means. Only the text before its debug dump may reach a user."""
     text = str(problem)
-    told, _, dump = text.partition("Debug source:")
-    status = _STATUS.search(told)
+    summary, _, dump = text.partition("Debug source:")
+    status = _STATUS.search(summary)
     if status:
-        code = _CODE.search(told)
+        code = _CODE.search(summary)
         detail = f"{status[1]} {code[1]}" if code else status[1]
         return Fault(fault_kind(int(status[1]), code[1] if code else None), detail, problem)
     # Otherwise no answer came, or none could be read.
     if isinstance(problem, FileNotFoundError):
         return Fault(FaultKind.MISSING_KEY, "404", problem)
-    if repr(FaultKind.NO_CREDENTIALS) in told:  # our own fault, raised when obstore asked for credentials
+    if repr(FaultKind.NO_CREDENTIALS) in summary:  # our own fault, raised when obstore asked for credentials
         return Fault(FaultKind.NO_CREDENTIALS, "the session has none", problem)
     http = _HTTP_KIND.search(dump)
     kind = http[1] if http else ""
