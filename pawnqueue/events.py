@@ -272,8 +272,8 @@ class Settled(_OfClaim):
     @property
     def _outcomes(self) -> str:
         names = ("acked", "buried", "released", "lost")
-        told = [_WORDS.format(f"{{{name}:message}} {name}", self) for name in names if getattr(self, name)]
-        return "; ".join(told) or "nothing"
+        phrases = [_WORDS.format(f"{{{name}:message}} {name}", self) for name in names if getattr(self, name)]
+        return "; ".join(phrases) or "nothing"
 
 
 @_event
@@ -439,7 +439,7 @@ class Events:
         if self._listener is None:
             return
         try:
-            told = self._listener(event)
+            returned = self._listener(event)
         except (Exception, asyncio.CancelledError) as error:
             # ⚑ A listener that fails changes nothing. Its traceback is logged once, its error each time.
             logger.error(  # noqa: TRY400 - the traceback is in it, once
@@ -448,8 +448,8 @@ class Events:
             )  # fmt: skip
             self._has_failed = True
             return
-        if inspect.iscoroutine(told):
-            told.close()
+        if inspect.iscoroutine(returned):
+            returned.close()
             if not self._has_failed:
                 logger.error("on_event returns a coroutine, which nobody awaits: %s", NO_COROUTINE)
             self._has_failed = True

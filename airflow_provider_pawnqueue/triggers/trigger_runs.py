@@ -54,7 +54,7 @@ async def release(trigger: PawnQueueClaimTrigger) -> None:
 
 
 def error_event(error: Exception) -> dict[str, Any]:
-    """Return an error as an event has it: its sentence, and whether another try may succeed."""
+    """Return the event for an error: its sentence, and whether another try may succeed."""
     # A queue is closed where its process ends. The task's next try waits in another process.
     is_transient = isinstance(error, (QueueClosedError, UnforeseenError)) or (
         isinstance(error, StoreError) and may_succeed_later(error)

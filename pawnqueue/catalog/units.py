@@ -70,7 +70,7 @@ def parse(key: str, size: int = 0) -> Unit | None:
 
 
 def name_at(seconds: float, identifier: str) -> str:
-    """Make a unit's name: LIST gives publish order by it."""
+    """Make a unit's name. LIST returns units in publish order, as their names begin with the time."""
     return f"{timestamp(seconds)}-{identifier}.json"
 
 

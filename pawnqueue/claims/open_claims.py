@@ -180,8 +180,7 @@ class Claims:
             self._effect_retries.go_on_with(claim)  # also where the caller was cancelled after its decision
         if result.gave_back:
             self.look_anew(claim.topic)
-        told = settling.told(result, uuids)
-        return answered(self._context, claim, told, operation)
+        return answered(self._context, claim, settling.settlement_of(result, uuids), operation)
 
     async def settle_overwritten(self, claim: HeldClaim) -> list[str]:
         """Settle messages that were overwritten or removed since they were claimed, and return the ids of their units.

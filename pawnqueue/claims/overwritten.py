@@ -20,16 +20,16 @@ OVERWRITTEN = "overwritten"
 
 
 async def overwritten(context: Context, claim: HeldClaim) -> dict[str, Decision]:
-    """Read what is left of a claim, and return what is to be decided of what is not the message that was claimed.
+    """Read the unsettled messages of a claim, and return a decision for each that changed since it was claimed.
 
     ⚑ §4: a message that is as it was claimed stays in the claim, although this process cannot read it, or cannot read
     it now: a former session may have passed it on.
 
-    :raises PawnQueueError: there is such a message. Nothing is decided of the others either.
+    :raises PawnQueueError: such a message cannot be read. Nothing is decided of the others either.
     """
     members = claim.record.members
 
-    async def decided(uuid: str) -> Decision | None:
+    async def decide(uuid: str) -> Decision | None:
         member = members[uuid]
         try:
             [body] = await read_each(context, claim.topic, [member])
@@ -41,7 +41,7 @@ async def overwritten(context: Context, claim: HeldClaim) -> dict[str, Decision]
         return body.model_copy(update={"by": "consumer"}) if isinstance(body, Decision) else None
 
     left = claim.left
-    found = dict(zip(left, await for_each(decided, left, at_once=context.at_once), strict=True))
+    found = dict(zip(left, await for_each(decide, left, at_once=context.at_once), strict=True))
     return {uuid: decision for uuid, decision in found.items() if decision is not None}
 
 

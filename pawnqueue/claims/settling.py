@@ -46,7 +46,7 @@ def id_of(given: Meant) -> str:
     return given.id if isinstance(given, OneMessage) else given
 
 
-def told(result: SettledMembers, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
+def settlement_of(result: SettledMembers, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
     """Return what became of messages, by their ids: once for each that was meant.
 
     Those without uuids may be any of the messages that could not be read.
@@ -169,7 +169,7 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
 
 
 async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
-    """Carry out what no other task of this process is carrying out, and close the record after the last of it."""
+    """Carry out the decisions that no other task of this process carries out. After the last one, close the record."""
     await record_retention.keep_if_needed(context, claim)
     record, done, under_way = claim.record, claim.done, claim.under_way
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]

@@ -102,5 +102,5 @@ def is_due(lease: Lease, now: float, margin: float) -> bool:
 
 def _timed(lease: Lease, uuid: str, *, now: float) -> Lease:
     """Add what pawn-queue reads: whose lease it is, and an expiry that its consumers' janitors do not reach."""
-    told = {"message_id": uuid, "claimed_at": iso(now), "expires_at": iso(max(now, lease.until) + SECONDS_PER_DAY)}
-    return lease.model_copy(update=told)
+    fields = {"message_id": uuid, "claimed_at": iso(now), "expires_at": iso(max(now, lease.until) + SECONDS_PER_DAY)}
+    return lease.model_copy(update=fields)
