@@ -262,6 +262,7 @@ class ById:
         if created is None:
             return None
         claim = make_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
+        claim.untried.update(bodies.decisions)
         if bodies.decisions:
             await settling.carry_out_decided(context, claim)
         if claim and not withhold_if_late(context, claim):

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pawnqueue.domain.lease import Lease
     from pawnqueue.registers.register import Versioned
 
+#: From this many leases on, a LIST shows which of them are stored, and only those are read.
+MIN_LISTED_LEASES = 50
+
 
 async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
     context: Context,
@@ -143,9 +146,33 @@ async def _remove(  # noqa: PLR0913 - what is to be removed, and what is known
         expected[last] = Version("")  # it may be renewed at this moment
     # A lease with another version belongs to another claim, for another message under the same uuid; or it is garbage,
     # which the janitor removes.
-    for key, outcome in (await context.registers.delete_versions(expected) if expected else {}).items():
-        if isinstance(outcome, Unknown):
-            failed[left[key]] = outcome.fault
+    unknown = await _delete_leases(context, topic, record, expected)
+    failed.update({left[key]: fault for key, fault in unknown.items()})
+    return failed
+
+
+async def _delete_leases(
+    context: Context, topic: str, record: ClaimRecord, expected: dict[str, Version]
+) -> dict[str, StoreError]:
+    """Delete leases of the claim, and what else is to go with them; return those for which it is not confirmed.
+
+    ⚑ §5.6: the first attempt deletes what the claim holds. A further one reads the leases again: if the first has
+    landed, another claim may hold another message under the same uuid by now.
+    """
+    single_attempt, backoff = context.with_budget(0.0).registers, context.store.backoff()
+    failed: dict[str, StoreError] = {}
+    while expected:
+        outcomes = await single_attempt.delete_versions(expected)
+        unknown = {key: each.fault for key, each in outcomes.items() if isinstance(each, Unknown)}
+        doubtful = {key: fault for key, fault in unknown.items() if fault.transient}
+        failed.update({key: fault for key, fault in unknown.items() if key not in doubtful})
+        if not doubtful or not await backoff.pause(next(iter(doubtful.values()))):
+            return {**failed, **doubtful}
+        keys = {str(uuid): key for key in doubtful if (uuid := layout.parse_lease(key)) is not None}
+        held, faults = await held_versions(context, topic, record.stem, keys)
+        failed.update({keys[uuid]: fault for uuid, fault in faults.items() if isinstance(fault, StoreError)})
+        expected = {key: expected[key] for key in doubtful if key not in keys.values()}
+        expected.update({keys[uuid]: Version(version) for uuid, version in held.items()})
     return failed
 
 
@@ -231,7 +258,12 @@ async def held_by_others(
     lease, however often the ack is carried out.
     """
     wanted = [each for each in uuids if record.settled[each].how != "released"]
-    ours, faults = await held_versions(context, topic, record.stem, wanted)
+    stored = wanted
+    if len(wanted) >= MIN_LISTED_LEASES:
+        pages = context.registers.pages(layout.leases(topic))
+        present = {layout.parse_lease(info.key) async for page in pages for info in page}
+        stored = [uuid for uuid in wanted if uuid in present]
+    ours, faults = await held_versions(context, topic, record.stem, stored)
     failed.update(faults)
     return set(wanted).difference(ours)
 

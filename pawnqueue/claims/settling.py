@@ -98,7 +98,7 @@ async def _settle_together(context: Context, claim: HeldClaim, batch: Mapping[st
     return result
 
 
-async def carry_out_decided(context: Context, claim: HeldClaim, *, again: bool = False) -> dict[str, StoreError]:
+async def carry_out_decided(context: Context, claim: HeldClaim, *, again: bool = False) -> dict[str, PawnQueueError]:
     """Carry out what the claim has decided; return what is not done, and why. The settlement itself has succeeded.
 
     ⚑ §5.5: the queue tries again while it is open, and so does each process that finds what is left.
@@ -107,7 +107,7 @@ async def carry_out_decided(context: Context, claim: HeldClaim, *, again: bool =
     """
     level = logging.DEBUG if again else logging.WARNING
     # Without the lock: it may take long, and the rest of the claim has to be renewed meanwhile.
-    failed: dict[str, StoreError] = {}
+    failed: dict[str, PawnQueueError] = {}
     try:
         failed = await _carry_out(context, claim)
     except PawnQueueError as error:
@@ -154,6 +154,7 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
         # ⚑ §4, §5.3: by compare-and-set on what we have read. A claim that was fenced is refused, and changes nothing.
         try:
             if await claim.replace_record(context, changed):
+                claim.untried.update(new)
                 return SettledMembers(decided={**before, **new}, lost=lost)
             fault = contended_error(claim, "settled", "settle")
         except StoreError as error:
@@ -168,20 +169,29 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
             return SettledMembers(decided=before, lost=lost, unknown=set(new), fault=fault)
 
 
-async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
+async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, PawnQueueError]:
     """Carry out the decisions that no other task of this process carries out. After the last one, close the record."""
     await record_retention.keep_if_needed(context, claim)
     record, done, under_way = claim.record, claim.done, claim.under_way
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
     under_way.update(todo)
+    # ⚑ §5.6: what an earlier session has decided, or an earlier attempt has tried, may be carried out already. Then
+    # another claim may hold another message under the same uuid.
+    again = [uuid for uuid in todo if uuid not in claim.untried]
+    claim.untried.difference_update(todo)
+    failed: dict[str, PawnQueueError] = {}
     try:
-        failed = await effects.carry_out(
-            context,
-            claim.topic,
-            record,
-            todo,
-            claim.leases,
-            at_last=lambda: _record_to_delete(claim, todo),
+        others = await effects.held_by_others(context, claim.topic, record, again, failed) if again else set()
+        failed.update(
+            await effects.carry_out(
+                context,
+                claim.topic,
+                record,
+                [uuid for uuid in todo if uuid not in failed],
+                claim.leases,
+                keep_leases=others,
+                at_last=lambda: None if failed else _record_to_delete(claim, todo),
+            )
         )
     finally:
         under_way.difference_update(todo)

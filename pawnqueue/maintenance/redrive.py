@@ -31,7 +31,7 @@ class RedriveResult:
     moved: list[str] = field(default_factory=list)
     """They are in the queue again."""
     skipped: list[str] = field(default_factory=list)
-    """Still being buried, being redriven by another process, or gone meanwhile."""
+    """Still being buried, being redriven by another process, or gone meanwhile; or their new place is taken."""
 
     failed: dict[str, PawnQueueError] = field(default_factory=dict)
     """Not moved, or begun and not confirmed: the next consumer or sweep of the topic finishes it."""

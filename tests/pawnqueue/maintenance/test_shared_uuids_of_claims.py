@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from pawnqueue.catalog import units
+from pawnqueue.claims.effects import MIN_LISTED_LEASES
 from pawnqueue.domain import layout
-from tests.pawnqueue.virtual import TOPIC, Process, World, numbers
+from pawnqueue.domain.records import BucketRecord
+from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
 
 def plant(world: World, seconds: float, uuid: str, number: int) -> None:
@@ -59,3 +62,56 @@ async def test_a_claim_that_is_made_again_by_its_id_leaves_the_lease_to_its_hold
 
     assert len(world.bucket.below("leases/")) == 1
     assert (await bob.queue.ack(of_bob)).complete
+
+
+@pytest.mark.parametrize("conditional_deletes", [False, True])
+async def test_a_session_that_attaches_leaves_the_lease_to_its_holder(*, conditional_deletes: bool) -> None:
+    """What the claim had settled before is not known to be undone: the next session looks before it deletes a lease."""
+    async with World() as world:
+        agreed = BucketRecord(strategy="conditional_write", conditional_deletes=conditional_deletes)
+        world.bucket.plant(layout.BUCKET_RECORD, agreed.encode())
+        ann, ben, bob, eve = [await world.process() for _ in range(4)]
+        [_, shared] = await ann.queue.publish(TOPIC, numbered(2))
+        world.bucket.plant(units.key_of(TOPIC, f"0-{shared}.json"), b"malformed")
+        of_ann = await ann.queue.claim(TOPIC, "ann", max_messages=2, ttl=60)
+        await world.later(11)
+        of_bob = await bob.queue.claim(TOPIC, "bob", ttl=600)
+        assert (numbers(of_ann), numbers(of_bob)) == ([0], [1])
+
+        assert (await ben.queue.ack(await ben.queue.attach(of_ann.hand_over()))).complete
+
+        await world.later(11)
+        assert not await eve.queue.claim(TOPIC, "eve", ttl=600)
+        assert (await bob.queue.ack(of_bob)).complete
+
+
+@pytest.mark.parametrize("answers", [1, 3, 40])
+async def test_a_lost_answer_to_the_delete_of_a_lease_costs_no_other_claim_its_lease(
+    world: World, ann: Process, bob: Process, answers: int
+) -> None:
+    """The request may have been carried out: before it is sent again, the lease is read."""
+    [shared] = await ann.queue.publish(TOPIC, numbered(1))
+    of_ann = await ann.queue.claim(TOPIC, "ann", ttl=60)
+    plant(world, world.clock.server() + 5, shared, 1)
+    ann.client.inject("answer lost", "DELETE", "*/leases/*", times=answers)
+    acked = asyncio.ensure_future(ann.queue.ack(of_ann))
+    while world.bucket.below("leases/"):
+        await world.later(0.01)
+    of_bob = await bob.queue.claim(TOPIC, "bob", ttl=600)
+    assert (await acked).complete
+    await world.later(12)
+    eve = await world.process()
+    assert not await eve.queue.claim(TOPIC, "eve", ttl=600)
+    assert (await bob.queue.ack(of_bob)).complete
+
+
+async def test_many_leases_are_listed_before_they_are_read(world: World, ann: Process, bob: Process) -> None:
+    """A session that finds a large claim nearly settled sends few requests for what was settled before."""
+    await ann.queue.publish(TOPIC, numbered(MIN_LISTED_LEASES + 1))
+    claim = await ann.queue.claim(TOPIC, "ann", max_messages=1000, ttl=600)
+    await ann.queue.ack(claim, list(claim)[:-1])
+    attached = await bob.queue.attach(claim.hand_over())
+    with bob.client.counting() as requests:
+        assert (await bob.queue.ack(attached)).complete
+    assert requests.total() < 15
+    assert world.bucket.below("leases/") == world.bucket.below("messages/") == []

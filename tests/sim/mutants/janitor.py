@@ -11,6 +11,7 @@ from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.maintenance import sweep_claims as sweeping_claims
 from pawnqueue.maintenance import sweep_leases as sweeping_leases
 from pawnqueue.maintenance.sweep import _Sweep
+from pawnqueue.stores.port import Unknown
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -56,6 +57,19 @@ def leases_of_others_are_deleted() -> Patches:
         return set()
 
     return [(effects, "held_by_others", held_by_others)]
+
+
+@mutant(
+    "§5.6 A DELETE of a lease that had no clear answer is not sent again before the lease was read",
+    test="tests/pawnqueue/maintenance/test_shared_uuids_of_claims.py"
+    "::test_a_lost_answer_to_the_delete_of_a_lease_costs_no_other_claim_its_lease",
+)
+def leases_are_deleted_again() -> Patches:
+    async def delete(context: Any, _topic: str, _record: ClaimRecord, expected: Any) -> Any:
+        outcomes = await context.registers.delete_versions(expected)
+        return {key: each.fault for key, each in outcomes.items() if isinstance(each, Unknown)}
+
+    return [(effects, "_delete_leases", delete)]
 
 
 @mutant("§4 What has ended is given back by compare-and-set: somebody may have taken it over", 499, 838)
