@@ -89,4 +89,10 @@ async def pages(store: ResilientStore, topic: str, *, start_after: str = "") -> 
 
 async def listed(store: ResilientStore, topic: str) -> LetterPage:
     """List all dead letters of a topic."""
-    return sorted_out([info async for infos in store.pages(folder(topic)) for info in infos])
+    whole = LetterPage()
+    async for page in pages(store, topic):
+        whole.letters += page.letters
+        whole.reasons += page.reasons
+        whole.strangers += page.strangers
+        whole.end = page.end
+    return whole

@@ -118,7 +118,12 @@ async def pages(store: ResilientStore, topic: str, *, start_after: str = "") -> 
 
 async def listed(store: ResilientStore, topic: str) -> UnitPage:
     """List all units of a topic."""
-    return sorted_out([info async for infos in store.pages(folder(topic)) for info in infos])
+    whole = UnitPage()
+    async for page in pages(store, topic):
+        whole.units += page.units
+        whole.strangers += page.strangers
+        whole.end = page.end
+    return whole
 
 
 async def names_between(store: ResilientStore, topic: str, first: str, last: str) -> set[str]:

@@ -262,7 +262,7 @@ class ById:
         if created is None:
             return None
         claim = make_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
-        claim.untried.update(bodies.decisions)
+        claim.untried.update(dict.fromkeys(bodies.decisions, context.clock.elapsed()))
         if bodies.decisions:
             await settling.carry_out_decided(context, claim)
         if claim and not withhold_if_late(context, claim):
@@ -342,10 +342,7 @@ class ById:
         return await self._context.claim_record(request.topic.name, changed.stem).replace(found, changed)
 
     async def _carry_out(self, topic: str, record: ClaimRecord) -> Mapping[str, PawnQueueError]:
-        brief, failed = self._context.with_budget(), dict[str, PawnQueueError]()
-        others = await effects.held_by_others(brief, topic, record, record.settled, failed)
-        known = [uuid for uuid in record.settled if uuid not in failed]
-        return {**failed, **await effects.carry_out(brief, topic, record, known, {}, keep_leases=others)}
+        return await effects.carry_out(self._context.with_budget(), topic, record, record.settled, {})
 
     async def _finish(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> HeldClaim | None:
         """Carry out what a claim has decided of all its messages, and show the claim as it ended.

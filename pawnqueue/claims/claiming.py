@@ -338,7 +338,7 @@ class Attempt:
             await shield_and_wait(self._give_up(won), context.clock)
             return NoClaim.TAKEN
         claim = make_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
-        claim.untried.update(bodies.decisions)
+        claim.untried.update(dict.fromkeys(bodies.decisions, context.clock.elapsed()))
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
         if created.is_repeated:
             claim.keep_record()

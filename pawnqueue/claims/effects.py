@@ -5,7 +5,9 @@ Every step may be repeated, and may land late: a decision in the record is final
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 #: From this many leases on, a LIST shows which of them are stored, and only those are read.
 MIN_LISTED_LEASES = 50
+#: How many leases a LIST has to save the reading of, for each of its pages. Else all of them are read.
+MIN_LEASES_A_PAGE = 5
+#: A record that was written less than this long ago is left to its holder, whose requests are under way.
+HOLDER_WORKS_SECONDS = 30.0
 
 
 async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
@@ -37,13 +43,15 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
     uuids: Iterable[str],
     versions: Mapping[str, str],
     *,
-    keep_leases: Collection[str] = (),
+    fresh: Collection[str] = (),
+    fresh_until: float = math.inf,
     at_last: Callable[[], str | None] = lambda: None,
 ) -> dict[str, StoreError]:
     """Carry out what was decided of these members; return those for which it is not confirmed, and why.
 
     :param versions: the versions of their leases, where the caller knows them.
-    :param keep_leases: the units whose leases other claims hold: they are not deleted.
+    :param fresh: the members of which nobody else can have carried out anything before ``fresh_until``, an elapsed
+        time. Their leases are deleted without a look at them.
     :param at_last: called before the last leases are deleted, if all went well until then. It may return the key of a
         record to delete with them; that key is in the result if its deletion is not confirmed.
     """
@@ -62,7 +70,11 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
             failed[uuid] = fault
     failed.update(await _release(context, topic, record, given_back, versions))
     last = (lambda: None) if failed else at_last
-    failed.update(await _remove(context, topic, record, finished, versions, keep_leases=keep_leases, at_last=last))
+
+    def is_held(uuid: str) -> bool:
+        return uuid in fresh and context.clock.elapsed() < fresh_until
+
+    failed.update(await _remove(context, topic, record, finished, versions, is_held=is_held, at_last=last))
     return failed
 
 
@@ -127,7 +139,7 @@ async def _remove(  # noqa: PLR0913 - what is to be removed, and what is known
     uuids: list[str],
     versions: Mapping[str, str],
     *,
-    keep_leases: Collection[str],
+    is_held: Callable[[str], bool],
     at_last: Callable[[], str | None],
 ) -> dict[str, StoreError]:
     """Delete messages and their leases; return those for which it is not confirmed, and why.
@@ -138,42 +150,86 @@ async def _remove(  # noqa: PLR0913 - what is to be removed, and what is known
     keys = {units.key_of(topic, record.members[uuid].name): uuid for uuid in uuids if not _is_gone(record, uuid)}
     for key, error in (await context.store.delete(list(keys)) if keys else {}).items():
         failed[keys[key]] = error
-    left = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in failed and uuid not in keep_leases}
-    expected = {key: Version(versions.get(uuid, "")) for key, uuid in left.items()}
+    left = [uuid for uuid in uuids if uuid not in failed]
+    # ⚑ §5.6: any publisher may send another message under the uuid of one that is acked or buried. Once its lease may
+    # have been deleted before, another claim may have it. So it is deleted only if it names this claim.
+    doubtful = [uuid for uuid in left if not is_held(uuid)]
+    held, unread = await _held_leases(context, topic, record.stem, doubtful, versions)
+    failed.update(unread)
+    known = {**{uuid: versions.get(uuid, "") for uuid in left if uuid not in doubtful}, **held}
+    expected = {layout.lease(topic, uuid): Version(version) for uuid, version in known.items()}
     last = None if failed else at_last()  # a register like the leases: one request deletes all of them
     if last is not None:
-        left[last] = last
         expected[last] = Version("")  # it may be renewed at this moment
-    # A lease with another version belongs to another claim, for another message under the same uuid; or it is garbage,
-    # which the janitor removes.
-    unknown = await _delete_leases(context, topic, record, expected)
-    failed.update({left[key]: fault for key, fault in unknown.items()})
-    return failed
+    return {**failed, **await _delete_leases(context, topic, record, expected)}
 
 
 async def _delete_leases(
     context: Context, topic: str, record: ClaimRecord, expected: dict[str, Version]
 ) -> dict[str, StoreError]:
-    """Delete leases of the claim, and what else is to go with them; return those for which it is not confirmed.
+    """Delete leases of the claim, and what else is to go with them, by their keys.
 
-    ⚑ §5.6: the first attempt deletes what the claim holds. A further one reads the leases again: if the first has
-    landed, another claim may hold another message under the same uuid by now.
+    Returned are the units of those for which it is not confirmed, or the key of what is no lease.
+
+    ⚑ §5.6: a further attempt reads the leases again: if the first has landed, another claim may have them by now. A
+    lease with another version than the expected one is another claim's; or it is garbage, which the janitor removes.
     """
     single_attempt, backoff = context.with_budget(0.0).registers, context.store.backoff()
     failed: dict[str, StoreError] = {}
     while expected:
         outcomes = await single_attempt.delete_versions(expected)
-        unknown = {key: each.fault for key, each in outcomes.items() if isinstance(each, Unknown)}
-        doubtful = {key: fault for key, fault in unknown.items() if fault.transient}
-        failed.update({key: fault for key, fault in unknown.items() if key not in doubtful})
-        if not doubtful or not await backoff.pause(next(iter(doubtful.values()))):
-            return {**failed, **doubtful}
-        keys = {str(uuid): key for key in doubtful if (uuid := layout.parse_lease(key)) is not None}
-        held, faults = await held_versions(context, topic, record.stem, keys)
-        failed.update({keys[uuid]: fault for uuid, fault in faults.items() if isinstance(fault, StoreError)})
-        expected = {key: expected[key] for key in doubtful if key not in keys.values()}
-        expected.update({keys[uuid]: Version(version) for uuid, version in held.items()})
+        unknown = {
+            layout.parse_lease(key) or key: each.fault for key, each in outcomes.items() if isinstance(each, Unknown)
+        }
+        doubtful = {name: fault for name, fault in unknown.items() if fault.transient}
+        failed.update({name: fault for name, fault in unknown.items() if name not in doubtful})
+        if not doubtful:
+            break
+        why = next(iter(doubtful.values()))
+        if not await backoff.pause(why):
+            return {**failed, **{name: backoff.exceeded(fault) for name, fault in doubtful.items()}}
+        before = {uuid: expected[key] for uuid in doubtful if (key := layout.lease(topic, uuid)) in expected}
+        held, unread = await _held_leases(context, topic, record.stem, list(before), before)
+        failed.update(unread)
+        expected = {key: version for key, version in expected.items() if key in doubtful}
+        expected.update({layout.lease(topic, uuid): Version(version) for uuid, version in held.items()})
     return failed
+
+
+async def _held_leases(
+    context: Context, topic: str, stem: str, uuids: Sequence[str], versions: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, StoreError]]:
+    """Return the versions of those leases by which the claim still holds its messages, and why others are not known.
+
+    :param versions: of the leases as this claim wrote them, where they are known: such a lease need not be read.
+    """
+    if not uuids:
+        return {}, {}
+    held: dict[str, str] = {}
+    unread = list(uuids)
+    try:
+        listed = await _listed_leases(context, topic, uuids) if len(uuids) >= MIN_LISTED_LEASES else None
+    except StoreError as error:
+        return {}, dict.fromkeys(uuids, error)
+    if listed is not None:
+        held = {uuid: listed[uuid] for uuid in uuids if versions.get(uuid) and listed.get(uuid) == versions[uuid]}
+        unread = [uuid for uuid in uuids if uuid in listed and uuid not in held]
+    read, faults = await held_versions(context.with_budget(), topic, stem, unread)
+    # A lease in a newer format (CompatibilityError) is somebody else's by now.
+    return {**held, **read}, {uuid: fault for uuid, fault in faults.items() if isinstance(fault, StoreError)}
+
+
+async def _listed_leases(context: Context, topic: str, uuids: Sequence[str]) -> dict[str, str] | None:
+    """Return the versions of all leases of the topic; None: it has so many that it is cheaper to read these."""
+    listed: dict[str, str] = {}
+    pages_left = len(uuids) // MIN_LEASES_A_PAGE
+    async with aclosing(context.registers.pages(layout.leases(topic))) as pages:
+        async for page in pages:
+            if not pages_left:
+                return None
+            pages_left -= 1
+            listed.update({uuid: info.version for info in page if (uuid := layout.parse_lease(info.key)) is not None})
+    return listed
 
 
 def _is_gone(record: ClaimRecord, uuid: str) -> bool:
@@ -247,25 +303,6 @@ async def held_versions(
 
     versions = zip(wanted, await for_each(version, wanted, at_once=context.at_once), strict=True)
     return {uuid: each for uuid, each in versions if each is not None}, faults
-
-
-async def held_by_others(
-    context: Context, topic: str, record: ClaimRecord, uuids: Iterable[str], failed: dict[str, PawnQueueError]
-) -> set[str]:
-    """Return the acked and buried members whose leases are not this claim's. Add those not read to ``failed``.
-
-    ⚑ §5.6: a publisher may send another message under the uuid of one that the claim has acked. Its holder keeps the
-    lease, however often the ack is carried out.
-    """
-    wanted = [each for each in uuids if record.settled[each].how != "released"]
-    stored = wanted
-    if len(wanted) >= MIN_LISTED_LEASES:
-        pages = context.registers.pages(layout.leases(topic))
-        present = {layout.parse_lease(info.key) async for page in pages for info in page}
-        stored = [uuid for uuid in wanted if uuid in present]
-    ours, faults = await held_versions(context, topic, record.stem, stored)
-    failed.update(faults)
-    return set(wanted).difference(ours)
 
 
 def released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> Lease:

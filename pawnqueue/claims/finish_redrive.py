@@ -63,14 +63,19 @@ async def _delete_letter(context: Context, topic: str, source: str, version: Ver
     ⚑ §5: it is the redriver that looks, and not the burial: each burial would pay for a look, and its COPY can land
     after that. A store without conditional DELETEs deletes a letter that is buried between this HEAD and the DELETE.
     """
-    letter = letters.key_of(topic, source)
-    present = await context.store.head(letter)
-    if present is None or present.version != version:
-        return
-    outcome = (await context.registers.delete_versions({letter: version})).get(letter)
-    if isinstance(outcome, Unknown):
-        raise outcome.fault
-    if outcome is None:
+    letter, single_attempt = letters.key_of(topic, source), context.with_budget(0.0).registers
+    backoff, is_sent = context.store.backoff(), False
+    while (present := await context.store.head(letter)) is not None:
+        if present.version != version:
+            return
+        outcome = (await single_attempt.delete_versions({letter: version})).get(letter)
+        is_sent = True
+        if outcome is None:
+            break
+        if not isinstance(outcome, Unknown):
+            return
+        await backoff.pause_or_raise(outcome.fault)
+    if is_sent:
         # Behind the letter, so that none is left without its reason; a reason alone is swept up in time.
         await context.store.delete([letters.reason_key_of(topic, source)])
 

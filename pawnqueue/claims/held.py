@@ -52,7 +52,8 @@ class HeldClaim(Claim):
                 self.writes[message.write_id] = max(latest, message.created_at)
         self.leases = dict(leases)  # of each member's key, the version of its lease, where it is known
         self.done: set[str] = set()  # members whose decision is known to be carried out
-        self.untried: set[str] = set()  # members on which this session has decided, and nothing was sent for that yet
+        # Members on which this session has decided, when (elapsed), and of which nothing is carried out by it yet.
+        self.untried: dict[str, float] = {}
         self.under_way: set[str] = set()  # and those where it is being carried out
         self.settlements: SharedWork[int, SettledMembers] = SharedWork()
         self.gathering: dict[str, Decision] = {}  # what the next settlement decides

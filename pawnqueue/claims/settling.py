@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 logger = logger_of("claims")
 
+#: For how long after a decision its session knows that no janitor has carried it out.
+FRESH_SECONDS = effects.HOLDER_WORKS_SECONDS / 2
+
 
 Meant: TypeAlias = str | OneMessage
 
@@ -98,7 +101,7 @@ async def _settle_together(context: Context, claim: HeldClaim, batch: Mapping[st
     return result
 
 
-async def carry_out_decided(context: Context, claim: HeldClaim, *, again: bool = False) -> dict[str, PawnQueueError]:
+async def carry_out_decided(context: Context, claim: HeldClaim, *, again: bool = False) -> dict[str, StoreError]:
     """Carry out what the claim has decided; return what is not done, and why. The settlement itself has succeeded.
 
     ⚑ §5.5: the queue tries again while it is open, and so does each process that finds what is left.
@@ -107,7 +110,7 @@ async def carry_out_decided(context: Context, claim: HeldClaim, *, again: bool =
     """
     level = logging.DEBUG if again else logging.WARNING
     # Without the lock: it may take long, and the rest of the claim has to be renewed meanwhile.
-    failed: dict[str, PawnQueueError] = {}
+    failed: dict[str, StoreError] = {}
     try:
         failed = await _carry_out(context, claim)
     except PawnQueueError as error:
@@ -151,10 +154,11 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
         if record.state != "open" or not claim.is_ours():
             return SettledMembers(decided=before, lost=lost | set(new))
         changed = record.model_copy(update={"settled": {**record.settled, **new}})
+        began = context.clock.elapsed()
         # ⚑ §4, §5.3: by compare-and-set on what we have read. A claim that was fenced is refused, and changes nothing.
         try:
             if await claim.replace_record(context, changed):
-                claim.untried.update(new)
+                claim.untried.update(dict.fromkeys(new, began))
                 return SettledMembers(decided={**before, **new}, lost=lost)
             fault = contended_error(claim, "settled", "settle")
         except StoreError as error:
@@ -169,29 +173,26 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
             return SettledMembers(decided=before, lost=lost, unknown=set(new), fault=fault)
 
 
-async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, PawnQueueError]:
+async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
     """Carry out the decisions that no other task of this process carries out. After the last one, close the record."""
     await record_retention.keep_if_needed(context, claim)
     record, done, under_way = claim.record, claim.done, claim.under_way
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
     under_way.update(todo)
-    # ⚑ §5.6: what an earlier session has decided, or an earlier attempt has tried, may be carried out already. Then
-    # another claim may hold another message under the same uuid.
-    again = [uuid for uuid in todo if uuid not in claim.untried]
-    claim.untried.difference_update(todo)
-    failed: dict[str, PawnQueueError] = {}
+    # ⚑ §5.6: nobody else carries out what this session has just decided: a janitor waits for its holder, and a taker
+    # for the end of the claim. What was decided or tried before may be carried out already.
+    fresh = {uuid: claim.untried.pop(uuid) for uuid in todo if uuid in claim.untried}
+    decided_at = min(fresh.values(), default=0.0)
     try:
-        others = await effects.held_by_others(context, claim.topic, record, again, failed) if again else set()
-        failed.update(
-            await effects.carry_out(
-                context,
-                claim.topic,
-                record,
-                [uuid for uuid in todo if uuid not in failed],
-                claim.leases,
-                keep_leases=others,
-                at_last=lambda: None if failed else _record_to_delete(claim, todo),
-            )
+        failed = await effects.carry_out(
+            context,
+            claim.topic,
+            record,
+            todo,
+            claim.leases,
+            fresh=fresh,
+            fresh_until=min(decided_at + FRESH_SECONDS, claim.trusted_until()),
+            at_last=lambda: _record_to_delete(claim, todo),
         )
     finally:
         under_way.difference_update(todo)

@@ -16,7 +16,7 @@ class BucketRecord(Record):
 
     what: ClassVar[str] = "bucket record"
 
-    #: The name of one of those that ``leases/strategies.py`` lists, or, to an old process, of a newer one.
+    #: The name of one of those that ``registers/strategies.py`` lists, or, to an old process, of a newer one.
     strategy: PlainText
     #: The store wants the ETag of ``If-Match`` without its quotes.
     unquoted_if_match: bool = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pawnqueue.domain.claim_record import Decision
-    from pawnqueue.errors import PawnQueueError
+    from pawnqueue.errors import PawnQueueError, StoreError
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class SettledMembers:
     unknown: set[str] = field(default_factory=set)
     fault: PawnQueueError | None = None
     """Why nobody can tell it."""
-    unfinished: dict[str, PawnQueueError] = field(default_factory=dict)
+    unfinished: dict[str, StoreError] = field(default_factory=dict)
     """Decided, and not carried out yet: why."""
 
     def of(self, uuids: Collection[str]) -> SettledMembers:

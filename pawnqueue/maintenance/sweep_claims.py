@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
 from pawnqueue.claims import effects, takeover
+from pawnqueue.claims.effects import HOLDER_WORKS_SECONDS
 from pawnqueue.claims.renewing import lengthened
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.claim_record import Decision
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 #: How often a record is read for a deletion soon enough after it.
 MAX_READS_BEFORE_DELETE = 3
-#: A record that changed within this time is left to its holder to carry out.
-HOLDER_WORKS_SECONDS = 30.0
 #: A lease that was written later than this after a claim began is not read for messages that the claim requeued: the
 #: claim won its leases at its beginning. Every sweep would read the leases of other claims.
 WON_WITHIN_SECONDS = 300.0
@@ -124,9 +123,9 @@ class ClaimSweep:
         """Delete a closed record.
 
         Once it is gone, its id may be used again, and the key is that of a live claim. So it is deleted only if it was
-        read a moment ago, and the request is not repeated. Two risks remain: our DELETE
-        may be in flight for long, or this process may be paused between reading the clock and sending the request. If
-        another janitor removes this record meanwhile, and its id is used again, we delete a live claim's record.
+        read a moment ago, and the request is not repeated. Two risks remain: our DELETE may be in flight for long, or
+        this process may be paused between reading the clock and sending the request. If another janitor removes this
+        record meanwhile, and its id is used again, we delete a live claim's record.
         """
         context = self._scope.context
         for _ in range(MAX_READS_BEFORE_DELETE):
@@ -286,9 +285,7 @@ class ClaimSweep:
         self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str], failed: dict[str, PawnQueueError]
     ) -> Mapping[str, PawnQueueError]:
         """Carry out decisions, add the errors to ``failed``, and report all messages that are stuck."""
-        listed = [each for each in uuids if each in self._held]
-        others = await effects.held_by_others(self._scope.context, self._scope.topic, record, listed, failed)
-        failed.update(await self._carry_out(record, [each for each in uuids if each not in failed], versions, others))
+        failed.update(await self._carry_out(record, [each for each in uuids if each not in failed], versions))
         for uuid, error in failed.items():
             key = units.key_of(self._scope.topic, record.members[uuid].name)
             self._report.stuck[key] = str(error)
@@ -299,18 +296,16 @@ class ClaimSweep:
         return failed
 
     async def _carry_out(
-        self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str], others: Collection[str]
+        self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str]
     ) -> Mapping[str, PawnQueueError]:
         """Carry out decisions, and return the errors. If one ends all of them, they are carried out one by one."""
         context = self._scope.context
         try:
-            return await effects.carry_out(context, self._scope.topic, record, uuids, versions, keep_leases=others)
+            return await effects.carry_out(context, self._scope.topic, record, uuids, versions)
         except PawnQueueError as error:
             if len(uuids) == 1:
                 return {uuids[0]: error}
-        parts = await for_each(
-            lambda uuid: self._carry_out(record, [uuid], versions, others), uuids, at_once=context.at_once
-        )
+        parts = await for_each(lambda uuid: self._carry_out(record, [uuid], versions), uuids, at_once=context.at_once)
         return {uuid: error for part in parts for uuid, error in part.items()}
 
     async def _change(self, found: Versioned[ClaimRecord], changed: ClaimRecord) -> Versioned[ClaimRecord] | None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pawnqueue.catalog import units
+from pawnqueue.claims import effects
 from pawnqueue.claims.effects import MIN_LISTED_LEASES
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord
@@ -115,3 +116,62 @@ async def test_many_leases_are_listed_before_they_are_read(world: World, ann: Pr
         assert (await bob.queue.ack(attached)).complete
     assert requests.total() < 15
     assert world.bucket.below("leases/") == world.bucket.below("messages/") == []
+
+
+@pytest.mark.parametrize("how", ["requeued with a delay", "claimed after the LIST"])
+async def test_a_sweep_reads_each_lease_before_it_deletes_it(
+    world: World, ann: Process, bob: Process, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Also one that it has listed as released, or not at all: the message under the uuid of an acked one keeps it."""
+    now, shared = world.clock.server(), world.clock.uuid()
+    plant(world, now, shared, 0)
+    plant(world, now + 1, world.clock.uuid(), 1)
+    of_ann = await ann.queue.claim(TOPIC, "ann", ttl=600)
+    await ann.queue.ack(of_ann, [message for message in of_ann if message.payload["n"] == 0])
+    plant(world, now + 2, shared, 2)
+    later: list[Any] = []
+    if how == "requeued with a delay":
+        of_bob = await bob.queue.claim(TOPIC, "bob", ttl=600)
+        await bob.queue.requeue(of_bob, delay=3600)
+    else:
+        original = effects.carry_out
+
+        async def claimed_meanwhile(*arguments: Any, **more: Any) -> object:
+            if not later:
+                later.append(await bob.queue.claim(TOPIC, "bob", ttl=600))
+            return await original(*arguments, **more)
+
+        monkeypatch.setattr(effects, "carry_out", claimed_meanwhile)
+    await world.later(60)
+    janitor = await world.process()
+    assert (await janitor.queue.sweep(TOPIC)).failures == []
+    eve = await world.process()
+    assert not await eve.queue.claim(TOPIC, "eve", ttl=600)
+    for claim in later:
+        assert numbers(claim) == [2]
+        assert (await bob.queue.ack(claim)).complete
+
+
+async def test_a_record_stays_open_until_its_leases_could_be_listed(world: World, ann: Process, bob: Process) -> None:
+    """A LIST that fails ends no settlement: its own message is acked, and the rest is tried again."""
+    ids = await ann.queue.publish(TOPIC, numbered(MIN_LISTED_LEASES + 1))
+    claim = await ann.queue.claim(TOPIC, "ann", max_messages=1000, ttl=600)
+    await ann.queue.ack(claim, list(claim)[:-1])
+    attached = await bob.queue.attach(claim.hand_over())
+    bob.client.inject("denied", "LIST", "*leases*", times=1)
+    settlement = await bob.queue.ack(attached)
+    assert (settlement.acked, settlement.complete, attached.state) == (ids[-1:], True, "open")
+    await world.later(10)
+    assert attached.state == "closed"
+    assert world.bucket.below("leases/") == []
+
+
+async def test_a_bulk_delete_without_an_answer_costs_few_requests(world: World, ann: Process) -> None:
+    """The leases that are still this claim's, by a LIST, are not read before they are deleted again."""
+    await ann.queue.publish(TOPIC, numbered(500))
+    claim = await ann.queue.claim(TOPIC, "ann", max_messages=500, ttl=600)
+    ann.client.inject("lost", "DELETE", "*/leases/*", times=1)
+    with ann.client.counting() as requests:
+        assert (await ann.queue.ack(claim)).complete
+    assert requests.total() < 15
+    assert world.bucket.below("leases/") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -118,6 +119,19 @@ async def test_a_copy_that_is_sent_again_does_not_overwrite_the_first(world: Wor
     ann.client.inject("answer lost", "COPY", times=1)
     ann.client.meanwhile = after_the_copy(world, ann, bob, uuid)
     await ann.queue.redrive(TOPIC)
+    assert await redriven(world, bob) == [0, 1]
+
+
+async def test_a_delete_that_is_sent_again_removes_no_other_letter(world: World, ann: Process, bob: Process) -> None:
+    """The first DELETE was carried out, and its answer lost: the letter is looked at before the next."""
+    uuid = await bury_first(world, ann)
+    ann.client.inject("answer lost", "DELETE", "*dead-letter*", times=1)
+    moved = asyncio.ensure_future(ann.queue.redrive(TOPIC))
+    while f"{uuid}.json" in world.bucket.below("dead-letter/"):
+        await world.later(0.001)
+    await bury_another(world, bob, uuid)
+    assert (await moved).moved == [uuid]
+    assert f"{uuid}.json" in world.bucket.below("dead-letter/")
     assert await redriven(world, bob) == [0, 1]
 
 

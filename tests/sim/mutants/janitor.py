@@ -53,10 +53,10 @@ def given_back_early() -> Patches:
     test="tests/pawnqueue/maintenance/test_shared_uuids_of_claims.py",
 )
 def leases_of_others_are_deleted() -> Patches:
-    async def held_by_others(*_: Any) -> set[str]:
-        return set()
+    async def held_leases(_context: Any, _topic: str, _stem: str, uuids: Any, _versions: Any) -> Any:
+        return dict.fromkeys(uuids, ""), {}
 
-    return [(effects, "held_by_others", held_by_others)]
+    return [(effects, "_held_leases", held_leases)]
 
 
 @mutant(
@@ -67,7 +67,8 @@ def leases_of_others_are_deleted() -> Patches:
 def leases_are_deleted_again() -> Patches:
     async def delete(context: Any, _topic: str, _record: ClaimRecord, expected: Any) -> Any:
         outcomes = await context.registers.delete_versions(expected)
-        return {key: each.fault for key, each in outcomes.items() if isinstance(each, Unknown)}
+        faults = {key: each.fault for key, each in outcomes.items() if isinstance(each, Unknown)}
+        return {layout.parse_lease(key) or key: fault for key, fault in faults.items()}
 
     return [(effects, "_delete_leases", delete)]
 

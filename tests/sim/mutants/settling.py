@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pawnqueue.catalog import units
@@ -65,11 +65,11 @@ def lease_before_message() -> Patches:
         uuids: list[str],
         _versions: Any,
         *,
-        keep_leases: Collection[str],
+        is_held: Callable[[str], bool],
         at_last: Callable[[], str | None],
     ) -> Any:
         failed: dict[str, Any] = {}
-        leases = {layout.lease(topic, uuid): uuid for uuid in uuids if uuid not in keep_leases}
+        leases = {layout.lease(topic, uuid): uuid for uuid in uuids if is_held(uuid)}
         for key, error in (await context.store.delete(list(leases)) if leases else {}).items():
             failed[leases[key]] = error
         names = {units.key_of(topic, record.members[uuid].name): uuid for uuid in uuids}
