@@ -104,6 +104,14 @@ def test_never_answers() -> None:
         assert server.objects(BUCKET) == {}
 
 
+def test_a_request_is_applied_after_its_client_gave_up(server: FaultServer) -> None:
+    """The client closes its connection before it gets an answer, and the request is applied all the same."""
+    server.latency = 1.0
+    with pytest.raises(GenericError):
+        obstore_at(server.s3, BUCKET, timeout="100ms").put("a", b"1", use_multipart=False)
+    server.wait_until(lambda: "a" in server.objects(BUCKET))
+
+
 def test_partial_delete(server: FaultServer) -> None:
     """Some keys of a bulk delete stay, each with its error."""
     for key in ("a/1", "a/2", "b/1"):
