@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from airflow.providers.common.compat.sdk import Context
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
 
 #: XCom key of what a task knew when it began: see :class:`TaskStart`.
 BEGUN_KEY: Final = "pawnqueue_begun"

@@ -52,9 +52,9 @@ def _stats() -> Any:  # noqa: ANN401 - a module or an object, depending on Airfl
     try:
         from airflow.sdk.observability import stats  # noqa: PLC0415 - Airflow 3.3 has it
     except ImportError:
-        from airflow.providers.common.compat.sdk import Stats  # noqa: PLC0415
+        from airflow.providers.common.compat.sdk import Stats as AirflowStats  # noqa: PLC0415
 
-        return Stats
+        return AirflowStats
     return stats
 
 
