@@ -81,9 +81,9 @@ class PawnQueueSettleOperator(ClaimOperator):
         # It is worth another try only if the store did not answer. What is not settled would be worked on again.
         defaults = {"trigger_rule": TriggerRule.ALL_DONE, "retries": 3, "retry_delay": timedelta(seconds=30)}
         super().__init__(claim=claim, **{**defaults, **kwargs})
-        # None is wrong for on_failure, and means "as on_failure" for on_reported.
         # A claim is settled whatever became of the run before this one.
         self.depends_on_past = False
+        # None is wrong for on_failure, and means "as on_failure" for on_reported.
         self.on_failure = check_early(on_failure or "", _checked_action, "on_failure")
         self.on_reported = check_early(on_reported or None, _checked_action, "on_reported")
         self.delay = check_early(delay, checked_delay, "delay")
