@@ -236,8 +236,7 @@ class Airflow:
         self, dag_id: str, run_id: str, state: str | Collection[str] = "success", *, timeout: float = 120.0
     ) -> Json:
         """Wait until a run is in the state, or in one of them. Return it. Another final state is an error at once."""
-        run = (dag_id, run_id)
-        return self._wait_for_state(lambda: self.api.run(*run), state, f"run {run_id} of {dag_id}", run, timeout)
+        return self._wait_for_state((dag_id, run_id), None, state, f"run {run_id} of {dag_id}", timeout)
 
     def wait_for_task(
         self,
@@ -252,9 +251,8 @@ class Airflow:
 
         Another final state is an error, once the run has ended too: until then the task may be cleared or tried again.
         """
-        run = (dag_id, run_id)
         what = f"task {task_id} of {run_id} of {dag_id}"
-        return self._wait_for_state(lambda: self.api.task_instance(*run, task_id), state, what, run, timeout)
+        return self._wait_for_state((dag_id, run_id), task_id, state, what, timeout)
 
     def task_processes(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> TaskProcesses:
         """Wait until a task runs, and return its processes."""
@@ -324,15 +322,17 @@ class Airflow:
     # ---- inside
 
     def _wait_for_state(
-        self, read: Callable[[], Json], state: str | Collection[str], what: str, run: tuple[str, str], timeout: float
+        self, run: tuple[str, str], task_id: str | None, state: str | Collection[str], what: str, timeout: float
     ) -> Json:
         wanted = {state} if isinstance(state, str) else set(state)
 
         def reached() -> Json | None:
-            found = read()
+            # The run is read first: once it is over, the state of the task, which is read after it, is final.
+            whole = self.api.run(*run)
+            found = whole if task_id is None else self.api.task_instance(*run, task_id)
             if found["state"] in wanted:
                 return found
-            if found["state"] in _FINAL_STATES and self.api.run(*run)["state"] in _FINAL_STATES:
+            if {whole["state"], found["state"]} <= _FINAL_STATES:
                 raise AirflowError(f"{what} is {found['state']}\n{self.explain(*run)}")
             return None
 
