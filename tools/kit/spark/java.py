@@ -102,8 +102,12 @@ def _make(home: Path, source: Path, script: str) -> None:
     _FOLDER.mkdir(exist_ok=True)
     # Built in another folder and renamed: if two test runs do this at once, the later one uses the folder of the other.
     aside = Path(tempfile.mkdtemp(prefix=f"{home.name}-", dir=_FOLDER))
-    shutil.copytree(source, aside, copy_function=os.symlink, dirs_exist_ok=True)
-    (aside / "bin" / "java").unlink()
+    # Its folders are made here and not copied with their modes: the source's may be read-only.
+    (aside / "bin").mkdir()
+    for part in [*source.iterdir(), *(source / "bin").iterdir()]:
+        link = aside / part.relative_to(source)
+        if link not in {aside / "bin", aside / "bin" / "java"}:
+            link.symlink_to(part)
     (aside / "bin" / "java").write_text(script, encoding="utf-8")
     (aside / "bin" / "java").chmod(0o755)
     try:
