@@ -109,7 +109,9 @@ class Crew:
         self.janitors += [self._start("janitor", number) for number in range(1, self.plan.janitors + 1)]
 
     def wait(self, condition: Callable[[], bool], what: str, *, seconds: float = 0.0) -> None:
-        """Wait for something that all have a part in. Raises WorkerError if one of them ends by itself.
+        """Wait for something that all have a part in.
+
+        Raises WorkerError if one of them ends by itself, and TimeoutError if it takes too long.
 
         :param seconds: how long it has to take; it may take longer, but not for ever.
         """
@@ -159,7 +161,9 @@ class Crew:
             if not idle or self.clock.elapsed() - looked < LOOK_EVERY_SECONDS:
                 return False
             looked = self.clock.elapsed()
-            return not self._keys("messages/")
+            # One key is enough to know: this is asked several times a second.
+            answer = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=f"{TOPIC}/messages/", MaxKeys=1)
+            return not answer.get("Contents")
 
         self.wait(empty, "no message is left", seconds=seconds)
 
