@@ -137,6 +137,7 @@ for each in TESTS:
     PROJECTS.setdefault(name(each.page) if files_of(each.page) else "pages without files", []).append(each)
 
 
+@pytest.mark.timeout(600)  # Airflow takes ten seconds here, and minutes on a busy machine
 @pytest.mark.parametrize("project", PROJECTS)
 def test_the_tests_of_a_page_pass(project: str, tmp_path: Path) -> None:
     """What a page shows as a test is one, and passes as a file of its own, beside the files that the page shows."""
@@ -177,6 +178,7 @@ def test_one_bad_order_keeps_no_other_from_its_price(queue):
 """
 
 
+@pytest.mark.timeout(600)  # it runs Airflow too
 def test_a_bad_order_of_the_quickstart_buries_no_other(tmp_path: Path) -> None:
     """Its DAG catches what one message raises: of an order without an item only that one becomes a dead letter."""
     quickstart, recipe = TOP / "docs" / "quickstart.md", TOP / "docs" / "how-to" / "alert-on-dead-letters.md"
