@@ -137,9 +137,11 @@ async def kept_alive(  # noqa: PLR0913 - who works, on what, and for how long
     *,
     seconds: float,
     buggy: bool,
+    shortest: float = 0.0,
 ) -> bool:
     """Work within a keep_alive, and return whether the claim was kept; it is believed in until keep_alive says no.
 
+    :param shortest: the shortest time that it is renewed for.
     :param buggy: the client library raises an error that nobody expects, once.
     """
     stage.believe(process, claim)
@@ -150,7 +152,7 @@ async def kept_alive(  # noqa: PLR0913 - who works, on what, and for how long
         if raises:
             raise RuntimeError("drawn")
 
-    drawn = chance.choice(({}, {}, {"ttl": 9.0}, {"ttl": 20.0, "interval": 3.0}))
+    drawn = chance.choice(({}, {}, {"ttl": max(9.0, shortest)}, {"ttl": 20.0, "interval": 3.0}))
     kept, end = True, process.clock.elapsed() + seconds
     try:
         async with queue.keep_alive(claim, on_lost=on_lost, **drawn) as keep:

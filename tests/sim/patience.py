@@ -255,7 +255,10 @@ async def _keeper(stage: Stage, process: Process, queue: PawnQueue, chance: rand
             continue
         buggy = chance.random() < 0.2
         seconds = chance.uniform(5, 40)
-        kept = await manners.kept_alive(stage, process, queue, claim, chance, seconds=seconds, buggy=buggy)
+        # ⚑ A renewal for less than the shortest time may be lost to janitors that renew the same record meanwhile.
+        kept = await manners.kept_alive(
+            stage, process, queue, claim, chance, seconds=seconds, buggy=buggy, shortest=shortest
+        )
         if kept:
             await _dispatch(stage, queue, claim, chance)
         elif (
