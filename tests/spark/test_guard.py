@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -94,7 +95,9 @@ class Task:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        self.kill(self.forked, *(guard.session_members(self.guard) or ()))
+        for pid in (self.forked, *(guard.session_members(self.guard) or ())):
+            with suppress(ProcessLookupError):  # a keeper ends by itself when its guard is gone
+                self.kill(pid)
 
 
 @pytest.fixture
