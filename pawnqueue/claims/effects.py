@@ -5,8 +5,7 @@ Every step may be repeated, and may land late: a decision in the record is final
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -43,15 +42,13 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
     uuids: Iterable[str],
     versions: Mapping[str, str],
     *,
-    fresh: Collection[str] = (),
-    fresh_until: float = math.inf,
+    is_held: Callable[[str], bool] = lambda _: False,
     at_last: Callable[[], str | None] = lambda: None,
 ) -> dict[str, StoreError]:
     """Carry out what was decided of these members; return those for which it is not confirmed, and why.
 
     :param versions: the versions of their leases, where the caller knows them.
-    :param fresh: the members of which nobody else can have carried out anything before ``fresh_until``, an elapsed
-        time. Their leases are deleted without a look at them.
+    :param is_held: says of a member whether its lease is known to be the claim's: it is deleted without a look at it.
     :param at_last: called before the last leases are deleted, if all went well until then. It may return the key of a
         record to delete with them; that key is in the result if its deletion is not confirmed.
     """
@@ -70,10 +67,6 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
             failed[uuid] = fault
     failed.update(await _release(context, topic, record, given_back, versions))
     last = (lambda: None) if failed else at_last
-
-    def is_held(uuid: str) -> bool:
-        return uuid in fresh and context.clock.elapsed() < fresh_until
-
     failed.update(await _remove(context, topic, record, finished, versions, is_held=is_held, at_last=last))
     return failed
 

@@ -129,18 +129,19 @@ class KeepAlive:
         renewal = asyncio.ensure_future(renewing.renew(self._context, self._claim, self._ttl))
         renewal.add_done_callback(_fault)  # it may be cancelled below, where its exception is not retrieved
         self._renewal = renewal
-        slow = False
+        slow = is_sent = False
         try:
             while not renewal.done():
                 left = self._left()
                 if left <= 0:
-                    return None if self._is_left or self._is_over() else self._too_late_error()
+                    return None if self._is_left or self._is_over() else self._too_late_error(is_sent=is_sent)
+                is_sent = True
                 await self._wait(left if slow else min(left / 2, SLOW_RENEWAL_SECONDS), renewal)
                 if not (slow or renewal.done()):
                     slow = True
                     logger.warning(
-                        "Claim %s could not be renewed yet, as the store does not answer; it is trusted for %.0f more "
-                        "seconds.",
+                        "Claim %s is not renewed yet: the store is slow, or other processes change its record. It is "
+                        "trusted for %.0f more seconds.",
                         self._claim.claim_id,
                         max(0.0, self._left()),
                     )
@@ -149,15 +150,17 @@ class KeepAlive:
         self._renewal = None
         return _fault(renewal)
 
-    def _too_late_error(self) -> LeaseLostError:
+    def _too_late_error(self, *, is_sent: bool) -> LeaseLostError:
         record = self._claim.record
         why = "its time was over before it was renewed"
         if renewing.lengthened(self._context, record, math.inf) <= record.until:
             why = "it has reached claims.max_claim_age_seconds, and no older claim is renewed"
-        elif self._failure is None:
-            why = f"{why}, as the store has not answered since"
-        else:
+        elif self._failure is not None:
             why = f"{why}; the last attempt ended with {type(self._failure).__name__}: {self._failure}"
+        elif is_sent:
+            why = f"{why}, as a renewal was under way and did not succeed in time"
+        else:
+            why = f"{why}, as this process did not run in time: it was stopped, or its event loop was blocked"
         error = renewing.lost_error(self._claim, why)
         error.cause = self._failure
         return error

@@ -25,7 +25,6 @@ logger = logger_of("claims")
 #: For how long after a decision its session knows that no janitor has carried it out.
 FRESH_SECONDS = effects.HOLDER_WORKS_SECONDS / 2
 
-
 Meant: TypeAlias = str | OneMessage
 
 
@@ -179,10 +178,11 @@ async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError
     record, done, under_way = claim.record, claim.done, claim.under_way
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
     under_way.update(todo)
-    # ⚑ §5.6: nobody else carries out what this session has just decided: a janitor waits for its holder, and a taker
-    # for the end of the claim. What was decided or tried before may be carried out already.
+    # ⚑ §5.6: what was decided or tried before may be carried out already. What this session has just decided is not,
+    # as a janitor waits for its holder, and a taker for the end of the lease. (A claim that is renewed outlives its
+    # leases: §5.6 says what that leaves.)
     fresh = {uuid: claim.untried.pop(uuid) for uuid in todo if uuid in claim.untried}
-    decided_at = min(fresh.values(), default=0.0)
+    fresh_until = min(min(fresh.values(), default=0.0) + FRESH_SECONDS, claim.trusted_until())
     try:
         failed = await effects.carry_out(
             context,
@@ -190,8 +190,7 @@ async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError
             record,
             todo,
             claim.leases,
-            fresh=fresh,
-            fresh_until=min(decided_at + FRESH_SECONDS, claim.trusted_until()),
+            is_held=lambda uuid: uuid in fresh and context.clock.elapsed() < fresh_until,
             at_last=lambda: _record_to_delete(claim, todo),
         )
     finally:

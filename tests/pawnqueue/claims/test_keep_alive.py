@@ -11,7 +11,7 @@ import pytest
 
 from pawnqueue import Claim, InvalidArgumentError, LeaseLostError, QueueClosedError, StoreError
 from pawnqueue.claims.held import HeldClaim
-from pawnqueue.claims.keep_alive import LEAVE_TIMEOUT_SECONDS, MIN_RENEWAL_PAUSE_SECONDS
+from pawnqueue.claims.keep_alive import LEAVE_TIMEOUT_SECONDS, MIN_RENEWAL_PAUSE_SECONDS, KeepAlive
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 from tests.support.claims import trusted_until
 
@@ -167,8 +167,22 @@ async def test_a_store_that_stays_away_is_told_at_the_deadline(world: World, ann
         deadline = trusted_until(claim)
         await world.later(300)
     assert claim.lost
+    assert ("was under way" if effect != "denied" else "the last attempt ended with") in claim.lost
     assert len(times) == 1
     assert times[0] <= deadline + 0.5
+
+
+async def test_a_process_that_was_stopped_is_named_as_the_cause(
+    world: World, ann: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes when its claim's time is over, and the store has always answered."""
+    await ann.queue.publish(TOPIC, numbered(1))
+    claim = await ann.queue.claim(TOPIC, "c", ttl=60)
+    original = KeepAlive._until_next
+    monkeypatch.setattr(KeepAlive, "_until_next", lambda self, pause: original(self, pause) + 100)
+    async with ann.queue.keep_alive(claim) as keeper:
+        await asyncio.wait_for(keeper.lost.wait(), 300)
+    assert "did not run in time" in str(keeper.error)
 
 
 async def test_keep_alive_of_a_claim_that_was_settled_asks_nothing_more(world: World, ann: Process) -> None:
