@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pawnqueue.domain.bounds import MESSAGE_NAME
 from pawnqueue.domain.identifiers import UnitId
-from pawnqueue.domain.layout import is_message_id, last_part, read_stamp, timestamp
+from pawnqueue.domain.layout import folder_name, is_message_id, last_part, pack_unit_id, read_stamp, timestamp
+from pawnqueue.domain.numbers import MAX_PACK_MESSAGES
 from pawnqueue.domain.unit import Unit
+from pawnqueue.runtime.concurrency import all_of
 
 if TYPE_CHECKING:
     from pawnqueue.stores.port import ObjectInfo
     from pawnqueue.stores.retry import ResilientStore
 
+PACK_SUFFIX = ".jsonl.zst"
 _UUID_GROUPS = 5
+_PACK_NAME = re.compile(
+    r".+-(?P<uuid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.(?P<count>[1-9][0-9]{0,3})\.jsonl\.zst"
+)
 
 
 @dataclass(slots=True)
@@ -29,37 +36,51 @@ class UnitPage:
     strangers: list[str] = field(default_factory=list)
     """The keys of objects between the units that are not ours."""
     end: str = ""
-    """The last key that the listing showed, whether it is ours or not."""
+    """The place of the last object that the listing showed, whether it is ours or not."""
 
-    def cursor(self, topic: str) -> str:
-        """Return the key behind which a later listing goes on; "" where the page has no unit.
+    @property
+    def cursor(self) -> str:
+        """The place behind which a later listing goes on; "" where the page has no unit.
 
-        ⚑ §1: never a stranger's key. Units that are published before such a key would stay hidden.
+        ⚑ §1: never a stranger's. Units that are published before such a key would stay hidden.
         """
-        return key_of(topic, self.units[-1].name) if self.units else ""
+        return self.units[-1].name if self.units else ""
 
 
 def folder(topic: str) -> str:
-    """Return the folder of the topic's pending messages."""
+    """Return the folder of the topic's pending single messages."""
     return f"{topic}/messages/"
 
 
 def packs_folder(topic: str) -> str:
-    """Return the folder that is reserved for packs. A deletion must not lose what a later version keeps there."""
+    """Return the folder of the topic's packs."""
     return f"{topic}/packs/"
 
 
 def key_of(topic: str, name: str) -> str:
     """Return the key of the unit's object."""
-    return f"{topic}/messages/{name}"
+    return f"{topic}/packs/{name}" if name.endswith(PACK_SUFFIX) else f"{topic}/messages/{name}"
 
 
 def parse(key: str, size: int = 0) -> Unit | None:
-    """Read a key below ``messages/``, or return None for a stranger's.
-
-    pawn-queue takes the last five groups between dashes as the id, and so do we.
-    """
+    """Read the key of a unit, or its name, or return None for a stranger's."""
     name = last_part(key)
+    is_pack = name.endswith(PACK_SUFFIX)
+    if folder_name(key) not in ("", "packs" if is_pack else "messages"):
+        return None
+    return _parse_pack(name, size) if is_pack else _parse_single(name, size)
+
+
+def _parse_pack(name: str, size: int) -> Unit | None:
+    match = _PACK_NAME.fullmatch(name)
+    if match is None or not MESSAGE_NAME.fullmatch(name) or int(match["count"]) > MAX_PACK_MESSAGES:
+        return None
+    count = int(match["count"])
+    return Unit(pack_unit_id(match["uuid"], count), name, size, count)
+
+
+def _parse_single(name: str, size: int) -> Unit | None:
+    """Read a name below ``messages/``. pawn-queue takes the last five groups between dashes as the id; so do we."""
     groups = name.removesuffix(".json").split("-")
     identifier = "-".join(groups[-_UUID_GROUPS:])
     if not name.endswith(".json") or len(groups) <= _UUID_GROUPS or not is_message_id(identifier):
@@ -72,6 +93,11 @@ def parse(key: str, size: int = 0) -> Unit | None:
 def name_at(seconds: float, identifier: str) -> str:
     """Make a unit's name. LIST returns units in publish order, as their names begin with the time."""
     return f"{timestamp(seconds)}-{identifier}.json"
+
+
+def pack_name_at(seconds: float, identifier: str, count: int) -> str:
+    """Make the name of a pack of so many messages. Its time puts it between the single messages of the topic."""
+    return f"{timestamp(seconds)}-{identifier}.{count}{PACK_SUFFIX}"
 
 
 def published_at(name: str) -> float | None:
@@ -104,16 +130,48 @@ def sorted_out(infos: Iterable[ObjectInfo]) -> UnitPage:
             page.strangers.append(info.key)
         else:
             page.units.append(unit)
-        page.end = info.key
+        page.end = _place(info)
     return page
 
 
-async def pages(store: ResilientStore, topic: str, *, start_after: str = "") -> AsyncGenerator[UnitPage]:
-    """List the units behind a key, a LIST a page."""
-    async with aclosing(store.pages(folder(topic), start_after=start_after)) as listing:
-        async for infos in listing:
-            if infos:
-                yield sorted_out(infos)
+async def pages(store: ResilientStore, topic: str, *, after: str = "", packs: bool = True) -> AsyncGenerator[UnitPage]:
+    """List the units behind a place, in publish order: a LIST of each folder for a page.
+
+    :param after: a unit's name, or the ``end`` of an earlier page.
+    :param packs: the topic may have packs: their folder is listed too.
+    """
+    folders = [folder(topic), packs_folder(topic)] if packs else [folder(topic)]
+    async with AsyncExitStack() as stack:
+        listings = [
+            await stack.enter_async_context(aclosing(store.pages(each, start_after=f"{each}{after}" if after else "")))
+            for each in folders
+        ]
+        waiting: list[list[ObjectInfo]] = [[] for _ in folders]
+        while listings:
+            pages_ = await all_of(*(_filled(part, listing) for part, listing in zip(waiting, listings, strict=True)))
+            left = [number for number, infos in enumerate(pages_) if infos]
+            listings, waiting = [listings[number] for number in left], [pages_[number] for number in left]
+            if not waiting:
+                return
+            # What is listed up to here is complete in each folder. The rest waits for the folder that is behind.
+            bound = min(_place(infos[-1]) for infos in waiting)
+            yield sorted_out(sorted((each for infos in waiting for each in infos if _place(each) <= bound), key=_place))
+            waiting = [[each for each in infos if _place(each) > bound] for infos in waiting]
+
+
+async def _filled(waiting: list[ObjectInfo], listing: AsyncGenerator[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
+    """Return what waits of a listing, or else its next page."""
+    while not waiting:
+        page = await anext(listing, None)
+        if page is None:
+            return []
+        waiting = list(page)
+    return waiting
+
+
+def _place(info: ObjectInfo) -> str:
+    """Return what an object is listed by in its folder."""
+    return info.key.split("/", 2)[2]
 
 
 async def listed(store: ResilientStore, topic: str) -> UnitPage:
@@ -127,11 +185,11 @@ async def listed(store: ResilientStore, topic: str) -> UnitPage:
 
 
 async def names_between(store: ResilientStore, topic: str, first: str, last: str) -> set[str]:
-    """Return the names of the units from one name to another, both included, and a few behind them."""
+    """Return the names of the single messages from one name to another, both included, and a few behind them."""
     found: set[str] = set()
-    async with aclosing(pages(store, topic, start_after=key_of(topic, first)[:-1])) as listing:
+    async with aclosing(pages(store, topic, after=first[:-1], packs=False)) as listing:
         async for page in listing:
             found.update(unit.name for unit in page.units)
-            if page.end >= key_of(topic, last):
+            if page.end >= last:
                 break
     return found

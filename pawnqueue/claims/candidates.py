@@ -102,6 +102,8 @@ class Finder:
         self.set_aside = SetAside(context.clock, topic)
         self.bad_batches = BadBatches()
         self.background = BackgroundWork(context.clock)
+        #: Whether the packs of the topic are listed, too. The settings of a topic that never had any say so.
+        self.may_have_packs = False
         self._cache = RegisterCache(context, topic, self.set_aside)
         self._view: _View | None = None
         self._warned_of_strangers = False
@@ -246,8 +248,9 @@ class Finder:
             found = await self._resolve_some(view, at_first)
         # While one LIST shows the whole topic, it begins at the head. A unit that comes in before the cursor (it was
         # redriven, or its producer's clock is slow) shows as soon as one behind it.
-        start_after = "" if len(view.seen) < KEYS_PER_LIST else view.cursor
-        async with aclosing(units.pages(self._context.store, self._topic, start_after=start_after)) as pages:
+        after = "" if len(view.seen) < KEYS_PER_LIST else view.cursor
+        listing = units.pages(self._context.store, self._topic, after=after, packs=self.may_have_packs)
+        async with aclosing(listing) as pages:
             if self._had_units and view.leases is None:
                 page, _ = await all_of(_next(pages), self._list_leases(view))
             else:
@@ -313,7 +316,7 @@ class Finder:
                     view.due = min(view.due, due)
                 else:
                     self._choose(doubtful, candidate)
-        view.cursor = max(view.cursor, page.cursor(self._topic))
+        view.cursor = max(view.cursor, page.cursor)
         if len(view.seen) < KEYS_PER_LIST:
             view.seen.update(unit.name for unit in page.units if unit.id not in self._lent)
         for uuid, one in (await self._uncovered(view, doubtful)).items():

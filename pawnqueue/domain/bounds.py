@@ -51,6 +51,9 @@ Duration: TypeAlias = Annotated[float, Field(ge=0, le=LONGEST_DURATION)]
 #: topic, with the reader's rights.
 MessageName: TypeAlias = Annotated[str, StringConstraints(pattern=rf"^{MESSAGE_NAME.pattern}$")]
 UuidText: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{_UUID}$")]
+#: The id of a unit, see ``identifiers.UnitId``.
+UNIT_ID: Final = rf"{_UUID}(\.0-[1-9][0-9]{{0,3}})?"
+UnitText: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{UNIT_ID}$")]
 #: What a producer or a consumer says of itself: without control characters.
 PlainText: TypeAlias = Annotated[
     str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", min_length=1, max_length=LONGEST_REGISTERED_NAME)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -25,23 +26,14 @@ from pawnqueue.domain.bounds import (
     MessageName,
     ReasonText,
     Time,
-    UuidText,
+    UnitText,
     check_id_size,
 )
 from pawnqueue.domain.identifiers import ClaimStem
+from pawnqueue.domain.numbers import Numbers
 from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES
-from pawnqueue.domain.record import Part, Record, are_few_unknown, parts_of, to_json
-
-
-class Member(Part):
-    """A message that a claim won."""
-
-    name: MessageName
-    size: ByteCount = 0  # of its body, as a LIST has told it; 0: nobody knows
-    deliveries: Count = 1  # how often it was handed out, this time included
-    reason: ReasonText = ""  # given when it was last given back, and the error beside it
-    error: ReasonText = ""
-
+from pawnqueue.domain.record import FORMAT, NEWEST_FORMAT, Part, Record, are_few_unknown, parts_of, to_json
+from pawnqueue.domain.share import Share, are_disjoint, union
 
 #: The stored fields of a decision that say who made it.
 _DECIDED_BY: Mapping[str, str] = MappingProxyType({"unseen": "claim", "returned": "closing", "lost": "other"})
@@ -52,7 +44,8 @@ class Decision(Part):
 
     also_stored: ClassVar[frozenset[str]] = frozenset(_DECIDED_BY)
 
-    how: Literal["acked", "dead", "released", "gone"]
+    #: ``mixed``: of a pack, the parts of whose member tell it.
+    how: Literal["acked", "dead", "released", "gone", "mixed"]
     until: Time = 0.0  # released: not to be delivered before
     reason: ReasonText = ""  # dead: for the record beside the dead letter; released: for the same, if it comes to that
     error: ReasonText = ""
@@ -88,6 +81,104 @@ class Decision(Part):
         return fields | {flag: by == who for flag, who in _DECIDED_BY.items()}
 
 
+class PartDecision(Decision):
+    """What was decided of some messages of a pack."""
+
+    of: Numbers
+
+
+def _part_of(decision: Decision, of: int) -> PartDecision:
+    return PartDecision.model_validate({**decision.model_dump(), "of": of})
+
+
+def _joined(parts: Iterable[PartDecision]) -> list[PartDecision]:
+    """Return the decisions with those joined that are alike."""
+    joined: list[PartDecision] = []
+    for part in parts:
+        alike = next((n for n, one in enumerate(joined) if one.model_copy(update={"of": part.of}) == part), None)
+        if alike is None:
+            joined.append(part)
+        else:
+            joined[alike] = joined[alike].model_copy(update={"of": joined[alike].of | part.of})
+    return joined
+
+
+class Member(Part):
+    """A unit that a claim won: a single message, or a pack."""
+
+    name: MessageName
+    size: ByteCount = 0  # of its body, as a LIST has told it; 0: nobody knows
+    deliveries: Count = 1  # how often it was handed out, this time included
+    reason: ReasonText = ""  # given when it was last given back, and the error beside it
+    error: ReasonText = ""
+    #: Of a pack: the messages that the claim was given, with their deliveries and reasons. The fields above have none.
+    shares: list[Share] = Field(default=[])
+    rest: Numbers = 0  # of a pack: the messages that are not finished, and that the claim was not given
+    decided: list[PartDecision] = Field(default=[])  # of a pack of which not all is decided alike
+
+    @property
+    def is_pack(self) -> bool:
+        """Whether it is a pack."""
+        return bool(self.shares)
+
+    @property
+    def given(self) -> int:
+        """The numbers of the messages of a pack that the claim was given."""
+        return union(self.shares)
+
+    @property
+    def decided_numbers(self) -> int:
+        """The numbers of the messages of which ``decided`` tells."""
+        found = 0
+        for part in self.decided:
+            found |= part.of
+        return found
+
+    def with_decisions(self, new: Mapping[int | None, Decision]) -> tuple[Member, Decision | None]:
+        """Return the pack with decisions by its numbers (None: all others), and the one about all of it, if any."""
+        parts = list(self.decided)
+        left = self.given & ~self.decided_numbers
+        together: dict[int, tuple[Decision, int]] = {}  # the numbers of each decision, by the decision's identity
+        for number, decision in new.items():
+            if number is not None and left >> number & 1:
+                together[id(decision)] = decision, together.get(id(decision), (decision, 0))[1] | 1 << number
+        for decision, of in together.values():
+            parts.append(_part_of(decision, of))
+            left &= ~of
+        if left and None in new:
+            parts.append(_part_of(new[None], left))
+            left = 0
+        parts = _joined(parts)
+        if left:
+            return self.model_copy(update={"decided": parts}), None
+        if len(parts) == 1:
+            whole = Decision.model_validate(parts[0].model_dump(exclude={"of"}))
+            return self.model_copy(update={"decided": []}), whole
+        return self.model_copy(update={"decided": parts}), Decision(how="mixed", by=parts[0].by)
+
+    def has_parts_of(self, count: int | None) -> bool:
+        """⚑ Say whether a pack's numbers agree with each other, and another member has none."""
+        if count is None:
+            return not (self.shares or self.rest or self.decided)
+        given, decided = self.given, self.decided_numbers
+        return (
+            bool(self.shares)
+            and are_disjoint(self.shares, count)
+            and self.rest & given == 0
+            and self.rest.bit_length() <= count
+            and decided & given == decided
+            and sum(part.of.bit_count() for part in self.decided) == decided.bit_count()
+            and all(part.of for part in self.decided)
+        )
+
+    @model_serializer(mode="wrap")
+    def _write_single_without_parts(self, as_dict: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = as_dict(self)
+        left_out = {"deliveries", "reason", "error"} if self.shares else {"shares"}
+        left_out |= {name for name in ("rest", "decided") if not fields[name]}
+        return {name: value for name, value in fields.items() if name not in left_out}
+
+
 class _Texts(dict[str, tuple[object, str]]):
     """Parts of a record as JSON, each with the part that it is of. They make no difference between two records."""
 
@@ -118,6 +209,7 @@ class ClaimRecord(Record):
     """
 
     what: ClassVar[str] = "claim record"
+    newest: ClassVar[int] = NEWEST_FORMAT
 
     claim_id: str
     generation: int = 0
@@ -130,8 +222,8 @@ class ClaimRecord(Record):
     session_until: Time | None = None  # None: a record from before sessions had a time of their own
     ttl: Time = 0.0  # what was left of its time when it was written: the record's size tells it
     lasts: Duration = 0.0  # what a renewal gives it
-    members: dict[UuidText, Member] = Field(default={})
-    settled: dict[UuidText, Decision] = Field(default={})
+    members: dict[UnitText, Member] = Field(default={})
+    settled: dict[UnitText, Decision] = Field(default={})
 
     #: Shared by the copies of a record. A settlement changes few of its parts, and writes all of them.
     _members: _Texts = PrivateAttr(default_factory=_Texts)
@@ -151,8 +243,21 @@ class ClaimRecord(Record):
         return (
             layout.parse_claim(key) == (self.claim_id, self.generation)
             and self.settled.keys() <= self.members.keys()
-            and all(layout.is_name_of(each.name, uuid) for uuid, each in self.members.items())
+            and all(
+                layout.is_name_of(each.name, unit_id) and each.has_parts_of(layout.count_of(unit_id))
+                for unit_id, each in self.members.items()
+            )
+            # A version that knows no packs cannot read this record, and would not see that single messages are taken.
+            and len({each.is_pack for each in self.members.values()}) <= 1
+            and all(
+                each.how != "mixed" or self.members[unit_id].given == self.members[unit_id].decided_numbers
+                for unit_id, each in self.settled.items()
+            )
         )
+
+    def stamped(self, nonce: str) -> Self:
+        """See :meth:`Record.stamped`. ⚑ §4: a version that knows no packs leaves a record with packs alone."""
+        return self.model_copy(update={"nonce": nonce, "v": NEWEST_FORMAT if self.has_packs else FORMAT})
 
     @property
     def stem(self) -> ClaimStem:
@@ -170,8 +275,65 @@ class ClaimRecord(Record):
         return self.until if self.state == "open" else self.session_end
 
     @property
+    def has_packs(self) -> bool:
+        """Whether its members are packs. A claim has packs or single messages, never both."""
+        return any(member.is_pack for member in self.members.values())
+
+    def decision_of(self, entry: str) -> Decision | None:
+        """Return what was decided of a unit as a whole, or of one message of a pack."""
+        unit_id, number = layout.parse_entry(entry)
+        if number is None:
+            return self.settled.get(unit_id)
+        return next((part for part in self.parts_of(unit_id) if part.of >> number & 1), None)
+
+    def parts_of(self, unit_id: str) -> list[PartDecision]:
+        """Return what was decided of the messages of a pack."""
+        member, decision = self.members.get(unit_id), self.settled.get(unit_id)
+        if member is None:
+            return []
+        if decision is None or decision.how == "mixed":
+            return member.decided
+        return [_part_of(decision, member.given)]
+
+    def undecided(self, unit_id: str) -> int:
+        """Return the numbers of the messages of a pack of which nothing is decided."""
+        return 0 if unit_id in self.settled else self.members[unit_id].given & ~self.members[unit_id].decided_numbers
+
+    def all_decisions(self) -> Iterator[Decision]:
+        """Give all decisions, those about parts of packs too."""
+        for unit_id, decision in self.settled.items():
+            if decision.how != "mixed":
+                yield decision
+            else:
+                yield from self.members[unit_id].decided
+        for unit_id, member in self.members.items():
+            if unit_id not in self.settled:
+                yield from member.decided
+
+    def with_decisions(self, new: Mapping[str, Decision]) -> Self:
+        """Return the record with these decisions, by units and by messages of packs. What was decided before stays.
+
+        What is decided of a pack as a whole concerns those of its messages that no other decision concerns.
+        """
+        settled, members = dict(self.settled), dict(self.members)
+        parts: dict[str, dict[int | None, Decision]] = defaultdict(dict)
+        for entry, decision in new.items():
+            unit_id, number = layout.parse_entry(entry)
+            if members[unit_id].is_pack:
+                parts[unit_id][number] = decision
+            else:
+                settled.setdefault(unit_id, decision)
+        for unit_id, by_number in parts.items():
+            if unit_id not in settled:
+                member, whole = members[unit_id].with_decisions(by_number)
+                members[unit_id] = member
+                if whole is not None:
+                    settled[unit_id] = whole
+        return self.model_copy(update={"members": members, "settled": settled})
+
+    @property
     def unsettled(self) -> list[str]:
-        """The uuids of the members of which nothing was decided, in publish order: JSON has sorted them by uuid."""
+        """The ids of the members of which not all is decided, in publish order: JSON has sorted them by their ids."""
         left = [uuid for uuid in self.members if uuid not in self.settled]
         return sorted(left, key=lambda uuid: self.members[uuid].name)
 
@@ -183,12 +345,12 @@ class ClaimRecord(Record):
     @property
     def was_handed_out(self) -> bool:
         """Whether its owner was, or may have been, given any message of it."""
-        return any(uuid not in self.settled or self.settled[uuid].by != "claim" for uuid in self.members)
+        return not self.is_settled or any(decision.by != "claim" for decision in self.all_decisions())
 
     @property
     def was_returned(self) -> bool:
         """Whether its owner's process has closed its queue, and given back what it had not finished with."""
-        return any(decision.by == "closing" for decision in self.settled.values())
+        return any(decision.by == "closing" for decision in self.all_decisions())
 
     def encode(self) -> bytes:
         """Return the body. Its size shows state and time to live in a LIST."""

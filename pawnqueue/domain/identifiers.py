@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NewType
 
-#: The uuid in a message's key, under which its lease and its dead letter are kept.
+#: What a unit's lease is named after: of a single message the uuid in its key, under which its dead letter is kept too;
+#: of a pack ``{uuid}.0-{count}``.
 UnitId = NewType("UnitId", str)
 
 #: The id in a message's envelope, which its consumers see. It stays the same when the message is redriven.

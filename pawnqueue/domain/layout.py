@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Literal, TypeAlias, TypeGuard, get_args
 
-from pawnqueue.domain.bounds import MAX_HOLDER_CHARACTERS, within_bounds
+from pawnqueue.domain.bounds import MAX_HOLDER_CHARACTERS, UNIT_ID, within_bounds
 from pawnqueue.domain.identifiers import ClaimStem, UnitId
+from pawnqueue.domain.numbers import MAX_PACK_MESSAGES
 from pawnqueue.errors import InvalidArgumentError, InvalidTopicError
 
 Role: TypeAlias = Literal["producers", "consumers"]
@@ -21,6 +22,7 @@ PROBES = "_probe/"
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CLAIM_ID = re.compile(r"[A-Za-z0-9_:+-](?:[A-Za-z0-9._:+-]{0,126}[A-Za-z0-9_:+-])?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UNIT_ID = re.compile(UNIT_ID)
 _GENERATION = re.compile(r"0|[1-9][0-9]{0,17}")  # in one spelling: of two, one would name the record of the other
 _SLASHES = (0, 2)  # of a name alone, and of a key: topic, folder, name
 _STAGED = re.compile(r"[0-9]{9}-[0-9a-f]{32}\.[0-9]{6}\.jsonl")
@@ -92,9 +94,41 @@ def folder_name(key: str) -> str:
     return key.split("/", 2)[1] if key.count("/") > 1 else ""
 
 
-def is_name_of(name: str, uuid_: str) -> bool:
-    """Say whether a message's name is one that has this uuid."""
-    return name.endswith(f"-{uuid_}.json") and len(name) > len(uuid_) + len("-.json")
+def pack_unit_id(uuid_: str, count: int) -> UnitId:
+    """Return the id of the unit that is a pack with so many messages.
+
+    It is not a uuid: versions that know no packs take its lease for a stranger's, and leave it alone.
+    """
+    return UnitId(f"{uuid_}.0-{count}")
+
+
+def count_of(unit_id: str) -> int | None:
+    """Return how many messages are in the pack that has this unit id; None: it is not a pack's."""
+    _, dash, count = unit_id.partition(".0-")
+    return int(count) if dash else None
+
+
+def uuid_of(unit_id: str) -> str:
+    """Return the uuid in the key of the unit."""
+    return unit_id.partition(".")[0]
+
+
+def entry_of(unit_id: str, number: int) -> str:
+    """Name one message of a pack, as a claim and its settlement do."""
+    return f"{unit_id}#{number}"
+
+
+def parse_entry(entry: str) -> tuple[str, int | None]:
+    """Return the unit and the number of a message that a claim names; the number of a single message is None."""
+    unit_id, mark, number = entry.partition("#")
+    return unit_id, int(number) if mark else None
+
+
+def is_name_of(name: str, unit_id: str) -> bool:
+    """Say whether an object's name is one that the unit of this id can have."""
+    count = count_of(unit_id)
+    ending = f"-{unit_id}.json" if count is None else f"-{uuid_of(unit_id)}.{count}.jsonl.zst"
+    return name.endswith(ending) and len(name) > len(ending)
 
 
 def timestamp(seconds: float) -> str:
@@ -115,15 +149,17 @@ def read_stamp(name: str) -> float | None:
 
 
 def lease(topic: str, unit: str) -> str:
-    """Return the key of the lease on the message with this uuid in its key."""
+    """Return the key of the lease on a unit."""
     return f"{topic}/leases/{unit}.lease"
 
 
 def parse_lease(key: str) -> UnitId | None:
-    """Read the uuid out of a key below ``leases/``, or return None for a stranger's."""
+    """Read the unit's id out of a key below ``leases/``, or return None for a stranger's."""
     name = last_part(key)
-    uuid_ = name.removesuffix(".lease")
-    return UnitId(uuid_) if name.endswith(".lease") and _UUID.fullmatch(uuid_) else None
+    unit_id = name.removesuffix(".lease")
+    if not name.endswith(".lease") or not _UNIT_ID.fullmatch(unit_id):
+        return None
+    return UnitId(unit_id) if (count_of(unit_id) or 1) <= MAX_PACK_MESSAGES else None
 
 
 def claim(topic: str, stem: str) -> str:

@@ -7,12 +7,17 @@ held by C --C released it--> released     released, its time passed --take over-
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pawnqueue.domain import layout, size_hint
+from pydantic import Field
+
+from pawnqueue.domain import layout, share, size_hint
 from pawnqueue.domain.bounds import Count, HolderText, MessageName, ReasonText, Time, UuidText
+from pawnqueue.domain.numbers import Numbers
 from pawnqueue.domain.record import Record
+from pawnqueue.domain.share import Share
 from pawnqueue.domain.times import iso
 
 #: pawn-queue's consumers delete, at every poll, a lease whose ``expires_at`` is past; ours are timed by ``until``.
@@ -20,7 +25,7 @@ SECONDS_PER_DAY = timedelta(days=1).total_seconds()
 
 
 class Lease(Record):
-    """``{topic}/leases/{uuid}.lease``: which claim has the message (§3). pawn-queue writes the first four fields.
+    """``{topic}/leases/{unit id}.lease``: which claim has the unit (§3). pawn-queue writes the first four fields.
 
     ``expires_at`` is for pawn-queue's eyes only; our time is ``until``.
     """
@@ -40,17 +45,31 @@ class Lease(Record):
     source: UuidText | Literal[""] = ""  # moving: the dead letter's uuid
     reason: ReasonText = ""  # released: given with it, and the error beside it
     error: ReasonText = ""
+    #: Of a pack: its messages that are not finished, with their histories; ``deliveries`` above counts nothing then.
+    shares: list[Share] = Field(default=[])
+    taken: Numbers = 0  # of a pack that is held: the messages that are handed out by this lease
 
     def fits(self, key: str) -> bool:
         """See :meth:`Record.fits`."""
         uuid = layout.parse_lease(key)
         return (
             uuid is not None
+            and self._has_shares_of(layout.count_of(uuid))
             and (not self.key or layout.is_name_of(self.key, uuid))
             and (not self.claim or layout.parse_stem(self.claim) is not None)
             and (not self.claim or bool(self.key) or self.v == 0)  # whoever adopts it makes a member of it
             and (self.state != "moving" or bool(self.key and self.source))
         )
+
+    def _has_shares_of(self, count: int | None) -> bool:
+        """⚑ A lease of a pack names each message that is not finished once. Another lease has no shares."""
+        if count is None:
+            return not self.shares and not self.taken
+        whole = share.union(self.shares)
+        return bool(self.shares) and share.are_disjoint(self.shares, count) and self.taken & whole == self.taken
+
+    def _as_json(self, *, but: Collection[str] = ()) -> dict[str, Any]:
+        return super()._as_json(but=but if self.shares else {*but, "shares", "taken"})
 
     def encode(self) -> bytes:
         """Return the body. Its size shows state and time to live in a LIST."""
@@ -72,6 +91,27 @@ def released(  # noqa: PLR0913 - the fields of one lease
     ttl = max(0.0, until - now)
     made = Lease(key=name, consumer_id=consumer, claim=claim, deliveries=deliveries, until=until, ttl=ttl)
     return _timed(made.model_copy(update={"state": "released"}), uuid, now=now)
+
+
+def held_pack(  # noqa: PLR0913 - the fields of one lease
+    unit_id: str, name: str, shares: Sequence[Share], taken: int, *, consumer: str, claim: str, until: float, ttl: float
+) -> Lease:
+    """Make the lease by which a claim has a pack, and is given the messages in ``taken``.
+
+    Their shares are as they were before: whoever takes the pack over learns from the claim's record whether they were
+    handed out.
+    """
+    made = held(unit_id, name, consumer=consumer, claim=claim, deliveries=0, until=until, ttl=ttl)
+    return made.model_copy(update={"shares": list(shares), "taken": taken})
+
+
+def released_pack(  # noqa: PLR0913 - the fields of one lease
+    unit_id: str, name: str, shares: Sequence[Share], *, consumer: str, claim: str, now: float
+) -> Lease:
+    """Make the lease of a pack that anyone may take once the first of its messages is due."""
+    until = min(each.until for each in shares)
+    made = released(unit_id, name, consumer=consumer, claim=claim, deliveries=0, until=until, now=now)
+    return made.model_copy(update={"shares": share.merged(shares)})
 
 
 def moving(uuid: str, name: str, *, source: str, until: float, ttl: float) -> Lease:

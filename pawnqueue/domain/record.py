@@ -13,8 +13,10 @@ from pawnqueue.domain.bounds import MOST_COUNT, MOST_RECORD_DEPTH, NotJsonError,
 from pawnqueue.domain.object_sizes import MAX_UNKNOWN_BYTES
 from pawnqueue.errors import CompatibilityError
 
-#: The newest format of a body that this version reads, and the one that it writes. A body of pawn-queue's counts as 0.
+#: The format of a body that this version writes. A body of pawn-queue's counts as 0.
 FORMAT = 1
+#: The newest format of any body: that of a claim record with packs, which versions without packs leave alone.
+NEWEST_FORMAT = 2
 
 
 class UnreadableRecordError(ValueError):
@@ -35,6 +37,8 @@ class Record(Part):
     """A body of ours. A rewrite keeps the fields that this version does not know."""
 
     what: ClassVar[str] = "record"
+    #: The newest format that this version reads.
+    newest: ClassVar[int] = FORMAT
     #: How deeply it may be nested.
     max_depth: ClassVar[int] = MOST_RECORD_DEPTH
 
@@ -74,16 +78,16 @@ class Record(Part):
             raise UnreadableRecordError(f"{key} is not a JSON object")
         data.setdefault("v", 0)
         version = data["v"]
-        if isinstance(version, int) and FORMAT < version <= MOST_COUNT:
+        if isinstance(version, int) and cls.newest < version <= MOST_COUNT:
             raise CompatibilityError(
                 f"The {cls.what} {key} has format {version}, and this version of airflow-provider-pawnqueue "
-                f"reads up to format {FORMAT}: upgrade it in this process."
+                f"reads up to format {cls.newest}: upgrade it in this process."
             )
         try:
             record = cls.model_validate(data) if cls.is_bounded(data) else None
         except ValidationError:
             record = None
-        if record is None or record.v > FORMAT or not record.fits(key):
+        if record is None or record.v > cls.newest or not record.fits(key):
             raise UnreadableRecordError(f"{key} is not a {cls.what}")
         return record
 
@@ -99,6 +103,12 @@ class Record(Part):
     def stamped(self, nonce: str) -> Self:
         """Return the record as it is about to be written: in our format, with a write id of its own."""
         return self.model_copy(update={"nonce": nonce, "v": FORMAT})
+
+
+class _AnyRecord(Record):
+    """A record of any kind, of which only the write id is read."""
+
+    newest: ClassVar[int] = NEWEST_FORMAT
 
 
 @cache
@@ -126,7 +136,7 @@ def parts_of(of: object) -> Collection[object]:
 def nonce_of(body: bytes, key: str) -> str | None:
     """Return the write id in a register's body, or None where it is none of ours."""
     try:
-        return Record.decode(body, key).nonce
+        return _AnyRecord.decode(body, key).nonce
     except (UnreadableRecordError, CompatibilityError):
         return None
 

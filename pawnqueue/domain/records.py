@@ -34,6 +34,11 @@ class TopicSettings(Part):
         le=MOST_COUNT,
         description="A message is buried after this many deliveries without a settlement; None: never.",
     )
+    packs: bool | None = Field(
+        default=None,
+        description="Whether many messages that are published at once become packs. None: no, and the topic never had "
+        "any; False: not any more. pawn-queue's consumers do not see packs.",
+    )
 
 
 class TopicRecord(Record):

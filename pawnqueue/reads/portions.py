@@ -251,7 +251,7 @@ def _lost_message_error(portion: Portion, name: str, why: Decision) -> LeaseLost
 
 
 async def _units(context: Context, portion: Portion) -> AsyncIterator[tuple[list[PlannedUnit], str]]:
-    async for page in units.pages(context.store, portion.topic, start_after=portion.after):
+    async for page in units.pages(context.store, portion.topic, after=portion.after):
         yield [PlannedUnit(unit.name, unit.size, count=unit.count) for unit in page.units], page.end
 
 

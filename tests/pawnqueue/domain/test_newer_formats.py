@@ -10,13 +10,13 @@ import pytest
 from pawnqueue import CompatibilityError, PawnQueueError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
-from pawnqueue.domain.record import FORMAT
+from pawnqueue.domain.record import FORMAT, NEWEST_FORMAT
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NEWER = {"v": FORMAT + 1, "invented": {"later": True}}
+NEWER = {"v": NEWEST_FORMAT + 1, "invented": {"later": True}}
 UUID = "11111111-2222-4333-8444-555555555555"
 NAME = f"20200101T000000_000000-{UUID}.json"
 HELD: Mapping[str, Any] = {"state": "held", "until": 1.0, "ttl": 1.0, "key": NAME, "claim": "old.0", "deliveries": 1}
@@ -67,7 +67,7 @@ async def test_a_newer_topic_is_refused_and_kept(world: World, ann: Process) -> 
     world.bucket.plant(layout.topic_marker("later"), json.dumps({"topic": "later", **NEWER}))
     before = world.bucket.snapshot()
     for call in (ann.queue.publish("later", [{}]), ann.queue.claim("later", "c"), ann.queue.create_topic("later")):
-        with pytest.raises(CompatibilityError, match=rf"has format {FORMAT + 1}.*upgrade"):
+        with pytest.raises(CompatibilityError, match=rf"has format {NEWEST_FORMAT + 1}.*upgrade"):
             await call
     assert world.bucket.snapshot() == before
 
@@ -77,7 +77,7 @@ async def test_a_newer_bucket_is_not_opened(world: World) -> None:
     running = await world.process()
     world.bucket.plant(layout.BUCKET_RECORD, json.dumps(NEWER))
     await running.queue.publish(TOPIC, numbered(1))
-    with pytest.raises(CompatibilityError, match=rf"has format {FORMAT + 1}.*upgrade"):
+    with pytest.raises(CompatibilityError, match=rf"has format {NEWEST_FORMAT + 1}.*upgrade"):
         await world.process()
     assert numbers(await running.queue.claim(TOPIC, "c")) == [0]
 
@@ -104,4 +104,4 @@ async def test_what_is_newer_is_told(world: World, ann: Process) -> None:
     [letter] = await ann.queue.dead_letters(TOPIC)
     assert (letter.id, letter.message) == (UUID, None)
     report = await ann.queue.sweep(TOPIC)
-    assert f"{layout.write(TOPIC, 'w')} has format {FORMAT + 1}" in "\n".join(report.failures)
+    assert f"{layout.write(TOPIC, 'w')} has format {NEWEST_FORMAT + 1}" in "\n".join(report.failures)

@@ -1,0 +1,101 @@
+"""Shares of a pack: its messages that are not finished, by their deliveries, delays and reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
+
+from pawnqueue.domain import numbers
+from pawnqueue.domain.bounds import MOST_COUNT, Count, ReasonText, Time
+from pawnqueue.domain.numbers import Numbers
+from pawnqueue.domain.record import Part
+
+#: The texts of all shares of one lease together, in characters, so that the lease stays within its size.
+MAX_SHARE_TEXT_CHARACTERS = 16_000
+
+
+class Share(Part):
+    """Some messages of a pack that have the same history."""
+
+    # A lease of a pack has up to thousands of them, so nothing is kept in them that this version does not know.
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+    of: Numbers
+    deliveries: Count = 0  # how often they were handed out; in a claim's record this time included
+    until: Time = 0.0  # not to be delivered before
+    reason: ReasonText = ""  # given when they were last given back, and the error beside it
+    error: ReasonText = ""
+
+    @model_serializer(mode="wrap")
+    def _write_short(self, as_dict: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = as_dict(self)
+        return {name: value for name, value in fields.items() if value or name == "of"}
+
+
+def union(shares: Iterable[Share]) -> int:
+    """Return the numbers of all messages in these shares."""
+    found = 0
+    for share in shares:
+        found |= share.of
+    return found
+
+
+def are_disjoint(shares: Sequence[Share], count: int) -> bool:
+    """Say whether no message of a pack with so many messages is in two of these shares, and none of them is empty."""
+    found = 0
+    for share in shares:
+        if not share.of or share.of & found:
+            return False
+        found |= share.of
+    return found.bit_length() <= count
+
+
+def due(shares: Iterable[Share], now: float) -> int:
+    """Return the numbers of the messages that may be delivered now."""
+    return union(share for share in shares if share.until <= now)
+
+
+def only(shares: Iterable[Share], of: int) -> list[Share]:
+    """Return the parts of the shares that have these messages."""
+    return [
+        share if share.of & of == share.of else share.model_copy(update={"of": share.of & of})
+        for share in shares
+        if share.of & of
+    ]
+
+
+def handed_out(shares: Iterable[Share], of: int) -> list[Share]:
+    """Return the shares of these messages, delivered once more and without their delays."""
+    return merged(
+        share.model_copy(update={"deliveries": min(share.deliveries + 1, MOST_COUNT), "until": 0.0})
+        for share in only(shares, of)
+    )
+
+
+def merged(shares: Iterable[Share]) -> list[Share]:
+    """Return the shares with those joined that have the same history, in the order of their first messages.
+
+    ⚑ §1: reasons and errors are cut, so that a lease with any number of shares can be written.
+    """
+    joined: dict[tuple[int, float, str, str], int] = {}
+    for share in shares:
+        history = (share.deliveries, share.until, share.reason, share.error)
+        joined[history] = joined.get(history, 0) | share.of
+    most = MAX_SHARE_TEXT_CHARACTERS // (2 * max(len(joined), 1))
+    if any(len(reason) > most or len(error) > most for _, _, reason, error in joined):
+        return merged(
+            Share(of=of, deliveries=deliveries, until=until, reason=reason[:most], error=error[:most])
+            for (deliveries, until, reason, error), of in joined.items()
+        )
+    ordered = sorted(joined.items(), key=lambda item: item[1] & -item[1])
+    return [
+        Share(of=of, deliveries=deliveries, until=until, reason=reason, error=error)
+        for (deliveries, until, reason, error), of in ordered
+    ]
+
+
+def fresh(count: int) -> list[Share]:
+    """Return the shares of a pack that no claim ever had."""
+    return [Share(of=numbers.first(count))]
