@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from pawnqueue.claims import Claim, ClaimReference, Message
-from pawnqueue.claims.claim import OneMessage
+from pawnqueue.claims.claim import AllOfPack, Meant, OneMessage
 from pawnqueue.domain import layout
 from pawnqueue.errors import InvalidArgumentError, LeaseLostError
 from pawnqueue.publish.publisher import NewMessage
@@ -103,23 +103,23 @@ def checked_callback(value: object, name: str, what: str, operation: str) -> Non
         )
 
 
-def chosen(claim: HeldClaim, messages: object, operation: str) -> list[str | OneMessage]:
+def chosen(claim: HeldClaim, messages: object, operation: str) -> list[Meant]:
     """Return which messages of a claim are meant: all of them, one, or some.
 
     A message means itself, and an id means all messages that have it.
     """
     if messages is None:
-        return claim.each
+        return list(claim.each)
     some = [messages] if isinstance(messages, str | Message) else messages
     if not isinstance(some, Iterable) or isinstance(some, bytes | dict | Claim):
         raise _no_messages_error(messages, claim, operation)
-    found: list[str | OneMessage] = []
+    found: list[Meant] = []
     for given in some:
         if not _is_message(given):
             raise _no_messages_error(given, claim, operation)
         found.append(_meant_by(given))
     ids = {given for given in found if isinstance(given, str)}
-    return [given for given in found if isinstance(given, str) or given.id not in ids]
+    return [given for given in found if not isinstance(given, OneMessage) or given.id not in ids]
 
 
 def checked_reasons(claim: HeldClaim, given: object, name: str) -> dict[str | OneMessage, str]:
@@ -131,7 +131,9 @@ def checked_reasons(claim: HeldClaim, given: object, name: str) -> dict[str | On
         wrong += [why for why in given.values() if not isinstance(why, str)]
         if not wrong:
             meant = {_meant_by(each): why for each, why in given.items()}
-            return {each: meant[each] for each in chosen(claim, list(given), "settle")}
+            return {
+                each: meant[each] for each in chosen(claim, list(given), "settle") if not isinstance(each, AllOfPack)
+            }
     raise InvalidArgumentError(
         f"settle takes {name} as a dict, messages of its claim, or their ids, and why, not {shown(wrong[0])}: "
         f"settle(claim, {name}={{message: reason}}).",

@@ -69,6 +69,7 @@ from pawnqueue.terms import (
 )
 
 if TYPE_CHECKING:
+    from pawnqueue.claims.claim import Meant
     from pawnqueue.context import Context
     from pawnqueue.domain.layout import Role
     from pawnqueue.domain.records import BucketRecord, TopicRecord
@@ -648,7 +649,7 @@ class PawnQueue(ForAsyncWith):
         held = HeldClaim.of(claim, "settle", self._context)
         not_done = checked_settlement(held, requeue, bury, delay)
         now = await self._context.now() if not_done else 0.0
-        decisions = {message: each.decided(now) for message, each in not_done.items()}
+        decisions: dict[Meant, Decision] = {message: each.decided(now) for message, each in not_done.items()}
         return await self._claims.settle(held, decisions, "settle", rest=Decision(how="acked"))
 
     async def settle_overwritten(self, claim: Claim) -> list[str]:

@@ -22,7 +22,7 @@ from pawnqueue.claims.claiming import ClaimRequest
 from pawnqueue.claims.renewing import session_time
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
-from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES
+from pawnqueue.domain.object_sizes import MAX_CLAIM_PACKED_MESSAGES
 from pawnqueue.errors import InvalidArgumentError
 from pawnqueue.reads.portions import Portion, portions_of_claim, portions_of_topic
 
@@ -89,7 +89,7 @@ class CheckedTerms:
         if terms.max_messages is not None:
             max_messages = checked_count(terms.max_messages, "max_messages", "claim")
         max_bytes = math.inf if terms.max_bytes is None else checked_count(terms.max_bytes, "max_bytes", "claim")
-        max_messages = min(max_messages, MAX_CLAIM_MESSAGES)  # a record of more could not be read
+        max_messages = min(max_messages, MAX_CLAIM_PACKED_MESSAGES)  # a record of more could not be read
         times = Holding.checked(
             settings, terms.topic, "claim", ttl=terms.ttl, session_ttl=terms.session_ttl, wait=terms.wait
         )

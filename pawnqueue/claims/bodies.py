@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from pawnqueue.catalog import units
-from pawnqueue.claims.claim import Message
+from pawnqueue.claims.claim import Message, as_message
+from pawnqueue.claims.packs import ClaimedPack, PackedMessages, ReadPack, read_pack
+from pawnqueue.domain import layout, numbers
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.record import UnreadableRecordError
-from pawnqueue.domain.times import instant
 from pawnqueue.errors import CompatibilityError, PawnQueueError, StoreError
 from pawnqueue.runtime.concurrency import for_each, for_each_within
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.claim_record import Member
+    from pawnqueue.domain.claim_record import ClaimRecord, Member
     from pawnqueue.domain.records import TopicRecord
+    from pawnqueue.domain.share import Share
 
 #: The reason of a message that was delivered too often, if no consumer gave one.
 OUT_OF_DELIVERIES = "max_deliveries"
@@ -39,7 +40,35 @@ class Bodies:
     """The sizes of the objects that were read."""
 
     unread: list[str] = field(default_factory=list)
-    """Units that are not read. Their ids are used in place of the messages."""
+    """Messages that are not read, as the claim names them. Their names are used in place of their ids."""
+
+    packs: dict[str, ClaimedPack] = field(default_factory=dict)
+    """The packs of a claim that has packs, by their units."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether none of the messages can be handed out."""
+        return not self.messages and not any(pack.of for pack in self.packs.values())
+
+    @property
+    def readable(self) -> tuple[Message, ...] | PackedMessages:
+        """The messages that can be handed out, in order."""
+        return PackedMessages(list(self.packs.values())) if self.packs else tuple(self.messages.values())
+
+    @classmethod
+    def not_read(cls, record: ClaimRecord) -> Self:
+        """Return the undecided messages of a claim as ones that are not read."""
+        return cls(
+            unread=[
+                name
+                for unit_id in record.unsettled
+                for name in (
+                    [layout.entry_of(unit_id, number) for number in numbers.each(record.undecided(unit_id))]
+                    if record.members[unit_id].is_pack
+                    else [unit_id]
+                )
+            ]
+        )
 
     @classmethod
     async def fetch(cls, context: Context, topic: TopicRecord, members: Mapping[str, Member], seconds: float) -> Self:
@@ -56,13 +85,13 @@ class Bodies:
             try:
                 found_topic = await context.with_budget(seconds).topic_marker(topic.name).look()
             except (StoreError, CompatibilityError) as error:
-                for uuid in too_often:
-                    bodies.aside[uuid] = error
-                    bodies.decisions[uuid] = Decision(how="released", by="claim")
+                for entry in too_often:
+                    bodies.aside[layout.parse_entry(entry)[0]] = error
+                    bodies.decisions[entry] = Decision(how="released", by="claim")
             else:
                 topic = found_topic.value if found_topic is not None else topic
-                for uuid in _delivered_too_often(topic, members):
-                    bodies.decisions[uuid] = _out_of_deliveries(topic, members[uuid])
+                for entry, history in _delivered_too_often(topic, members).items():
+                    bodies.decisions[entry] = _out_of_deliveries(topic, history)
         wanted = [uuid for uuid in members if uuid not in bodies.decisions]
 
         found = await _fetch_all(
@@ -71,12 +100,23 @@ class Bodies:
         for uuid, body in found.items():
             if isinstance(body, Message):
                 bodies.messages[uuid] = body
+            elif isinstance(body, ReadPack):
+                bodies._take_pack(uuid, body)
             elif isinstance(body, Decision):
                 bodies.decisions[uuid] = body
             else:
                 bodies.aside[uuid] = body
                 bodies.decisions[uuid] = Decision(how="released", by="claim")
         return bodies
+
+    def _take_pack(self, unit_id: str, found: ReadPack) -> None:
+        # What was delivered too often is decided before anything is read.
+        of = found.pack.of if self.decisions else 0
+        late = sum(1 << number for number in numbers.each(of) if layout.entry_of(unit_id, number) in self.decisions)
+        self.packs[unit_id] = replace(found.pack, of=found.pack.of & ~late)
+        self.decisions.update({entry: each for entry, each in found.decisions.items() if entry not in self.decisions})
+        if found.fault is not None:
+            self.aside[unit_id] = found.fault
 
     def give_back_surplus(self, members: Mapping[str, Member], max_messages: int, max_bytes: float) -> bool:
         """Decide to give back the good messages beyond these limits, unseen. Return whether there are any.
@@ -95,9 +135,19 @@ class Bodies:
         return bool(surplus)
 
 
-def _delivered_too_often(topic: TopicRecord, members: Mapping[str, Member]) -> list[str]:
+def _delivered_too_often(topic: TopicRecord, members: Mapping[str, Member]) -> dict[str, Member | Share]:
+    """Return the messages that were delivered too often, as the claim names them, with their histories."""
     most = topic.settings.max_deliveries
-    return [uuid for uuid, member in members.items() if most is not None and member.deliveries > most]
+    if most is None:
+        return {}
+    found: dict[str, Member | Share] = {}
+    for uuid, member in members.items():
+        if member.is_pack:
+            late = [share for share in member.shares if share.deliveries > most]
+            found.update({layout.entry_of(uuid, n): share for share in late for n in numbers.each(share.of)})
+        elif member.deliveries > most:
+            found[uuid] = member
+    return found
 
 
 async def read_members(context: Context, topic: str, members: Mapping[str, Member]) -> dict[str, Message]:
@@ -124,23 +174,37 @@ async def read_each(context: Context, topic: str, members: Iterable[Member]) -> 
 
 
 async def read_ids(context: Context, topic: str, members: Mapping[str, Member], seconds: float) -> dict[str, str]:
-    """Return the message ids by unit id. A unit without a message has its own id; one that was not read is left out."""
+    """Return the ids of messages, by what the claim names them. One without a message has its own name.
+
+    What could not be read is left out.
+    """
     found = await _fetch_all(context, topic, members, seconds)
-    return {
-        uuid: body.id if isinstance(body, Message) else uuid
-        for uuid, body in found.items()
-        if not isinstance(body, PawnQueueError)
-    }
+    ids: dict[str, str] = {}
+    for uuid, body in found.items():
+        if isinstance(body, ReadPack):
+            of = {number: layout.entry_of(uuid, number) for number in numbers.each(members[uuid].given)}
+            ids.update({entry: body.pack.ids[number] or entry for number, entry in of.items()})
+        elif isinstance(body, Decision) and members[uuid].is_pack:
+            entries = (layout.entry_of(uuid, number) for number in numbers.each(members[uuid].given))
+            ids.update((entry, entry) for entry in entries)
+        elif not isinstance(body, PawnQueueError):
+            ids[uuid] = body.id if isinstance(body, Message) else uuid
+    return ids
 
 
 async def _fetch_all(
     context: Context, topic: str, members: Mapping[str, Member], seconds: float, *, sizes: dict[str, int] | None = None
-) -> dict[str, Message | Decision | PawnQueueError]:
+) -> dict[str, Message | Decision | ReadPack | PawnQueueError]:
     patient = context.with_budget(seconds)
 
-    async def fetch(uuid: str) -> Message | Decision | PawnQueueError:
+    async def fetch(uuid: str) -> Message | Decision | ReadPack | PawnQueueError:
+        body: Message | Decision | ReadPack
         try:
-            body, size = await _fetch(patient, topic, members[uuid])
+            if members[uuid].is_pack:
+                body = await read_pack(patient, topic, uuid, members[uuid])
+                size = body.size if isinstance(body, ReadPack) else 0
+            else:
+                body, size = await _fetch(patient, topic, members[uuid])
         except (StoreError, CompatibilityError) as error:
             return error
         if sizes is not None:
@@ -175,35 +239,13 @@ def _understood(body: bytes | None, topic: str, member: Member) -> Message | Dec
     return as_message(envelope, topic, member.name, deliveries=member.deliveries)
 
 
-def as_message(envelope: Envelope, topic: str, name: str, *, deliveries: int) -> Message:
-    """Return the message in an envelope, as a consumer is given it.
-
-    A time that cannot be read, or that is out of the bounds of §1, does not cost the message. The time in the name
-    replaces it, or by 1970 where the name has none.
-    """
-    created_at = instant(envelope.created_at)
-    if created_at is None:
-        created_at = datetime.fromtimestamp(units.published_at(name) or 0.0, UTC)
-    return Message(
-        id=envelope.id,
-        topic=topic,
-        producer_id=envelope.producer_id,
-        created_at=created_at,
-        payload=envelope.payload,
-        headers=envelope.headers,
-        deliveries=deliveries,
-        write_id=envelope.write_id,
-        unit=parsed.id if (parsed := units.parse(name)) is not None else "",
-    )
-
-
 def _late(seconds: float) -> PawnQueueError:
     return StoreError(
         f"The message was not read within {seconds:g} seconds: try again later.", transient=True, operation="claim"
     )
 
 
-def _out_of_deliveries(topic: TopicRecord, member: Member) -> Decision:
+def _out_of_deliveries(topic: TopicRecord, member: Member | Share) -> Decision:
     """Bury a message for its deliveries, with the reason for which it was last given back."""
     most = topic.settings.max_deliveries
     if member.reason:

@@ -41,7 +41,7 @@ from pawnqueue.claims.claiming import (
     withhold_if_late,
 )
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain import layout
+from pawnqueue.domain import layout, share
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.errors import ClaimBusyError, CompatibilityError, PawnQueueError, StoreError
@@ -127,7 +127,7 @@ class ById:
                 raise busy_error(context, request, record, record.session_end, now, operation="release")
             given_up = await self._give_up(request, found, decision) if record.unsettled else found
             if given_up is not None:
-                left = Bodies(unread=record.unsettled)
+                left = Bodies.not_read(record)
                 return make_claim(context, request, given_up, left, versions={}, deadline=0.0)
         raise claim_lost_error(request, "its record keeps changing")
 
@@ -239,15 +239,7 @@ class ById:
             until,
             until,
             context.trusted_until(started, until - now) - context.time.error,
-            members={
-                uuid: Member(
-                    name=lease.value.key,
-                    deliveries=lease.value.deliveries,
-                    reason=lease.value.reason,
-                    error=lease.value.error,
-                )
-                for uuid, lease in orphans.items()
-            },
+            members={uuid: _as_member(lease.value) for uuid, lease in orphans.items()},
             versions={uuid: lease.version for uuid, lease in orphans.items()},
         )
         bodies = await Bodies.fetch(context, request.topic, won.members, PER_OBJECT_RETRY_SECONDS)
@@ -300,9 +292,9 @@ class ById:
         if taken is None:
             return None
         deadline = context.trusted_until(started, changed.session_end - now)
-        members = {uuid: record.members[uuid] for uuid in record.unsettled}
+        members = {uuid: record.unsettled_part(uuid) for uuid in record.unsettled}
         try:
-            bodies = Bodies(unread=list(members))
+            bodies = Bodies.not_read(record)
             if request.payloads:
                 bodies = await Bodies.fetch(
                     context, request.topic, members, max(PER_OBJECT_RETRY_SECONDS, request.ttl * MAX_TTL_SHARE)
@@ -337,8 +329,8 @@ class ById:
         """
         record = found.value
         given_back = decision.model_copy(update={"by": "other"})  # to the session that had it
-        settled = {**record.settled, **dict.fromkeys(record.unsettled, given_back)}
-        changed = record.model_copy(update={"settled": settled, "session": request.session, "session_until": 0.0})
+        decided = record.with_decisions(dict.fromkeys(record.unsettled, given_back))
+        changed = decided.model_copy(update={"session": request.session, "session_until": 0.0})
         return await self._context.claim_record(request.topic.name, changed.stem).replace(found, changed)
 
     async def _carry_out(self, topic: str, record: ClaimRecord) -> Mapping[str, PawnQueueError]:
@@ -372,6 +364,14 @@ class ById:
     def _show_ended(self, request: ClaimRequest, found: Versioned[ClaimRecord]) -> HeldClaim:
         """Show a claim that has ended: it has no messages, and tells what was decided."""
         return make_claim(self._context, request, found, Bodies(), versions={}, deadline=0.0)
+
+
+def _as_member(lease: Lease) -> Member:
+    """Return a unit as the claim that its lease names has it."""
+    if lease.shares:
+        shares = share.handed_out(lease.shares, lease.taken)
+        return Member(name=lease.key, shares=shares, rest=share.union(lease.shares) & ~lease.taken)
+    return Member(name=lease.key, deliveries=lease.deliveries, reason=lease.reason, error=lease.error)
 
 
 def _who(record: ClaimRecord) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,9 @@ from pawnqueue.claims.background import BackgroundWork
 from pawnqueue.claims.register_cache import MIN_RETRY_SECONDS, RegisterCache
 from pawnqueue.claims.set_aside import BadBatches, SetAside
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain import layout
+from pawnqueue.domain import layout, numbers
 from pawnqueue.domain.object_sizes import max_message_bytes
+from pawnqueue.domain.pack import MAX_STORED_PACK_BYTES
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.events import logger_of
 from pawnqueue.runtime.concurrency import all_of, wait_at_most
@@ -63,11 +64,22 @@ class Candidate:
 
     unit: Unit
     lease: Versioned[Lease] | None = None
+    of: int = 0
+    """Of a pack: the numbers of those messages that a claim may take now."""
 
     @property
     def id(self) -> str:
         """The id under which the lease is kept."""
         return self.unit.id
+
+    @property
+    def count(self) -> int:
+        """How many messages a claim may take."""
+        return self.of.bit_count() if self.of else self.unit.count
+
+    def cut(self, messages: int) -> Candidate:
+        """Return the candidate with at most so many messages."""
+        return replace(self, of=numbers.lowest(self.of, messages)) if self.of.bit_count() > messages else self
 
 
 @dataclass(slots=True)
@@ -154,8 +166,8 @@ class Finder:
                 view = self._begin()
             shelf, view.unclaimed = view.unclaimed, []
             found = self._never_tried(view, shelf)
-            if len(found) < wanted:
-                found = [*found, *await self._further(view, wanted - len(found), most_reads)]
+            if _messages_of(found) < wanted:
+                found = [*found, *await self._further(view, wanted - _messages_of(found), most_reads)]
             view.cost = view.cost or view.requests
             if not found and self.background.busy and await self.background.settled(BACKGROUND_WAIT_SECONDS):
                 # What other claims had decided is carried out now. They may have given units back.
@@ -174,8 +186,9 @@ class Finder:
         if len(first) < len(found):
             found = [candidate for candidate in found if first[candidate.id] is candidate]
             view.is_stale = True
-        view.unclaimed = [*found[most:], *view.unclaimed]  # units may have been taken back meanwhile
-        return found[:most]
+        lent = _enough(found, most)
+        view.unclaimed = [*found[lent:], *view.unclaimed]  # units may have been taken back meanwhile
+        return found[:lent]
 
     def mark_stale(self) -> None:
         """Make the next look a full listing: another consumer is at work, or has given units back."""
@@ -265,7 +278,7 @@ class Finder:
                     # Units that other claims had are the oldest, so they come first.
                     some, bound = bound, bound - min(bound, len(view.doubtful))
                     found = [*await self._resolve_some(view, some), *found]
-                if len(found) >= wanted:
+                if _messages_of(found) >= wanted:
                     break
                 page = await _next(pages)
                 view.requests += 1
@@ -362,7 +375,10 @@ class Finder:
         if unit.id in self.set_aside or unit.name in self.set_aside:
             return False
         limits = self._context.settings.limits
-        if unit.size > max_message_bytes(limits):
+        if unit.is_pack and unit.size > MAX_STORED_PACK_BYTES:
+            self.set_aside.put(unit.name, f"its {unit.size:,} bytes are more than any pack of ours has")
+            return False
+        if not unit.is_pack and unit.size > max_message_bytes(limits):
             most = limits.max_payload_bytes
             why = f"its {unit.size:,} bytes are more than limits.max_payload_bytes={most:,} allows here"
             self.set_aside.put(unit.name, why)
@@ -497,6 +513,20 @@ class Finder:
                 keys[0],
                 f" and at least {len(keys) - 1:,} more" if len(keys) > 1 else "",
             )
+
+
+def _messages_of(candidates: Sequence[Candidate]) -> int:
+    return sum(candidate.count for candidate in candidates)
+
+
+def _enough(candidates: Sequence[Candidate], most: int) -> int:
+    """Return how many of the first candidates have this number of messages together, or more by a part of the last."""
+    messages = 0
+    for number, candidate in enumerate(candidates):
+        if messages >= most:
+            return number
+        messages += candidate.count
+    return len(candidates)
 
 
 def _stem_of(key: str) -> str | None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
 
-from pawnqueue.domain import layout
+from pawnqueue.catalog import units
+from pawnqueue.domain import layout, numbers
+from pawnqueue.domain.times import instant
 from pawnqueue.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from pawnqueue.domain.claim_record import ClaimRecord
+    from pawnqueue.claims.packs import PackedMessages
+    from pawnqueue.domain.claim_record import ClaimRecord, Decision
+    from pawnqueue.domain.envelope import Envelope
+    from pawnqueue.domain.pack import PackEntry
     from pawnqueue.registers.register import Versioned
 
 
@@ -38,7 +42,8 @@ class Message:
     write_id: str = ""
     """The staged write that published it; empty where none did."""
     unit: str = field(default="", repr=False)
-    """The uuid in its key, which no other message of the claim has. Another body may have the same ``id``."""
+    """What the claim names it by, and no other message of it: the uuid in its key; of a message of a pack, the pack's
+    unit and its number. Another body may have the same ``id``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,43 @@ class OneMessage:
 
     id: str
     unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllOfPack:
+    """All messages of one pack that a claim has."""
+
+    unit: str
+
+
+#: What a caller may name of a claim to have it settled.
+Meant: TypeAlias = str | OneMessage | AllOfPack
+
+
+def as_message(  # the fields of an envelope, and where it was found
+    envelope: Envelope | PackEntry, topic: str, name: str, *, deliveries: int, unit: str = ""
+) -> Message:
+    """Return the message in an envelope, as a consumer is given it.
+
+    A time that cannot be read, or that is out of the bounds of §1, does not cost the message. The time in the name
+    replaces it, or by 1970 where the name has none.
+
+    :param unit: where it is one message of a pack, its name in the claim.
+    """
+    created_at = instant(envelope.created_at)
+    if created_at is None:
+        created_at = datetime.fromtimestamp(units.published_at(name) or 0.0, UTC)
+    return Message(
+        id=envelope.id,
+        topic=topic,
+        producer_id=envelope.producer_id,
+        created_at=created_at,
+        payload=envelope.payload,
+        headers=envelope.headers,
+        deliveries=deliveries,
+        write_id=getattr(envelope, "write_id", ""),
+        unit=unit or (parsed.id if (parsed := units.parse(name)) is not None else ""),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +159,7 @@ class Claim(ABC):
         self,
         topic: str,
         found: Versioned[ClaimRecord],
-        messages: Sequence[Message],
+        messages: tuple[Message, ...] | PackedMessages,
         uuids: Mapping[str, str],
         unread: Sequence[str] = (),
     ) -> None:
@@ -128,7 +170,7 @@ class Claim(ABC):
         self.owner: Final = record.owner
         self.consumer: Final = record.consumer
         self.session: Final = record.session
-        self._messages = tuple(messages)
+        self._messages = messages
         self._unread = tuple(unread)  # the unit ids of its messages, where they were not read
         self._uuids = dict(uuids)  # the message id of each member
         self._record = record
@@ -138,10 +180,14 @@ class Claim(ABC):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Its messages, in order.
+        """Its messages, in order. To hold only a part of a large claim in memory, iterate over the claim instead.
 
         :raises InvalidArgumentError: it was attached to without payloads.
         """
+        return tuple(self._readable)
+
+    @property
+    def _readable(self) -> Sequence[Message]:
         if self._unread:
             raise InvalidArgumentError(
                 f"Claim {self.claim_id} of topic {self.topic!r} was attached to without payloads, so its "
@@ -167,7 +213,15 @@ class Claim(ABC):
 
         Without payloads they are the ids of the units, which differ for messages that were redriven.
         """
-        return list(self._unread) or [message.id for message in self._messages]
+        if self._unread:
+            return list(self._unread)
+        packed = self._packed
+        return packed.ids if packed is not None else [message.id for message in self._messages]
+
+    @property
+    def _packed(self) -> PackedMessages | None:
+        """Its messages, if they are those of packs."""
+        return None if isinstance(self._messages, tuple) else self._messages
 
     @abstractmethod
     def has(self, message_id: str) -> bool:
@@ -220,27 +274,39 @@ class Claim(ABC):
     def ended_unsettled(self) -> bool:
         """Whether it was ended from outside before all of it was settled: its time was over, or its run had ended."""
         record = self._record
-        return any(decision.by == "other" for decision in record.settled.values()) or (
+        return any(decision.by == "other" for decision in record.all_decisions()) or (
             record.state != "open" and bool(record.unsettled)
         )
 
     @property
     def reasons(self) -> Mapping[str, str]:
         """Why messages of this claim were buried or given back, by message id."""
-        return {
-            decision.id or self._uuids.get(uuid, uuid): decision.reason
-            for uuid, decision in self._record.settled.items()
-            if decision.reason
-        }
+        return {message_id: decision.reason for message_id, decision in self._decisions() if decision.reason}
 
     @property
     def decided(self) -> Mapping[str, str]:
         """The decision about each settled message, by message id: acked, dead or released."""
         return {
-            decision.id or self._uuids.get(uuid, uuid): decision.how
-            for uuid, decision in self._record.settled.items()
+            message_id: decision.how
+            for message_id, decision in self._decisions()
             if decision.how != "gone" and decision.by != "other"
         }
+
+    def _decisions(self) -> Iterator[tuple[str, Decision]]:
+        """Give each decision with the id of its message; of a pack that was not read, with its name in the claim."""
+        record = self._record
+        if not record.has_packs:
+            for uuid, decision in record.settled.items():
+                yield decision.id or self._uuids.get(uuid, uuid), decision
+            return
+        for unit_id in record.members:
+            for part in record.parts_of(unit_id):
+                for entry in (layout.entry_of(unit_id, number) for number in numbers.each(part.of)):
+                    yield self._id_of(entry), part
+
+    @abstractmethod
+    def _id_of(self, entry: str) -> str:
+        """Return the id of a message of a pack; where it was not read, its name in the claim."""
 
     @property
     def reference(self) -> ClaimReference:
@@ -264,15 +330,15 @@ class Claim(ABC):
     def __getitem__(self, position: int) -> Message: ...
 
     @overload
-    def __getitem__(self, position: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, position: slice) -> Sequence[Message]: ...
 
-    def __getitem__(self, position: int | slice) -> Message | tuple[Message, ...]:
+    def __getitem__(self, position: int | slice) -> Message | Sequence[Message]:
         """Return one message by its number, or a slice of them."""
-        return self.messages[position]
+        return self._readable[position]
 
     def __iter__(self) -> Iterator[Message]:
         """Iterate over the messages, in order."""
-        return iter(self.messages)
+        return iter(self._readable)
 
     def __len__(self) -> int:
         """Count the messages."""

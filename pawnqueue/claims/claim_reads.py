@@ -51,7 +51,7 @@ async def last_claim(context: Context, topic: str, claim_id: str) -> LastClaim |
         ClaimReference(topic, claim_id, generation, session=""),
         owner=record.owner,
         is_open=record.state == "open" and bool(record.unsettled),
-        reasons=frozenset(decision.reason for decision in record.settled.values() if decision.reason),
+        reasons=frozenset(decision.reason for decision in record.all_decisions() if decision.reason),
         is_over=context.is_over(record.until, await context.now()),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pawnqueue.claims import effects, settling
+from pawnqueue.claims import effects, packs, settling
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import BACKGROUND_WAIT_SECONDS, Candidate, Finder
 from pawnqueue.claims.contention import Contention, Picks
@@ -19,6 +19,7 @@ from pawnqueue.domain import lease as leases
 from pawnqueue.domain.bounds import MOST_COUNT
 from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.domain.identifiers import Version
+from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES
 from pawnqueue.errors import CompatibilityError, LeaseLostError, StoreError
 from pawnqueue.events import GivenBack, logger_of
 from pawnqueue.registers.register import Versioned
@@ -107,6 +108,12 @@ class Won:
     members: dict[str, Member] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     asked: dict[str, Member] = field(default_factory=dict)  # their outcomes are unknown
+    leases: dict[str, Lease] = field(default_factory=dict)  # as they were sent
+
+    @property
+    def messages(self) -> int:
+        """How many messages were won."""
+        return sum(member.given.bit_count() if member.is_pack else 1 for member in self.members.values())
 
 
 async def claim_fresh(
@@ -195,6 +202,7 @@ class Attempt:
         self._looked_at = self._context.clock.elapsed()
         self._size = size = self._finder.bad_batches.size(request.max_messages)
         window = self._contention.window(size)
+        self._finder.may_have_packs = request.topic.settings.packs is not None
         pool = await self._finder.candidates(window, most=max(window, OVERFETCH * size), most_reads=2 * size)
         if not pool:
             return NoClaim.NOTHING
@@ -213,16 +221,36 @@ class Attempt:
             raise
 
     async def _win_of(self, pool: list[Candidate]) -> Won:
-        picks = self._contention.picks(pool, self._size)
+        alike, others = await self._of_one_kind(pool)
+        if alike and not alike[0].unit.is_pack:
+            self._size = min(self._size, MAX_CLAIM_MESSAGES)  # a record of more could not be read
+        picks = self._contention.picks(alike, self._size)
         left: list[Candidate] = []
         try:
             won = await self._win(picks)
             left = picks.left if self._contention.is_alone else []
         finally:
-            self._finder.take_back(pool, left)
+            self._finder.take_back(pool, [*left, *others])
             if picks.left and not left:  # other consumers are at work, or there was an error: list again
                 self._finder.mark_stale()
         return won
+
+    async def _of_one_kind(self, pool: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
+        """Return those candidates that are packs, or those that are not, as the first of them is; and the others.
+
+        ⚑ §4: a claim has single messages or packs. Of a pack only those messages can be taken that are due.
+        """
+        is_pack = pool[0].unit.is_pack
+        others = [candidate for candidate in pool if candidate.unit.is_pack != is_pack]
+        if not is_pack:
+            return [candidate for candidate in pool if not candidate.unit.is_pack], others
+        now, most = await self._context.now(), self._request.topic.settings.max_deliveries
+        sized = [
+            replace(each, of=packs.to_take(each.unit, each.lease.value if each.lease else None, now, most))
+            for each in pool
+            if each.unit.is_pack
+        ]
+        return [candidate for candidate in sized if candidate.of], others
 
     async def _win(self, picks: Picks) -> Won:
         request, context = self._request, self._context
@@ -240,7 +268,7 @@ class Attempt:
             max_bytes = MAX_BAD_BATCH_BYTES if math.isinf(max_bytes) else max(MAX_BAD_BATCH_BYTES, max_bytes)
         for _ in range(MAX_REPLACEMENT_ROUNDS):
             used = sum(sizes[uuid] for uuid in won.members)
-            batch = picks.take(self._size - len(won.members), max_bytes - used, is_first=not won.members)
+            batch = picks.take(self._size - won.messages, max_bytes - used, is_first=not won.members)
             sizes.update({candidate.id: candidate.unit.size for candidate in batch})
             if not batch or context.clock.elapsed() - started > request.session_ttl * MAX_TTL_SHARE:
                 break
@@ -262,11 +290,12 @@ class Attempt:
     async def _ask_for(self, won: Won, batch: Sequence[Candidate]) -> int:
         """Ask for these leases; return how many of them are not ours."""
         steps = [self._step(candidate, won) for candidate in batch]
-        won.asked.update({candidate.id: member for candidate, (_, member) in zip(batch, steps, strict=True)})
+        won.asked.update({candidate.id: member for candidate, (_, member, _) in zip(batch, steps, strict=True)})
+        won.leases.update({candidate.id: lease for candidate, (_, _, lease) in zip(batch, steps, strict=True)})
         patient = self._context.with_budget(self._retry_seconds)
-        outcomes = await patient.registers.write([step for step, _ in steps])
+        outcomes = await patient.registers.write([step for step, _, _ in steps])
         refused = 0
-        for candidate, (_, member), outcome in zip(batch, steps, outcomes, strict=True):
+        for candidate, (_, member, _), outcome in zip(batch, steps, outcomes, strict=True):
             if not isinstance(outcome, Unknown):
                 self.is_answered = True
                 del won.asked[candidate.id]
@@ -283,22 +312,24 @@ class Attempt:
                     self._finder.set_aside.put(candidate.id, outcome.fault)
         return refused
 
-    def _step(self, candidate: Candidate, won: Won) -> tuple[Step, Member]:
-        request, before = self._request, candidate.lease
-        member = as_member(candidate.unit, None if before is None else before.value)
+    def _step(self, candidate: Candidate, won: Won) -> tuple[Step, Member, Lease]:
+        before = None if candidate.lease is None else candidate.lease.value
         # It ends with the session's time: if the claimer dies before it has recorded the claim, others need not wait
         # for the claim's own time.
-        lease = leases.held(
-            candidate.id,
-            candidate.unit.name,
-            consumer=request.consumer,
-            claim=request.stem,
-            deliveries=member.deliveries,
-            until=min(won.until, won.session_until),
-            ttl=min(request.ttl, request.session_ttl),
-        ).model_copy(update={"reason": member.reason, "error": member.error})
-        key = layout.lease(request.topic.name, candidate.id)
-        return Step(key, lease, Expect.NOTHING if before is None else before.version), member
+        until, ttl = min(won.until, won.session_until), min(self._request.ttl, self._request.session_ttl)
+        unit, holder = candidate.unit, {"consumer": self._request.consumer, "claim": self._request.stem}
+        if unit.is_pack:
+            shares = packs.shares_of(unit, before)
+            member = packs.as_member(unit, shares, candidate.of)
+            lease = leases.held_pack(unit.id, unit.name, shares, candidate.of, **holder, until=until, ttl=ttl)
+        else:
+            member = as_member(unit, before)
+            lease = leases.held(
+                unit.id, unit.name, **holder, deliveries=member.deliveries, until=until, ttl=ttl
+            ).model_copy(update={"reason": member.reason, "error": member.error})
+        key = layout.lease(self._request.topic.name, candidate.id)
+        step = Step(key, lease, Expect.NOTHING if candidate.lease is None else candidate.lease.version)
+        return step, member, lease
 
     def _note(self, bodies: Bodies, members: Mapping[str, Member]) -> None:
         """Set aside what this process cannot take. A message that is gone shows that other consumers are at work.
@@ -317,9 +348,9 @@ class Attempt:
                 self._finder.mark_stale()
 
         judged = [bodies.aside.get(uuid, decision) for uuid, decision in bodies.decisions.items()]
-        if bodies.messages:
+        if not bodies.is_empty:
             self._finder.bad_batches.learn(is_bad=False)
-            for uuid in bodies.messages:
+            for uuid in [*bodies.messages, *(each for each in bodies.packs if each not in bodies.aside)]:
                 self._finder.is_well(uuid, names[uuid])
         elif all(isinstance(why, CompatibilityError) or getattr(why, "how", "") == "dead" for why in judged):
             self._finder.bad_batches.learn(is_bad=True)
@@ -434,7 +465,7 @@ class Attempt:
             mine = [uuid for uuid in won.members if found is not None and uuid not in found.value.members]
             now = await context.now()
             record, unseen = make_record(request, won, {}), Decision(how="released", by="claim")
-            freed = {uuid: effects.released(record, uuid, unseen, now) for uuid in mine}
+            freed = {uuid: effects.given_back(record, uuid, unseen, won.leases[uuid], now) for uuid in mine}
             steps = [
                 Step(layout.lease(request.topic.name, uuid), lease, won.versions[uuid]) for uuid, lease in freed.items()
             ]
@@ -480,8 +511,7 @@ def make_record(request: ClaimRequest, won: Won, decisions: Mapping[str, Decisio
         session_until=min(won.session_until, won.until),
         lasts=request.ttl,
         members=won.members,
-        settled=dict(decisions),
-    )
+    ).with_decisions(decisions)
 
 
 def make_claim(  # noqa: PLR0913 - the parts of one thing
@@ -494,14 +524,13 @@ def make_claim(  # noqa: PLR0913 - the parts of one thing
     deadline: float,
 ) -> HeldClaim:
     """Make a claim from its record and its messages."""
-    messages = list(bodies.messages.values())
     uuids = {uuid: message.id for uuid, message in bodies.messages.items()}
     uuids.update((uuid, uuid) for uuid in bodies.unread)
     return HeldClaim(
         context,
         request.topic.name,
         found,
-        messages,
+        bodies.readable,
         uuids=uuids,
         leases=versions,
         deadline=deadline,
@@ -515,7 +544,7 @@ def withhold_if_late(context: Context, claim: HeldClaim) -> HeldClaim:
     """Return the claim; without its messages, and lost, if its time is over by now."""
     if context.clock.elapsed() >= claim.trusted_until():
         claim.lose(TOO_LATE)
-        claim.withhold(claim.uuids)
+        claim.withhold([*claim.uuids, *claim.record.members])
     return claim
 
 

@@ -90,13 +90,16 @@ class Picks:
         self._wanted = wanted
         self.left = list(pool)
 
-    def take(self, count: int, max_bytes: float = math.inf, *, is_first: bool = True) -> list[Candidate]:
-        """Take up to ``count`` neighbours out of the pool: from its head, or from anywhere in the window.
+    def take(self, messages: int, max_bytes: float = math.inf, *, is_first: bool = True) -> list[Candidate]:
+        """Take neighbours with up to so many messages out of the pool: from its head, or from anywhere in the window.
+
+        ⚑ No claim is given more than it asked for. Of a pack with more messages only some are taken, if it is the first
+        of its claim.
 
         :param max_bytes: how large they may be together. A larger one is taken alone if it is the first of its claim.
             Otherwise no consumer with such a limit would ever be given it.
         """
-        count = int(min(count, self._contention.pace))
+        count = int(min(messages, self._contention.pace))
         first = 0
         if not self._contention.is_narrow:
             # As wide for a few as for all that are wanted, because the other consumers are at the head.
@@ -105,8 +108,10 @@ class Picks:
             first = min(first, max(len(self.left) - count, 0))
         taken = self.left[first : first + count]
         sizes = list(accumulate(candidate.unit.size for candidate in taken))
-        fitting = sum(size <= max_bytes for size in sizes)
-        if not fitting and is_first:
+        counts = accumulate(candidate.count for candidate in taken)
+        fitting = sum(size <= max_bytes and together <= messages for size, together in zip(sizes, counts, strict=True))
+        if not fitting and is_first and taken:
             fitting = 1
+            taken[0] = taken[0].cut(messages)
         del self.left[first : first + fitting]
         return taken[:fitting]

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
+from pawnqueue.claims import pack_effects
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.identifiers import Version
@@ -53,11 +54,24 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
         record to delete with them; that key is in the result if its deletion is not confirmed.
     """
     todo = [uuid for uuid in uuids if uuid in record.settled and uuid in record.members]
+    packs = [uuid for uuid in uuids if uuid in record.members and pack_effects.is_needed(record, uuid)]
+    apart = set(packs)
+    todo = [uuid for uuid in todo if uuid not in apart]
     dead = [uuid for uuid in todo if record.settled[uuid].how == "dead"]
     given_back = [uuid for uuid in todo if record.settled[uuid].how == "released"]
-    finished = [uuid for uuid in todo if record.settled[uuid].how in ("acked", "gone")]
+    finished = [uuid for uuid in todo if record.settled[uuid].how in ("acked", "gone", "mixed")]
 
     failed: dict[str, StoreError] = {}
+
+    async def end(unit_id: str) -> bool | StoreError:
+        return await pack_effects.carry_out(context, topic, record, unit_id)
+
+    ended = await for_each(end, packs, at_once=context.at_once)
+    for uuid, outcome in zip(packs, ended, strict=True):
+        if isinstance(outcome, StoreError):
+            failed[uuid] = outcome
+        elif outcome:
+            finished.append(uuid)
     buried = await for_each(lambda uuid: _bury(context, topic, record, uuid), dead, at_once=context.at_once)
     for uuid, fault in zip(dead, buried, strict=True):
         if fault is None:
@@ -226,7 +240,7 @@ async def _listed_leases(context: Context, topic: str, uuids: Sequence[str]) -> 
 
 
 def _is_gone(record: ClaimRecord, uuid: str) -> bool:
-    return record.settled[uuid].how == "gone"
+    return uuid in record.settled and record.settled[uuid].how == "gone"
 
 
 async def _release(
@@ -296,6 +310,13 @@ async def held_versions(
 
     versions = zip(wanted, await for_each(version, wanted, at_once=context.at_once), strict=True)
     return {uuid: each for uuid, each in versions if each is not None}, faults
+
+
+def given_back(record: ClaimRecord, uuid: str, decision: Decision, lease: Lease, now: float) -> Lease:
+    """Return the lease that gives a unit back that a claim has won by this one."""
+    if not record.members[uuid].is_pack:
+        return released(record, uuid, decision, now)
+    return leases.released_pack(uuid, lease.key, lease.shares, consumer=record.consumer, claim=record.stem, now=now)
 
 
 def released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> Lease:

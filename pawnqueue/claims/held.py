@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from pawnqueue.claims.claim import Claim, Message, OneMessage
+from pawnqueue.claims.claim import Claim, Meant, Message, OneMessage
+from pawnqueue.claims.packs import PackedMessages
+from pawnqueue.domain import layout, numbers
 from pawnqueue.errors import InvalidArgumentError, PawnQueueError
 from pawnqueue.events import ClaimLost, HandedOver
 from pawnqueue.registers.register import Versioned
@@ -28,7 +30,7 @@ class HeldClaim(Claim):
         context: Context,
         topic: str,
         found: Versioned[ClaimRecord],
-        messages: Sequence[Message] = (),
+        messages: tuple[Message, ...] | PackedMessages = (),
         *,
         uuids: Mapping[str, str],
         leases: Mapping[str, str],
@@ -39,6 +41,9 @@ class HeldClaim(Claim):
     ) -> None:
         super().__init__(topic, found, messages, uuids, unread)
         self._unknown = set(unread)
+        # The ids of messages of packs, by the packs' units. They stay known when the messages are withheld.
+        packs = messages.packs if isinstance(messages, PackedMessages) else []
+        self._pack_ids: dict[str, Callable[[int], list[str]]] = {pack.unit_id: pack.ids_of for pack in packs}
         self._by_id: dict[str, list[str]] | None = None  # what uuids_by_id returns, where it is known
         self._context = context
         self._pid = os.getpid()
@@ -46,7 +51,7 @@ class HeldClaim(Claim):
         self._session_ttl = session_ttl
         self._is_fleeting = is_fleeting
         self.writes: dict[str, datetime] = {}  # the staged writes that it has messages of, with the latest one's time
-        for message in messages:
+        for message in () if isinstance(messages, PackedMessages) else messages:
             if message.write_id:
                 latest = self.writes.get(message.write_id, message.created_at)
                 self.writes[message.write_id] = max(latest, message.created_at)
@@ -105,9 +110,36 @@ class HeldClaim(Claim):
         return self._uuids
 
     @property
-    def each(self) -> list[str | OneMessage]:
-        """Its messages, each by itself; without payloads, the ids under which they are kept."""
-        return list(self._unread) or [OneMessage(message.id, message.unit) for message in self._messages]
+    def each(self) -> Sequence[Meant]:
+        """Its messages, each by itself, or a pack at a time; without payloads, the ids under which they are kept."""
+        if self._unread:
+            return self._unread
+        packed = self._packed
+        if packed is not None:
+            return packed.each
+        return [OneMessage(message.id, message.unit) for message in self._messages]
+
+    def given_of(self, unit_id: str) -> int:
+        """Return the numbers of the messages of a pack that it was given."""
+        member = self._record.members.get(unit_id)
+        if member is not None:
+            return member.given
+        return next((pack.of for pack in (self._packed.packs if self._packed else ()) if pack.unit_id == unit_id), 0)
+
+    def ids_in(self, unit_id: str, of: int) -> list[str]:
+        """Return the ids of messages of a pack, by their numbers."""
+        known = self._pack_ids.get(unit_id)
+        if known is not None:
+            return known(of)
+        return [self._id_of(layout.entry_of(unit_id, number)) for number in numbers.each(of)]
+
+    def _id_of(self, entry: str) -> str:
+        """See :class:`Claim`."""
+        if entry in self._uuids:
+            return self._uuids[entry]
+        unit_id, number = layout.parse_entry(entry)
+        known = self._pack_ids.get(unit_id)
+        return entry if known is None or number is None else known(1 << number)[0]
 
     @property
     def left(self) -> list[str]:
@@ -117,7 +149,7 @@ class HeldClaim(Claim):
     @property
     def unlisted(self) -> list[str]:
         """The uuids of messages that it was given, and that its record does not list."""
-        return [uuid for uuid in self._uuids if uuid not in self._record.members]
+        return [each for each in self._uuids if layout.parse_entry(each)[0] not in self._record.members]
 
     @property
     def given_away(self) -> bool:
@@ -194,8 +226,11 @@ class HeldClaim(Claim):
             return self._by_id
         found: dict[str, list[str]] = {}
         self._by_id = found
+        for pack in self._packed.packs if self._packed is not None else ():
+            for number in numbers.each(pack.of):
+                found.setdefault(pack.ids[number], []).append(layout.entry_of(pack.unit_id, number))
         # What it was given stays in it, although the record of a process that fenced it may list nothing.
-        for uuid in self._record.members | self._uuids:
+        for uuid in ({} if self._record.has_packs else self._record.members) | self._uuids:
             decision = self._record.settled.get(uuid)
             message_id = (decision.id if decision else "") or self._uuids.get(uuid, uuid)
             found.setdefault(message_id, []).append(uuid)
@@ -204,18 +239,19 @@ class HeldClaim(Claim):
                 found[uuid] = [uuid]
         return found
 
-    def units_of(self, meant: Iterable[str | OneMessage]) -> dict[str | OneMessage, Sequence[str]]:
-        """Return under which uuids each of these is kept. An id means all messages that have it.
+    def units_of(self, meant: Iterable[Meant]) -> dict[Meant, Sequence[str]]:
+        """Return what the claim names each of these by. An id means all messages that have it.
 
         ⚑ §4: a message means itself. Anybody may publish another message under its id, which is not settled with it.
         """
-        by_id, members = self.uuids_by_id(), self._record.members
-        found: dict[str | OneMessage, Sequence[str]] = {}
+        members = self._record.members
+        found: dict[Meant, Sequence[str]] = {}
         for each in meant:
-            if isinstance(each, OneMessage):
-                found[each] = [each.unit] if each.unit in members or each.unit in self._uuids else ()
+            if isinstance(each, str):
+                found[each] = self.uuids_by_id().get(each, ())
             else:
-                found[each] = by_id.get(each, ())
+                is_known = layout.parse_entry(each.unit)[0] in members or each.unit in self._uuids
+                found[each] = [each.unit] if is_known else ()
         return found
 
     def meant_by(self, ids: Collection[str]) -> list[str]:
@@ -228,7 +264,10 @@ class HeldClaim(Claim):
         known = self.uuids_by_id()
         if all(message_id in known for message_id in ids):
             return []
-        return [uuid for uuid in self.left if uuid in self._unknown and uuid not in ids]
+        if not self._record.has_packs:
+            return [uuid for uuid in self.left if uuid in self._unknown and uuid not in ids]
+        units_ = {layout.parse_entry(entry)[0] for entry in self._unknown}
+        return [unit_id for unit_id in self.left if unit_id in units_]
 
     def learn_ids(self, ids: Mapping[str, str]) -> None:
         """Take over the ids of messages that were read, by the uuids under which they are kept."""
@@ -286,8 +325,14 @@ class HeldClaim(Claim):
         """Take these messages out of the claim: another consumer has them, or may have them soon."""
         self._by_id = None
         withheld = set(uuids)
-        self._messages = tuple(message for message in self._messages if message.unit not in withheld)
-        self._unread = tuple(uuid for uuid in self._unread if uuid not in withheld)
+        packed = self._packed
+        if packed is not None:
+            self._messages = packed.without(withheld)
+        else:
+            self._messages = tuple(message for message in self._messages if message.unit not in withheld)
+        self._unread = tuple(
+            each for each in self._unread if each not in withheld and layout.parse_entry(each)[0] not in withheld
+        )
 
     async def refresh(self, context: Context) -> None:
         """Read the record again: another process has changed it, or an earlier request of ours has landed late."""

@@ -110,7 +110,7 @@ class KeepAlive:
         """Say whether nothing is left to renew: all is settled, or the claim was handed over."""
         record = self._claim.record
         # Messages that the janitor gave back after it had ended the claim are settled in the record too, and are lost.
-        was_taken = any(decision.by == "other" for decision in record.settled.values())
+        was_taken = any(decision.by == "other" for decision in record.all_decisions())
         return self._claim.given_away or not (record.unsettled or was_taken)
 
     def _left(self) -> float:

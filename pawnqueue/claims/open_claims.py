@@ -12,7 +12,6 @@ from pawnqueue.claims import settling
 from pawnqueue.claims.bodies import read_ids
 from pawnqueue.claims.by_id import ById
 from pawnqueue.claims.candidates import Finder
-from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.claiming import MAX_TTL_SHARE, ClaimRequest, claim_fresh, claim_lost_error
 from pawnqueue.claims.contention import Contention
 from pawnqueue.claims.effect_retries import EffectRetries
@@ -22,6 +21,7 @@ from pawnqueue.claims.renewing import lost_error
 from pawnqueue.claims.settlement_report import answered, not_its_own_error
 from pawnqueue.claims.waiting import IdlePauses
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
+from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.settlement import SettledMembers, Settlement
 from pawnqueue.domain.times import iso
@@ -31,7 +31,7 @@ from pawnqueue.runtime.cancellation import LAST_ANSWER_SECONDS, shield_and_wait
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.claim import ClaimReference
+    from pawnqueue.claims.claim import ClaimReference, Meant
     from pawnqueue.claims.held import HeldClaim
     from pawnqueue.context import Context
     from pawnqueue.domain.records import TopicRecord
@@ -146,7 +146,7 @@ class Claims:
     async def settle(
         self,
         claim: HeldClaim,
-        decisions: Mapping[settling.Meant, Decision],
+        decisions: Mapping[Meant, Decision],
         operation: str,
         *,
         rest: Decision | None = None,
@@ -163,7 +163,7 @@ class Claims:
         strangers = [
             settling.id_of(given)
             for given, of_one in uuids.items()
-            if not of_one and (not unread or isinstance(given, OneMessage))
+            if not of_one and (not unread or not isinstance(given, str))
         ]
         if strangers:
             raise not_its_own_error(claim, strangers, operation)
@@ -172,15 +172,18 @@ class Claims:
             others = {each: units for each, units in claim.units_of(claim.each).items() if named.isdisjoint(units)}
             decisions = {**decisions, **dict.fromkeys(others, rest)}
             # ⚑ §4: a message that could not be read may be one that was named. It is not settled with the rest.
-            uuids |= {each: units if unread.isdisjoint(units) else () for each, units in others.items()}
+            uuids |= {
+                each: units if unread.isdisjoint(layout.parse_entry(unit)[0] for unit in units) else ()
+                for each, units in others.items()
+            }
         wanted = settling.by_uuid(decisions, uuids, claim.uuids)
         try:
             result = await settling.settle(self._context, claim, wanted) if wanted else SettledMembers()
         finally:
             self._effect_retries.go_on_with(claim)  # also where the caller was cancelled after its decision
-        if result.gave_back:
+        if result.gave_back or claim.record.leaves_rest:
             self.look_anew(claim.topic)
-        return answered(self._context, claim, settling.settlement_of(result, uuids), operation)
+        return answered(self._context, claim, settling.settlement_of(claim, result, uuids), operation)
 
     async def settle_overwritten(self, claim: HeldClaim) -> list[str]:
         """Settle messages that were overwritten or removed since they were claimed, and return the ids of their units.
@@ -199,7 +202,7 @@ class Claims:
         if result.lost:
             raise lost_error(claim, "it was taken over", "settle_overwritten")
         claim.withhold(decisions)
-        if result.gave_back:
+        if result.gave_back or claim.record.leaves_rest:
             self.look_anew(claim.topic)
         return list(decisions)
 
@@ -213,7 +216,7 @@ class Claims:
             self._context, claim.topic, members, max(PER_OBJECT_RETRY_SECONDS, claim.ttl * MAX_TTL_SHARE)
         )
         claim.learn_ids(found)
-        return set(unread).difference(found)
+        return set(unread).difference(layout.parse_entry(each)[0] for each in found)
 
     async def _in_hand(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
         """Run the work that returns a claim. Closing the queue cancels it, and gives back what it has won."""

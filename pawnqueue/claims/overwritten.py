@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
 from pawnqueue.claims.bodies import read_each
+from pawnqueue.claims.packs import read_pack
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.errors import CompatibilityError, ObjectTooLargeError
 from pawnqueue.runtime.concurrency import for_each
@@ -31,6 +32,9 @@ async def overwritten(context: Context, claim: HeldClaim) -> dict[str, Decision]
 
     async def decide(uuid: str) -> Decision | None:
         member = members[uuid]
+        if member.is_pack:
+            found = await read_pack(context, claim.topic, uuid, claim.record.unsettled_part(uuid))
+            return found.model_copy(update={"by": "consumer"}) if isinstance(found, Decision) else None
         try:
             [body] = await read_each(context, claim.topic, [member])
         except (CompatibilityError, ObjectTooLargeError):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from pawnqueue.claims import effects, record_retention
-from pawnqueue.claims.claim import OneMessage
+from pawnqueue.claims.claim import AllOfPack, Meant, OneMessage
 from pawnqueue.claims.renewing import contended_error
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
@@ -25,8 +25,6 @@ logger = logger_of("claims")
 #: For how long after a decision its session knows that no janitor has carried it out.
 FRESH_SECONDS = effects.HOLDER_WORKS_SECONDS / 2
 
-Meant: TypeAlias = str | OneMessage
-
 
 def by_uuid(
     decisions: Mapping[Meant, Decision], uuids: Mapping[Meant, Sequence[str]], ids: Mapping[str, str]
@@ -39,16 +37,19 @@ def by_uuid(
     for given, decision in decisions.items():
         for uuid in uuids[given]:
             message_id = ids.get(uuid, id_of(given))
-            decided[uuid] = decision if uuid == message_id else decision.model_copy(update={"id": message_id})
+            is_known = uuid == message_id or layout.is_of_pack(uuid)  # a pack's lines tell their ids
+            decided[uuid] = decision if is_known else decision.model_copy(update={"id": message_id})
     return decided
 
 
 def id_of(given: Meant) -> str:
     """Return the id of a message that was given as its id or as itself."""
+    if isinstance(given, AllOfPack):
+        return given.unit
     return given.id if isinstance(given, OneMessage) else given
 
 
-def settlement_of(result: SettledMembers, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
+def settlement_of(claim: HeldClaim, result: SettledMembers, uuids: Mapping[Meant, Sequence[str]]) -> Settlement:
     """Return what became of messages, by their ids: once for each that was meant.
 
     Those without uuids may be any of the messages that could not be read.
@@ -59,7 +60,11 @@ def settlement_of(result: SettledMembers, uuids: Mapping[Meant, Sequence[str]]) 
         settlement.fault = str(result.fault)
     elif settlement.unknown:
         settlement.fault = "Messages of the claim could not be read, so their ids are not known."
+    named = _numbers_named(uuids)
     for given, of_one in uuids.items():
+        if isinstance(given, AllOfPack):
+            _add_pack(settlement, claim, result, given.unit, named.get(given.unit, 0))
+            continue
         message_id = id_of(given)
         if any(uuid in result.unknown for uuid in of_one):
             settlement.unknown.append(message_id)
@@ -68,9 +73,39 @@ def settlement_of(result: SettledMembers, uuids: Mapping[Meant, Sequence[str]]) 
         elif of_one:
             names.get(result.decided[of_one[0]].how, settlement.lost).append(message_id)
         for uuid in of_one:
-            if uuid in result.unfinished:
-                settlement.unfinished[message_id] = str(result.unfinished[uuid])
+            unit_id = layout.parse_entry(uuid)[0]
+            if unit_id in result.unfinished:
+                settlement.unfinished[message_id] = str(result.unfinished[unit_id])
     return settlement
+
+
+def _numbers_named(uuids: Mapping[Meant, Sequence[str]]) -> dict[str, int]:
+    """Return the numbers of the messages of packs that are named by themselves, by the packs' units."""
+    named: dict[str, int] = {}
+    for of_one in uuids.values():
+        for unit_id, number in map(layout.parse_entry, of_one):
+            if number is not None:
+                named[unit_id] = named.get(unit_id, 0) | 1 << number
+    return named
+
+
+def _add_pack(settlement: Settlement, claim: HeldClaim, result: SettledMembers, unit_id: str, but: int) -> None:
+    """Add what became of the messages of a pack that was meant as a whole, without those that were named themselves."""
+    names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
+    given = claim.given_of(unit_id) & ~but
+    if unit_id in result.unknown:
+        settlement.unknown += claim.ids_in(unit_id, given)
+        return
+    for part in claim.record.parts_of(unit_id):
+        of = part.of & given
+        given &= ~of
+        if of:
+            outcome = settlement.lost if part.by == "other" else names.get(part.how, settlement.lost)
+            outcome += claim.ids_in(unit_id, of)
+    settlement.lost += claim.ids_in(unit_id, given)
+    if unit_id in result.unfinished:
+        of = claim.given_of(unit_id) & ~but
+        settlement.unfinished.update(dict.fromkeys(claim.ids_in(unit_id, of), str(result.unfinished[unit_id])))
 
 
 async def settle(context: Context, claim: HeldClaim, decisions: Mapping[str, Decision]) -> SettledMembers:
@@ -139,12 +174,12 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
     backoff = context.store.backoff()
     while True:
         record = claim.record
-        settled = {uuid: record.settled[uuid] for uuid in wanted if uuid in record.settled}
+        settled = {uuid: decision for uuid in wanted if (decision := record.decision_of(uuid)) is not None}
         # What the janitor gave back after the claim had ended is lost to this settlement.
         lost = {uuid for uuid, decision in settled.items() if decision.by == "other"}
         # ⚑ §4: so is what the record does not list any more, as its lease alone means nothing. ⚑ §1: it is not decided
         # either: for its readers, a record that decides on other messages than its members is garbage as a whole.
-        lost |= wanted - settled.keys() - record.members.keys()
+        lost |= {uuid for uuid in wanted - settled.keys() if not record.has(uuid)}
         # ⚑ §4: each message has an answer, whatever becomes of the others: every result below has the lost ones.
         before = {uuid: decision for uuid, decision in settled.items() if uuid not in lost}
         new = {uuid: decisions[uuid] for uuid in decisions if uuid not in settled and uuid not in lost}
@@ -152,12 +187,12 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
             return SettledMembers(decided=before, lost=lost)
         if record.state != "open" or not claim.is_ours():
             return SettledMembers(decided=before, lost=lost | set(new))
-        changed = record.model_copy(update={"settled": {**record.settled, **new}})
+        changed = record.with_decisions(new)
         began = context.clock.elapsed()
         # ⚑ §4, §5.3: by compare-and-set on what we have read. A claim that was fenced is refused, and changes nothing.
         try:
             if await claim.replace_record(context, changed):
-                claim.untried.update(dict.fromkeys(new, began))
+                claim.untried.update(dict.fromkeys(changed.settled.keys() - record.settled.keys(), began))
                 return SettledMembers(decided={**before, **new}, lost=lost)
             fault = contended_error(claim, "settled", "settle")
         except StoreError as error:

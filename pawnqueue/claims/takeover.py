@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from pawnqueue.claims import effects
+from pawnqueue.claims import effects, packs
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.domain.judgement import UnitState, needs_record
@@ -130,6 +130,13 @@ class _Judging:
         judged.free.update(_not_handed_out(by_state[UnitState.NOT_LISTED]))
         lapsed = by_state[UnitState.LAPSED]
         if lapsed and await self._has_ended(found):
+            # ⚑ §5.4: what was decided of some messages of a pack is carried out before anybody is given the others.
+            in_part: dict[str, str] = {
+                uuid: lease.version for uuid, lease in lapsed.items() if record.members[uuid].decided
+            }
+            if in_part:
+                judged.decided.append((record.model_copy(update={"state": "expired"}), in_part))
+            lapsed = {uuid: _handed_out(lease) for uuid, lease in lapsed.items() if uuid not in in_part}
             # A claim that began once more, and did not get as far as its record, has newer leases than the record.
             anew = {uuid: one for uuid, one in lapsed.items() if one.value.deliveries > record.members[uuid].deliveries}
             judged.free.update({**lapsed, **_not_handed_out(anew)})
@@ -185,6 +192,10 @@ async def named_by_others(
     for part in await for_each(named, others, at_once=context.at_once):
         found.update(part)
     return found
+
+
+def _handed_out(found: Versioned[Lease]) -> Versioned[Lease]:
+    return replace(found, value=packs.after_hand_out(found.value)) if found.value.shares else found
 
 
 def _not_handed_out(leases: Leases) -> dict[str, Versioned[Lease]]:

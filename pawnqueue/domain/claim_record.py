@@ -31,9 +31,9 @@ from pawnqueue.domain.bounds import (
 )
 from pawnqueue.domain.identifiers import ClaimStem
 from pawnqueue.domain.numbers import Numbers
-from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES
+from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES, MAX_CLAIM_PARTS
 from pawnqueue.domain.record import FORMAT, NEWEST_FORMAT, Part, Record, are_few_unknown, parts_of, to_json
-from pawnqueue.domain.share import Share, are_disjoint, union
+from pawnqueue.domain.share import Share, are_disjoint, only, union
 
 #: The stored fields of a decision that say who made it.
 _DECIDED_BY: Mapping[str, str] = MappingProxyType({"unseen": "claim", "returned": "closing", "lost": "other"})
@@ -179,6 +179,10 @@ class Member(Part):
         return {name: value for name, value in fields.items() if name not in left_out}
 
 
+def _parts_in(member: Mapping[str, Any]) -> list[object]:
+    return [*parts_of(member.get("shares")), *parts_of(member.get("decided"))]
+
+
 class _Texts(dict[str, tuple[object, str]]):
     """Parts of a record as JSON, each with the part that it is of. They make no difference between two records."""
 
@@ -235,7 +239,10 @@ class ClaimRecord(Record):
         members, settled = parts_of(data.get("members")), parts_of(data.get("settled"))
         if max(len(members), len(settled)) > MAX_CLAIM_MESSAGES:
             return False
-        return are_few_unknown((cls, [data]), (Member, members), (Decision, settled))
+        parts = [part for member in members if isinstance(member, Mapping) for part in _parts_in(member)]
+        if len(parts) > MAX_CLAIM_PARTS:
+            return False
+        return are_few_unknown((cls, [data]), (Member, members), (Decision, settled), (PartDecision, parts))
 
     def fits(self, key: str) -> bool:
         """See :meth:`Record.fits`."""
@@ -279,6 +286,17 @@ class ClaimRecord(Record):
         """Whether its members are packs. A claim has packs or single messages, never both."""
         return any(member.is_pack for member in self.members.values())
 
+    @property
+    def leaves_rest(self) -> bool:
+        """Whether packs of it have messages that it was not given. They can be claimed once it is settled."""
+        return any(member.rest for member in self.members.values())
+
+    def has(self, entry: str) -> bool:
+        """Say whether a unit is a member, or a message was given to the claim as part of one."""
+        unit_id, number = layout.parse_entry(entry)
+        member = self.members.get(unit_id)
+        return member is not None and (number is None or member.given >> number & 1 == 1)
+
     def decision_of(self, entry: str) -> Decision | None:
         """Return what was decided of a unit as a whole, or of one message of a pack."""
         unit_id, number = layout.parse_entry(entry)
@@ -298,6 +316,13 @@ class ClaimRecord(Record):
     def undecided(self, unit_id: str) -> int:
         """Return the numbers of the messages of a pack of which nothing is decided."""
         return 0 if unit_id in self.settled else self.members[unit_id].given & ~self.members[unit_id].decided_numbers
+
+    def unsettled_part(self, unit_id: str) -> Member:
+        """Return a member with only those messages of which nothing is decided."""
+        member = self.members[unit_id]
+        if not member.is_pack:
+            return member
+        return member.model_copy(update={"shares": only(member.shares, self.undecided(unit_id)), "decided": []})
 
     def all_decisions(self) -> Iterator[Decision]:
         """Give all decisions, those about parts of packs too."""

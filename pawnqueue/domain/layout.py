@@ -108,9 +108,19 @@ def count_of(unit_id: str) -> int | None:
     return int(count) if dash else None
 
 
+def is_of_pack(entry: str) -> bool:
+    """Say whether a pack, or a message of one, is named."""
+    return ".0-" in entry
+
+
 def uuid_of(unit_id: str) -> str:
     """Return the uuid in the key of the unit."""
     return unit_id.partition(".")[0]
+
+
+def is_unit_id(text: str) -> bool:
+    """Say whether this can be the id of a unit, and so become a part of a lease's key."""
+    return _UNIT_ID.fullmatch(text) is not None
 
 
 def entry_of(unit_id: str, number: int) -> str:

@@ -66,7 +66,8 @@ class Lease(Record):
         if count is None:
             return not self.shares and not self.taken
         whole = share.union(self.shares)
-        return bool(self.shares) and share.are_disjoint(self.shares, count) and self.taken & whole == self.taken
+        is_claimable = bool(self.shares) and self.state != "moving"
+        return is_claimable and share.are_disjoint(self.shares, count) and self.taken & whole == self.taken
 
     def _as_json(self, *, but: Collection[str] = ()) -> dict[str, Any]:
         return super()._as_json(but=but if self.shares else {*but, "shares", "taken"})

@@ -16,6 +16,12 @@ ENVELOPE_OVERHEAD_BYTES = 64 * 1024
 MAX_SMALL_RECORD_BYTES = 128 * 1024
 #: How many messages one claim takes at most, so that its record stays below the next bound.
 MAX_CLAIM_MESSAGES = 100_000
+#: Into how many parts the packs of one claim are divided at most, by deliveries and decisions.
+MAX_CLAIM_PARTS = 100_000
+#: How many messages of packs one claim takes at most.
+MAX_CLAIM_PACKED_MESSAGES = 2_000_000
+#: A lease: that of a pack names each of its messages that is not finished, by their histories.
+MAX_LEASE_BYTES = 768 * 1024
 #: A claim's record: 310 bytes a message when all is settled, and the texts given with it, which are cut to fit.
 MAX_CLAIM_RECORD_BYTES = 128 * 1024**2
 #: The fields of a claim's or a write's record that this version does not know, all together: they are kept, and
@@ -44,4 +50,4 @@ def max_register_bytes(key: str) -> int:
     return _REGISTERS.get(layout.folder_name(key), MAX_SMALL_RECORD_BYTES)
 
 
-_REGISTERS = {"claims": MAX_CLAIM_RECORD_BYTES, "writes": MAX_WRITE_RECORD_BYTES}
+_REGISTERS = {"leases": MAX_LEASE_BYTES, "claims": MAX_CLAIM_RECORD_BYTES, "writes": MAX_WRITE_RECORD_BYTES}

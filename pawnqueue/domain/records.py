@@ -92,7 +92,8 @@ class DeadReason(Record):
     consumer: HolderText = ""
     claim: str = ""
     at: str = ""
-    name: str = ""  # of the key that it had below messages/
+    name: str = ""  # of the key that it had below messages/, or of the pack that it was in
+    unit: str = ""  # where it was in a pack: the pack's unit
     max_deliveries: Count | None = None  # the topic's limit, if it was reached: then reason is the last one given
     given_reason: ReasonText = ""  # when it was last given back, and the error beside it
     given_error: ReasonText = ""

@@ -24,6 +24,7 @@ class Share(Part):
 
     of: Numbers
     deliveries: Count = 0  # how often they were handed out; in a claim's record this time included
+    lapsed: Count = 0  # how many of these hand-outs ended without a settlement
     until: Time = 0.0  # not to be delivered before
     reason: ReasonText = ""  # given when they were last given back, and the error beside it
     error: ReasonText = ""
@@ -79,21 +80,23 @@ def merged(shares: Iterable[Share]) -> list[Share]:
 
     ⚑ §1: reasons and errors are cut, so that a lease with any number of shares can be written.
     """
-    joined: dict[tuple[int, float, str, str], int] = {}
+    joined: dict[tuple[int, int, float, str, str], Share] = {}
     for share in shares:
-        history = (share.deliveries, share.until, share.reason, share.error)
-        joined[history] = joined.get(history, 0) | share.of
+        history = (share.deliveries, share.lapsed, share.until, share.reason, share.error)
+        alike = joined.get(history)
+        joined[history] = share if alike is None else alike.model_copy(update={"of": alike.of | share.of})
     most = MAX_SHARE_TEXT_CHARACTERS // (2 * max(len(joined), 1))
-    if any(len(reason) > most or len(error) > most for _, _, reason, error in joined):
-        return merged(
-            Share(of=of, deliveries=deliveries, until=until, reason=reason[:most], error=error[:most])
-            for (deliveries, until, reason, error), of in joined.items()
+    if any(len(share.reason) > most or len(share.error) > most for share in joined.values()):
+        cut = (
+            one.model_copy(update={"reason": one.reason[:most], "error": one.error[:most]}) for one in joined.values()
         )
-    ordered = sorted(joined.items(), key=lambda item: item[1] & -item[1])
-    return [
-        Share(of=of, deliveries=deliveries, until=until, reason=reason, error=error)
-        for (deliveries, until, reason, error), of in ordered
-    ]
+        return merged(cut)
+    return sorted(joined.values(), key=lambda share: share.of & -share.of)
+
+
+def lapsed(shares: Iterable[Share]) -> list[Share]:
+    """Return shares whose last claim has ended without settling them."""
+    return [share.model_copy(update={"lapsed": min(share.lapsed + 1, MOST_COUNT)}) for share in shares]
 
 
 def fresh(count: int) -> list[Share]:

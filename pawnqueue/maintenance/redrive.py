@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
 from pawnqueue.claims import finish_redrive
+from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
-from pawnqueue.errors import PawnQueueError
+from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.records import DeadReason
+from pawnqueue.errors import CompatibilityError, ObjectTooLargeError, PawnQueueError
 from pawnqueue.events import LettersRedriven
 from pawnqueue.reads.dead_letters import find_letter_ids
 from pawnqueue.runtime.concurrency import for_each
@@ -80,12 +84,31 @@ async def _move_letters(
     return done
 
 
+async def _is_being_buried(context: Context, topic: str, letter: ListedLetter) -> bool:
+    """Say whether a letter was in a pack that is still held by the claim that buried it.
+
+    ⚑ §5: that claim, or a process that finishes its work, would create the letter once more if it were moved now.
+    """
+    key = letters.reason_key_of(topic, letter.id)
+    try:
+        found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
+        reason = None if found is None else DeadReason.decode(found.body, key)
+    except (ObjectTooLargeError, UnreadableRecordError, CompatibilityError):
+        return False
+    if reason is None or not layout.is_unit_id(reason.unit):
+        return False
+    lease = await context.lease(topic, reason.unit).read()
+    return lease is not None and leases.is_held_by(lease.value, reason.claim)
+
+
 async def _move(context: Context, topic: str, letter: ListedLetter) -> bool:
     # ⚑ §5: a burial that is not finished would copy the dead letter a second time, or another one over it. Its lease
     # is held until the burial is finished. A released lease belongs to another message under this uuid, which any
     # publisher may have sent: it does not keep the letter here.
     burial = await context.lease(topic, letter.id).read()
     if burial is not None and burial.value.state != "released":
+        return False
+    if await _is_being_buried(context, topic, letter):
         return False
     # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
     seconds = letter.written_at.replace(microsecond=0).timestamp()

@@ -278,8 +278,8 @@ class ClaimSweep:
         The record still lists the messages: they count as delivered.
         """
         record = found.value
-        released = {uuid: Decision(how="released", by="other") for uuid in record.unsettled}
-        return await self._change(found, record.model_copy(update={"settled": {**record.settled, **released}}))
+        released = dict.fromkeys(record.unsettled, Decision(how="released", by="other"))
+        return await self._change(found, record.with_decisions(released))
 
     async def _carry_out_or_report(
         self, record: ClaimRecord, uuids: Sequence[str], versions: Mapping[str, str], failed: dict[str, PawnQueueError]

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters as listing
-from pawnqueue.claims.bodies import as_message
+from pawnqueue.claims.claim import as_message
 from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
 from pawnqueue.domain.record import UnreadableRecordError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.view import state_of
-from pawnqueue.claims.bodies import as_message
+from pawnqueue.claims.claim import as_message
 from pawnqueue.domain import layout
 from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LONGEST_MESSAGE_ID_BYTES
-from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
+from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member, PartDecision
 from pawnqueue.domain.object_sizes import MAX_CLAIM_RECORD_BYTES, MAX_UNKNOWN_BYTES
 from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.share import Share
 from pawnqueue.errors import StoreError
 from pawnqueue.registers.register import Register, Versioned
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 #: Returns the store's time.
 Now: TypeAlias = Callable[[], Awaitable[float]]
 
-WithTexts = TypeVar("WithTexts", Member, Decision)
+WithTexts = TypeVar("WithTexts", Member, Decision, PartDecision, Share)
 
 #: What a settled message takes of a record at most, without its texts, its name and its id.
 MEMBER_BYTES = 380
@@ -30,6 +31,8 @@ OTHER_BYTES = MAX_UNKNOWN_BYTES + 32 * 1024
 LONGEST_CHARACTER_BYTES = 6
 #: The same in a message's name, which may have quotes and backslashes.
 LONGEST_NAME_CHARACTER_BYTES = 2
+#: What one number of a pack's message takes, with its comma.
+LONGEST_NUMBER_BYTES = 5
 
 
 class ClaimRecordRegister(Register[ClaimRecord]):
@@ -68,10 +71,23 @@ def _fitting(record: ClaimRecord) -> ClaimRecord:
     ⚑ §1: nothing is written that is not read. The decisions themselves are never cut: for every member that a record
     can have there is room for one, so each record that can be read can be fenced.
     """
-    parts: list[Member | Decision] = [*record.members.values(), *record.settled.values()]
+    parts: list[Member | Decision | Share] = [*record.members.values(), *record.settled.values()]
+    of_packs: list[Share | PartDecision] = []
+    for member in record.members.values():
+        of_packs += member.shares
+        of_packs += member.decided
+    numbers = sum(each.of.bit_count() for each in of_packs) * LONGEST_NUMBER_BYTES
+    parts += of_packs
     names = sum(len(each.name) for each in record.members.values()) * LONGEST_NAME_CHARACTER_BYTES
     ids = sum(min(len(each.id) * LONGEST_CHARACTER_BYTES, LONGEST_MESSAGE_ID_BYTES) for each in record.settled.values())
-    room = MAX_CLAIM_RECORD_BYTES - OTHER_BYTES - MEMBER_BYTES * len(record.members) - names - ids
+    room = (
+        MAX_CLAIM_RECORD_BYTES
+        - OTHER_BYTES
+        - MEMBER_BYTES * (len(record.members) + len(of_packs))
+        - numbers
+        - names
+        - ids
+    )
     if sum(len(each.reason) + len(each.error) for each in parts) * LONGEST_CHARACTER_BYTES <= room:
         return record
     most = max(0, room) // (2 * LONGEST_CHARACTER_BYTES * len(parts))
@@ -79,9 +95,13 @@ def _fitting(record: ClaimRecord) -> ClaimRecord:
     def cut(each: WithTexts) -> WithTexts:
         return each.model_copy(update={"reason": each.reason[:most], "error": each.error[:most]})
 
+    def cut_member(member: Member) -> Member:
+        parts = {"shares": [cut(each) for each in member.shares], "decided": [cut(each) for each in member.decided]}
+        return cut(member.model_copy(update=parts))
+
     return record.model_copy(
         update={
-            "members": {uuid: cut(member) for uuid, member in record.members.items()},
+            "members": {uuid: cut_member(member) for uuid, member in record.members.items()},
             "settled": {uuid: cut(decision) for uuid, decision in record.settled.items()},
         }
     )

@@ -56,16 +56,16 @@ def test_canonical_is_read_back(value: Any) -> None:  # noqa: ANN401 - any JSON 
 # --- unknown fields ---
 
 
-@given(fields=unknown, settings=st.dictionaries(st.text().filter(lambda name: name != "max_deliveries"), values))
+@given(fields=unknown, settings=st.dictionaries(st.text().filter(lambda name: name not in {"max_deliveries", "packs"}), values))
 def test_what_is_not_known_is_kept(fields: dict[str, Any], settings: dict[str, Any]) -> None:
     """Fields that this version does not know survive a rewrite, at every level."""
-    body = canonical({**fields, "topic": "orders", "settings": {**settings, "max_deliveries": 3}})
+    body = canonical({**fields, "topic": "orders", "settings": {**settings, "max_deliveries": 3, "packs": True}})
     record = TopicRecord.decode(body, KEY)
     written = json.loads(record.model_copy(update={"created_at": "now"}).stamped("n").encode())
     assert written == {
         **fields,
         "topic": "orders",
-        "settings": {**settings, "max_deliveries": 3},
+        "settings": {**settings, "max_deliveries": 3, "packs": True},
         "created_at": "now",
         "v": FORMAT,
         "nonce": "n",

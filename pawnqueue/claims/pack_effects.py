@@ -1,0 +1,188 @@
+"""Carry out what a claim has decided of a pack's messages: bury some, and give others back by the pack's lease.
+
+A pack of which all messages are acked is deleted like a single message. That needs none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pawnqueue.catalog import letters, units
+from pawnqueue.claims.packs import read_lines
+from pawnqueue.domain import layout, numbers, pack, share
+from pawnqueue.domain import lease as leases
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.domain.records import DeadReason
+from pawnqueue.domain.times import iso
+from pawnqueue.errors import CompatibilityError, StoreError
+from pawnqueue.events import MessageBuried
+from pawnqueue.stores.port import Done, Expect, Refused, Unknown
+
+if TYPE_CHECKING:
+    from pawnqueue.context import Context
+    from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member, PartDecision
+    from pawnqueue.domain.lease import Lease
+    from pawnqueue.domain.share import Share
+    from pawnqueue.registers.register import Versioned
+
+
+def is_needed(record: ClaimRecord, unit_id: str) -> bool:
+    """Say whether a member is a pack of which messages are buried or given back, or stay where they are.
+
+    ⚑ §5.4: of a pack that its claim has not settled as a whole, what was decided is carried out when the claim ends.
+    """
+    member = record.members[unit_id]
+    if not member.is_pack:
+        return False
+    if unit_id not in record.settled:
+        return record.state != "open" and bool(member.decided)
+    if record.settled[unit_id].how == "gone":
+        return False
+    return bool(member.rest) or any(part.how not in {"acked", "gone"} for part in record.parts_of(unit_id))
+
+
+async def carry_out(context: Context, topic: str, record: ClaimRecord, unit_id: str) -> bool | StoreError:
+    """Carry out what was decided of a pack's messages.
+
+    Returned is whether the pack and its lease are to be deleted then, as nothing of it is left; or why it is not known
+    to be carried out.
+    """
+    try:
+        return await _carry_out(context, topic, record, unit_id)
+    except StoreError as error:
+        return error
+    except CompatibilityError:
+        return False  # its lease has a newer format: somebody else has the pack by now
+
+
+async def _carry_out(context: Context, topic: str, record: ClaimRecord, unit_id: str) -> bool:
+    # ⚑ §5.4: what the claim does not hold any more was carried out before. Its letters may have been redriven since.
+    held = await _held(context, topic, record, unit_id)
+    if held is None:
+        return False
+    parts = record.parts_of(unit_id)
+    dead = [part for part in parts if part.how == "dead"]
+    if dead and not await _bury(context, topic, record, unit_id, dead):
+        return True  # nothing is left of the pack
+    left = _shares_left(record, unit_id, held.value)
+    if not left:
+        return True
+    now = await context.now()
+    name = record.members[unit_id].name
+    freed = leases.released_pack(unit_id, name, left, consumer=record.consumer, claim=record.stem, now=now)
+    is_freed = await context.lease(topic, unit_id).replace(held, freed) is not None
+    if not is_freed and await _held(context, topic, record, unit_id) is not None:
+        raise StoreError(f"The lease of {unit_id} is being written.", transient=True, topic=topic)
+    return False
+
+
+async def _held(context: Context, topic: str, record: ClaimRecord, unit_id: str) -> Versioned[Lease] | None:
+    """Return the lease of a pack if this very claim holds it."""
+    found = await context.lease(topic, unit_id).read()
+    if found is None or not leases.is_held_by(found.value, record.stem):
+        return None
+    # A claim's id may be used again when its record is gone, and then a lease that names it is another claim's. The
+    # record is read after the lease: if it is still this claim's, so was the lease.
+    stored = await context.claim_record(topic, record.stem).read()
+    return found if stored is not None and stored.value.created_at == record.created_at else None
+
+
+def _shares_left(record: ClaimRecord, unit_id: str, lease: Lease) -> list[Share]:
+    """Return the shares of those messages that are neither acked nor buried, as the next claim finds them."""
+    member = record.members[unit_id]
+    left = share.only(lease.shares, ~member.given)
+    left += share.lapsed(share.only(member.shares, record.undecided(unit_id)))
+    for part in record.parts_of(unit_id):
+        if part.how == "released":
+            given_back = [_given_back(one, part) for one in share.only(member.shares, part.of)]
+            left += share.lapsed(given_back) if part.by == "other" else given_back
+    return share.merged(left)
+
+
+def _given_back(one: Share, decision: Decision) -> Share:
+    # ⚑ §4: deliveries are hand-outs: if nobody was given them, this one does not count.
+    deliveries = max(one.deliveries - 1, 0) if decision.by == "claim" else one.deliveries
+    given = decision if decision.reason or decision.error else one
+    return one.model_copy(
+        update={"deliveries": deliveries, "until": decision.until, "reason": given.reason, "error": given.error}
+    )
+
+
+async def _bury(context: Context, topic: str, record: ClaimRecord, unit_id: str, dead: Sequence[PartDecision]) -> bool:
+    """Store the dead messages as letters of their own; return False if the pack is gone, or is a letter as a whole."""
+    member = record.members[unit_id]
+    uuid = layout.uuid_of(unit_id)
+    try:
+        lines = await read_lines(context, topic, unit_id, member)
+    except UnreadableRecordError:
+        await _bury_object(context, topic, uuid, _reason(record, unit_id, member.shares[0], dead[0]))
+        return False
+    if lines is None:
+        return False
+    for part in dead:
+        for history in share.only(member.shares, part.of):
+            reason = _reason(record, unit_id, history, part)
+            for number in numbers.each(history.of):
+                letter_id = pack.letter_id(uuid, number)
+                await _write_reason(context, topic, letter_id, reason)
+                await _create_letter(context, letters.key_of(topic, letter_id), lines[number])
+                context.events.tell(
+                    MessageBuried(
+                        topic=topic,
+                        message=letter_id,
+                        reason=reason.reason,
+                        deliveries=reason.deliveries,
+                        max_deliveries=reason.max_deliveries,
+                        claim=record.stem,
+                    )
+                )
+    return True
+
+
+async def _bury_object(context: Context, topic: str, uuid: str, reason: DeadReason) -> None:
+    """Copy an object that is not a pack beside its reason."""
+    letter = letters.key_of(topic, uuid)
+    await _write_reason(context, topic, uuid, reason)
+    outcome = await context.store.copy(units.key_of(topic, reason.name), letter)
+    if isinstance(outcome, Refused) and await context.store.head(letter) is None:
+        await context.store.delete([letters.reason_key_of(topic, uuid)])
+    if isinstance(outcome, Unknown):
+        raise outcome.fault
+
+
+def _reason(record: ClaimRecord, unit_id: str, history: Share, decision: Decision) -> DeadReason:
+    member: Member = record.members[unit_id]
+    return DeadReason(
+        reason=decision.reason,
+        error=decision.error,
+        deliveries=max(history.deliveries - 1, 0) if decision.by == "claim" else history.deliveries,
+        consumer=record.consumer,
+        claim=record.stem,
+        at=iso(decision.until or record.created_at),
+        name=member.name,
+        unit=unit_id,
+        max_deliveries=decision.max_deliveries,
+        given_reason=history.reason,
+        given_error=history.error,
+    )
+
+
+async def _write_reason(context: Context, topic: str, letter_id: str, reason: DeadReason) -> None:
+    # The reason goes first: a redriver learns from it whether the burial is finished.
+    await context.store.overwrite(letters.reason_key_of(topic, letter_id), reason.encode())
+
+
+async def _create_letter(context: Context, key: str, line: bytes) -> None:
+    """Store a letter if there is none.
+
+    ⚑ §5.6: there is no object to copy. A PUT that lands late must not replace a letter.
+    """
+    backoff = context.store.backoff()
+    while await context.store.head(key) is None:
+        expect = Expect.NOTHING if context.registers.is_certain else Expect.ANYTHING
+        outcome = await context.store.put(key, line, expect=expect)
+        if isinstance(outcome, Done):
+            return
+        fault = outcome.fault if isinstance(outcome, Unknown) else None
+        await backoff.pause_or_raise(fault or StoreError(f"The store refuses to create {key}.", transient=True))

@@ -1,0 +1,248 @@
+"""The messages of packs that a claim has: which of them it is given, and their bodies."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, overload
+
+from pawnqueue.catalog import units
+from pawnqueue.claims.claim import AllOfPack, Message, as_message
+from pawnqueue.domain import layout, numbers, pack, share
+from pawnqueue.domain.claim_record import Decision, Member
+from pawnqueue.domain.object_sizes import max_message_bytes
+from pawnqueue.domain.record import UnreadableRecordError
+from pawnqueue.errors import ObjectTooLargeError, PawnQueueError
+
+if TYPE_CHECKING:
+    from pawnqueue.context import Context
+    from pawnqueue.domain.lease import Lease
+    from pawnqueue.domain.share import Share
+    from pawnqueue.domain.unit import Unit
+
+
+def shares_of(unit: Unit, lease: Lease | None) -> list[Share]:
+    """Return the shares of a pack: those that its lease tells, or one of all messages if nothing is known of them.
+
+    ⚑ §5.6: there are none if the lease is another pack's under the same uuid. What of that one is finished is known
+    from this lease alone, so it stays that one's.
+    """
+    if lease is None or not lease.key:
+        return share.fresh(unit.count)
+    return list(lease.shares) if lease.key == unit.name else []
+
+
+def to_take(unit: Unit, lease: Lease | None, now: float, max_deliveries: int | None) -> int:
+    """Return the numbers of those messages of a pack that a claim takes at most, by what its lease tells.
+
+    ⚑ §5.6: one bad message does not bury the others. Messages whose claims ended without settling them are taken in
+    ever smaller groups, and at the last delivery one by one, apart from the others.
+    """
+    due = [one for one in shares_of(unit, lease) if one.until <= now]
+    if not due:
+        return 0
+    together = share.union(one for one in due if one.lapsed == due[0].lapsed)
+    return numbers.lowest(together, _group_size(unit.count, due[0].lapsed, max_deliveries))
+
+
+def _group_size(count: int, lapsed: int, max_deliveries: int | None) -> int:
+    if max_deliveries is None:
+        return max(1, count >> lapsed)
+    if lapsed == 0:
+        return count
+    return max(1, int(count ** max(0.0, 1 - lapsed / (max_deliveries - 1)))) if max_deliveries > 1 else count
+
+
+def as_member(unit: Unit, shares: Sequence[Share], taken: int) -> Member:
+    """Return a pack that is won as a member of its claim."""
+    given = share.handed_out(shares, taken)
+    return Member(name=unit.name, size=unit.size, shares=given, rest=share.union(shares) & ~taken)
+
+
+def after_hand_out(lease: Lease) -> Lease:
+    """Return a pack's lease with what its claim was given counted as delivered, and as not settled."""
+    handed_out = share.lapsed(share.handed_out(lease.shares, lease.taken))
+    return lease.model_copy(
+        update={"shares": share.merged([*handed_out, *share.only(lease.shares, ~lease.taken)]), "taken": 0}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedPack:
+    """The messages of one pack that a claim was given. They are made anew from its bytes whenever somebody looks."""
+
+    topic: str
+    unit_id: str
+    name: str
+    body: bytes
+    ids: Sequence[str]
+    """Of all messages of the pack, by their numbers; "" for what is not a message."""
+    of: int
+    """The numbers of those that the claim was given."""
+    shares: Sequence[Share]
+
+    @property
+    def own_ids(self) -> list[str]:
+        """The ids of the messages that the claim was given, in order."""
+        if self.of == numbers.first(len(self.ids)):
+            return list(self.ids)
+        return [self.ids[number] for number in numbers.each(self.of)]
+
+    def ids_of(self, of: int) -> list[str]:
+        """Return the ids of these messages, by their numbers."""
+        return self.own_ids if of == self.of else [self.ids[number] for number in numbers.each(of)]
+
+    def messages(self) -> list[Message]:
+        """Return the messages that the claim was given, in order."""
+        key = units.key_of(self.topic, self.name)
+        lines = pack.lines_of(self.body, len(self.ids), key)
+        deliveries = {number: one.deliveries for one in self.shares for number in numbers.each(one.of & self.of)}
+        return [
+            as_message(
+                pack.read_entry(lines[number], key),
+                self.topic,
+                self.name,
+                deliveries=deliveries[number],
+                unit=layout.entry_of(self.unit_id, number),
+            )
+            for number in numbers.each(self.of)
+        ]
+
+
+class PackedMessages(Sequence[Message]):
+    """The messages of the packs of a claim, in order. It keeps the messages of one pack at a time."""
+
+    def __init__(self, packs: Sequence[ClaimedPack]) -> None:
+        self.packs = [each for each in packs if each.of]
+        self._ends = list(accumulate(each.of.bit_count() for each in self.packs))
+        self._last: tuple[int, list[Message]] = (-1, [])
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all of them."""
+        return [message_id for each in self.packs for message_id in each.own_ids]
+
+    def without(self, withheld: Collection[str]) -> PackedMessages:
+        """Return those that are neither in these packs, by their units' ids, nor named here themselves."""
+        left = []
+        for each in self.packs:
+            if each.unit_id not in withheld:
+                gone = {n for one in withheld if (n := _number_in(each, one)) is not None}
+                left.append(replace(each, of=each.of & ~sum(1 << number for number in gone)))
+        return PackedMessages(left)
+
+    def __len__(self) -> int:
+        """Count them."""
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[Message]:
+        """Give them in order, a pack in memory at a time."""
+        for number in range(len(self.packs)):
+            yield from self._of_pack(number)
+
+    @overload
+    def __getitem__(self, position: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> tuple[Message, ...]: ...
+
+    def __getitem__(self, position: int | slice) -> Message | tuple[Message, ...]:
+        """Return one by its place, or a slice of them."""
+        if isinstance(position, slice):
+            return tuple(self[each] for each in range(*position.indices(len(self))))
+        place = position + len(self) if position < 0 else position
+        if not 0 <= place < len(self):
+            raise IndexError(position)
+        number = bisect_right(self._ends, place)
+        return self._of_pack(number)[place - (self._ends[number - 1] if number else 0)]
+
+    def _of_pack(self, number: int) -> list[Message]:
+        if self._last[0] != number:
+            self._last = number, self.packs[number].messages()
+        return self._last[1]
+
+    @property
+    def each(self) -> list[AllOfPack]:
+        """All of them, a pack at a time, as a settlement means them."""
+        return [AllOfPack(each.unit_id) for each in self.packs]
+
+
+def _number_in(pack_: ClaimedPack, entry: str) -> int | None:
+    unit_id, number = layout.parse_entry(entry)
+    return number if unit_id == pack_.unit_id else None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPack:
+    """What the body of a pack holds for a claim."""
+
+    pack: ClaimedPack
+    decisions: Mapping[str, Decision]
+    """About messages that must not be handed out, by their names in the claim."""
+    fault: PawnQueueError | None
+    """Why this process cannot read some of them. They are given back."""
+    size: int
+
+
+async def read_pack(context: Context, topic: str, unit_id: str, member: Member) -> ReadPack | Decision:
+    """Read the messages of a pack that a claim has, or return the decision about all of it.
+
+    :raises PawnQueueError: this process cannot read it, or not now.
+    """
+    key = units.key_of(topic, member.name)
+    found = await context.store.get(key, pack.MAX_STORED_PACK_BYTES)
+    if found is None:
+        return Decision(how="gone", by="claim")
+    count = layout.count_of(unit_id) or 0
+    try:
+        lines = pack.lines_of(found.body, count, key)
+    except UnreadableRecordError as problem:
+        return Decision(how="dead", reason="malformed", error=str(problem), by="claim")
+    decisions: dict[str, Decision] = {}
+    ids = [""] * count
+    fault: PawnQueueError | None = None
+    given = member.given
+    well = 0
+    given_back = Decision(how="released", by="claim")
+    bad: dict[str, Decision] = {}
+    most = max_message_bytes(context.settings.limits)
+    for number in numbers.each(given):
+        line = lines[number]
+        try:
+            if len(line) > most:
+                raise _too_large(key, number, len(line), most)
+            ids[number] = pack.read_entry(line, key).id
+        except UnreadableRecordError as problem:
+            dead = bad.setdefault(
+                str(problem), Decision(how="dead", reason="malformed", error=str(problem), by="claim")
+            )
+            decisions[layout.entry_of(unit_id, number)] = dead
+        except PawnQueueError as error:
+            fault = fault or error
+            decisions[layout.entry_of(unit_id, number)] = given_back
+        else:
+            well |= 1 << number
+    claimed = ClaimedPack(topic, unit_id, member.name, found.body, ids, well, member.shares)
+    return ReadPack(claimed, decisions, fault, len(found.body))
+
+
+def _too_large(key: str, number: int, size: int, most: int) -> ObjectTooLargeError:
+    return ObjectTooLargeError(
+        f"Message {number} of {key} has {size:,} bytes, and this process reads at most {most:,} of a message: it is "
+        "left as it is.",
+        operation="GetObject",
+        size=size,
+    )
+
+
+async def read_lines(context: Context, topic: str, unit_id: str, member: Member) -> list[bytes] | None:
+    """Return the lines of a pack; None: it is gone.
+
+    :raises UnreadableRecordError: it is not a pack.
+    :raises PawnQueueError: this process cannot read it, or not now.
+    """
+    key = units.key_of(topic, member.name)
+    found = await context.store.get(key, pack.MAX_STORED_PACK_BYTES)
+    return None if found is None else pack.lines_of(found.body, layout.count_of(unit_id) or 0, key)
