@@ -125,6 +125,6 @@ def test_both_distributions_ask_for_the_same() -> None:
         )
     ]
 
-    assert wanted[1].keys() == {"boto3", "obstore", "pydantic", "pyyaml"}
+    assert wanted[1].keys() == {"boto3", "msgspec", "obstore", "pydantic", "pyyaml", "zstandard"}
     assert {name: each for name, each in wanted[0].items() if wanted[1].get(name, each) != each} == {}
     assert engine["project"]["requires-python"] == provider["project"]["requires-python"]
